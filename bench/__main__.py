@@ -8,10 +8,10 @@ import json
 import os
 import platform
 import resource
+import secrets
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
@@ -88,7 +88,7 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
     """One sample of one side, on a broker of its own; with `also_warm` also what the same broker does afterwards."""
 
     def measure() -> Sample:
-        return scenario.measure(context, broker, f"bench-{scenario.name}-{uuid.uuid4().hex[:12]}")
+        return scenario.measure(context, broker, f"bench-{scenario.name}-{secrets.token_hex(6)}")
 
     broker = kind.make() if scenario.brokers == 1 else Cluster(kind.make, scenario.brokers)
     broker.environment, broker.settings = scenario.environment, scenario.settings

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -60,4 +59,4 @@ def pause(seconds: float) -> None:
 
 def new_nonce() -> str:
     """A text that nobody can guess, and that no other call gives."""
-    return uuid.uuid4().hex
+    return f"{random.SystemRandom().getrandbits(128):032x}"

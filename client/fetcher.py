@@ -19,7 +19,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile, islice
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from client.errors import ClientError, DisconnectedError
 from client.kafka_client import FETCH, KafkaClient
@@ -30,7 +29,7 @@ from protocol.messages import FetchRequest, FetchResponse
 from protocol.records.batch import Record, RecordBatch, read_batches
 from protocol.records.control_records import ControlRecordType, control_type
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kafka.clients.Fetcher")
 
@@ -304,7 +303,7 @@ class Fetcher:
     def _receive(
         self,
         partition: TopicPartition,
-        topic_id: UUID,
+        topic_id: Uuid,
         data: FetchResponse.PartitionData,
         asked_offset: int | None,
     ) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from uuid import UUID
 
 from protocol.errors import ErrorCode
 from protocol.messages import MetadataResponse
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value, field
 
 
@@ -42,7 +41,7 @@ class TopicMetadata(Value):
     """One topic, its partitions by index; an error code says why there is nothing to know of it."""
 
     name: str
-    topic_id: UUID
+    topic_id: Uuid
     error_code: ErrorCode
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
@@ -55,7 +54,7 @@ class Metadata(Value):
     controller_id: int = -1
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
-    topic_names: Mapping[UUID, str] = field(default_factory=dict)
+    topic_names: Mapping[Uuid, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, response: MetadataResponse) -> Metadata:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.znodes import NO_LEADER, BrokerRegistration, Endpoint
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from protocol.value import Value, field
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
@@ -76,7 +76,7 @@ class TopicImage(Value):
     """One topic. `partitions[i].partition == i`."""
 
     name: str
-    topic_id: UUID
+    topic_id: Uuid
     partitions: tuple[PartitionImage, ...]
 
     def partition(self, partition: int) -> PartitionImage | None:
@@ -104,7 +104,7 @@ class MetadataImage(Value):
     controller_epoch: int = 0
     brokers: Mapping[int, BrokerImage] = field(default_factory=lambda: _EMPTY)
     topics: Mapping[str, TopicImage] = field(default_factory=lambda: _EMPTY)
-    topic_names: Mapping[UUID, str] = field(default_factory=lambda: _EMPTY)
+    topic_names: Mapping[Uuid, str] = field(default_factory=lambda: _EMPTY)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:

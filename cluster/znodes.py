@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
-from uuid import UUID
 
 from cluster.eligible_leaders import EligibleLeaders
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value, field
 
 T = TypeVar("T")
@@ -170,7 +169,7 @@ class BrokerRegistration(Value):
 class TopicAssignment(Value):
     """/brokers/topics/<topic>, version 3: which brokers hold each partition. A zero id: written before Kafka 2.8."""
 
-    topic_id: UUID
+    topic_id: Uuid
     partitions: Mapping[int, tuple[int, ...]]
     adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -179,7 +178,7 @@ class TopicAssignment(Value):
         """The payload."""
         value: dict[str, Any] = {"partitions": _by_text(self.partitions)}
         if self.topic_id != ZERO_UUID:
-            value["topic_id"] = uuid_to_text(self.topic_id)
+            value["topic_id"] = str(self.topic_id)
         value["adding_replicas"] = _by_text(self.adding_replicas)
         value["removing_replicas"] = _by_text(self.removing_replicas)
         value["version"] = 3
@@ -190,7 +189,7 @@ class TopicAssignment(Value):
         """From a payload of version 1 to 3."""
 
         def build(value: dict[str, Any]) -> TopicAssignment:
-            topic_id = uuid_from_text(value["topic_id"]) if "topic_id" in value else ZERO_UUID
+            topic_id = Uuid.from_text(value["topic_id"]) if "topic_id" in value else ZERO_UUID
             partitions, adding, removing = (
                 {int(partition): tuple(map(int, replicas)) for partition, replicas in value.get(key, {}).items()}
                 for key in ("partitions", "adding_replicas", "removing_replicas")

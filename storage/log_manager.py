@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.compaction.cleanable_log import correct_checkpoint
 from storage.directory.checkpoints import (
     CHECKPOINTS,
@@ -188,7 +188,7 @@ class LogManager:
     def get_or_create(
         self,
         topic_partition: TopicPartition,
-        topic_id: UUID | None,
+        topic_id: Uuid | None,
         config: LogConfig,
         now_ms: int,
         *,
@@ -220,7 +220,7 @@ class LogManager:
             )
         return self._create(topic_partition, topic_id, config, now_ms)
 
-    def _check_topic_id(self, log: UnifiedLog, topic_id: UUID | None) -> None:
+    def _check_topic_id(self, log: UnifiedLog, topic_id: Uuid | None) -> None:
         if topic_id is None or log.topic_id == topic_id:
             return
         if log.topic_id is not None:
@@ -236,7 +236,7 @@ class LogManager:
         log.durability.has_unsynced_names = True
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: UUID | None, config: LogConfig, now_ms: int
+        self, topic_partition: TopicPartition, topic_id: Uuid | None, config: LogConfig, now_ms: int
     ) -> UnifiedLog:
         """Where somebody wanted it (AlterReplicaLogDirs), or where the fewest logs are; a disk that fails at it is
         followed by the next.
@@ -304,7 +304,7 @@ class LogManager:
         directory.log_count -= 1
         return target
 
-    def resolve_conflicting_logs(self, topic_ids: Callable[[TopicPartition], UUID | None], now_ms: int) -> list[str]:
+    def resolve_conflicting_logs(self, topic_ids: Callable[[TopicPartition], Uuid | None], now_ms: int) -> list[str]:
         """Set aside, of two logs of one name, the one that is not of today's topic; gives the new paths.
 
         A directory that failed, and works again, still has what was deleted meanwhile. Raises ApiError

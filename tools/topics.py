@@ -16,7 +16,7 @@ from client.metadata import PartitionMetadata, TopicMetadata
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
-from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+from protocol.uuids import ZERO_UUID, Uuid
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
 from tools.support.error_texts import exception_of
 from tools.support.options import Option, OptionParser, Options, UsageError
@@ -253,7 +253,7 @@ async def _topics_to_describe(client: KafkaClient, options: Options) -> list[str
     if text is None:
         return await existing_topics(client, options)
     try:
-        topic_id = uuid_from_text(text)
+        topic_id = Uuid.from_text(text)
     except ValueError:
         raise ToolError(
             f"Input string `{text}` decoded as {len(text) * 3 // 4} bytes, which is not equal to the expected 16 bytes "
@@ -266,13 +266,13 @@ async def _topics_to_describe(client: KafkaClient, options: Options) -> list[str
     if name is None or (is_internal(name) and options.has("exclude-internal")):
         if options.has("if-exists"):
             return []
-        raise ToolError(f"TopicId '{uuid_to_text(topic_id)}' does not exist as expected")
+        raise ToolError(f"TopicId '{topic_id}' does not exist as expected")
     return [name]
 
 
 def topic_line(topic: TopicMetadata, configs: Sequence[str]) -> str:
     """The line about a topic."""
-    topic_id = f"\tTopicId: {uuid_to_text(topic.topic_id)}" if topic.topic_id != ZERO_UUID else ""
+    topic_id = f"\tTopicId: {topic.topic_id}" if topic.topic_id != ZERO_UUID else ""
     first = next(iter(topic.partitions.values()))
     return (
         f"Topic: {topic.name}{topic_id}\tPartitionCount: {len(topic.partitions)}"

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from broker.controller.broker_changes import BrokerChanges
 from broker.controller.broker_requests import accepted
@@ -23,6 +22,7 @@ from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 
 if TYPE_CHECKING:
     from broker.controller.leader_elections import LeaderElections
@@ -175,7 +175,7 @@ class ActiveController:
 
         return await IsrChanges(self._office).alter(broker_id, broker_epoch, changes)
 
-    def topic_names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
+    def topic_names(self, topic_ids: Collection[Uuid]) -> dict[Uuid, str]:
         """Names of the topics with these ids, as far as there are such topics."""
         topics = self._office.context.topics
         return {each.topic_id: name for name, each in topics.items() if each.topic_id in topic_ids}

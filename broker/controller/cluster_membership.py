@@ -21,7 +21,6 @@ from cluster.zookeeper.coordination import (
     SessionExpiredError,
     SessionState,
 )
-from protocol.uuids import uuid_to_text
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
@@ -121,7 +120,7 @@ class ClusterMembership:
                     f"zookeeper.connect names a place where no cluster is yet, and the log directories belong to the "
                     f"cluster {known} (meta.properties): check the servers and the chroot"
                 )
-            cluster_id = await self.zk_client.create_cluster_id(known or uuid_to_text(self._random.uuid()))
+            cluster_id = await self.zk_client.create_cluster_id(known or str(self._random.uuid()))
         if known is not None and known != cluster_id:
             raise ClusterError(
                 f"Invalid cluster.id in: meta.properties. Expected {cluster_id}, but read {known}: "

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from uuid import UUID
 
 from broker.controller.active_controller import ActiveController, FindReplicas
 from broker.controller.broker_requests import BrokerRequests
@@ -40,6 +39,7 @@ from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 
 if TYPE_CHECKING:
     from broker.controller.leader_elections import Elected
@@ -348,10 +348,10 @@ class ControllerService:
 
         return await self._change(alter)
 
-    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+    async def topic_names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
         """See OwnController."""
 
-        async def names(active: ActiveController) -> Mapping[UUID, str]:
+        async def names(active: ActiveController) -> Mapping[Uuid, str]:
             return active.topic_names(topic_ids)
 
         return await self._change(names)

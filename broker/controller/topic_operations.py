@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Final
-from uuid import UUID
 
 from cluster.controller import topics as decisions
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import TopicPlan
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.zookeeper.coordination import Operation
+from protocol.uuids import Uuid
 
 PARTITIONS_PER_SLICE: Final = 500
 """Partitions whose nodes are described before the event loop gets its turn: some 3 ms of work."""
 
 
 async def first_leaders(
-    plan: TopicPlan, topic_id: UUID, context: ControllerContext
+    plan: TopicPlan, topic_id: Uuid, context: ControllerContext
 ) -> tuple[list[Operation], TopicImage]:
     """Give the operations that give a new topic its leaders, to follow those of the topic itself, and its image."""
     operations, partitions = await _new_partitions(plan.name, dict(enumerate(plan.assignment)), context)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
@@ -27,7 +26,7 @@ from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.zookeeper.coordination import Delete, EventType, Watch, WatchEvent
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from broker.controller.leader_elections import LeaderElections
@@ -50,7 +49,7 @@ class TreeChanges:
         reassignments: Callable[[], Reassignments],
         elections: Callable[[], LeaderElections],
         begin: Begin,
-        new_id: Callable[[], UUID],
+        new_id: Callable[[], Uuid],
     ) -> None:
         """`new_id` gives the ids of topics that are created without one."""
         self._office = office

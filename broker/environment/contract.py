@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
-from uuid import UUID
 
 from cluster.zookeeper.coordination import Coordination
 from config.broker_config import BrokerConfig
+from protocol.uuids import Uuid
 from protocol.value import Value
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.io.file_system import FileSystem
@@ -38,8 +38,8 @@ class Random(Protocol):
         """An integer in [0, stop)."""
         ...
 
-    def uuid(self) -> UUID:
-        """A random (version 4) UUID, never one whose Kafka text form begins with a dash."""
+    def uuid(self) -> Uuid:
+        """A random id (version 4), never one whose Kafka text form begins with a dash."""
         ...
 
 

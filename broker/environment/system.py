@@ -10,12 +10,11 @@ import os
 import random
 import socket
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from protocol.uuids import uuid_to_text
+from protocol.uuids import Uuid
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +117,11 @@ class SystemRandom:
     def randrange(self, stop: int) -> int:
         return self._random.randrange(stop)
 
-    def uuid(self) -> uuid.UUID:
+    def uuid(self) -> Uuid:
         # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would take for an option.
         while True:
-            candidate = uuid.UUID(int=self._random.getrandbits(128), version=4)
-            if not uuid_to_text(candidate).startswith("-"):
+            candidate = Uuid.version_4(self._random.getrandbits(128))
+            if not str(candidate).startswith("-"):
                 return candidate
 
 

@@ -81,7 +81,7 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         return f"{len(shard.groups)} groups"
 
     def _new_id(self) -> str:
-        return str(self._random.uuid())
+        return self._random.uuid().dashed()
 
     async def close(self) -> None:
         """Stop: nothing is served any more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
-from uuid import UUID
 
 from broker.controller.controller_api import ControllerApi
 from broker.network.registry import RequestContext, api
@@ -22,7 +21,7 @@ from protocol.messages import (
     ControlledShutdownResponse,
 )
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 _FIRST_VERSION_WITH_TOPIC_IDS = 2
 _FIRST_VERSION_WITH_BROKER_EPOCHS = 3
@@ -35,7 +34,7 @@ _Altered = AlterPartitionResponse.PartitionData
 class OwnController(ControllerApi, Protocol):
     """The controller of this broker."""
 
-    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+    async def topic_names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
         """Names of the topics with these ids, as far as there are such topics. Raises ApiError NOT_CONTROLLER."""
         ...
 
@@ -92,7 +91,7 @@ class ClusterRequestHandlers:
         """
         if version < _FIRST_VERSION_WITH_TOPIC_IDS:
             return [topic.topic_name for topic in topics]
-        names: Mapping[UUID, str] = image.topic_names
+        names: Mapping[Uuid, str] = image.topic_names
         if any(topic.topic_id not in names for topic in topics):
             names = await self._controller.topic_names([topic.topic_id for topic in topics])
         return [names.get(topic.topic_id) for topic in topics]
@@ -141,7 +140,7 @@ class ClusterRequestHandlers:
 
 
 def _changes(topic: _ChangedTopic, name: str, image: MetadataImage, version: int) -> Iterator[IsrChange]:
-    topic_id: UUID = topic.topic_id
+    topic_id: Uuid = topic.topic_id
     if version < _FIRST_VERSION_WITH_TOPIC_IDS:
         known = image.topics.get(name)
         topic_id = known.topic_id if known is not None else ZERO_UUID

@@ -7,7 +7,6 @@ than a cache would cost in memory and in rules about when it is stale.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from uuid import UUID
 
 from broker.environment.contract import Clock
 from broker.metadata.auto_topic_creation import AutoTopicCreation
@@ -27,7 +26,7 @@ from protocol.messages import (
     MetadataResponse,
 )
 from protocol.topic_partition import is_internal, validate_topic_name
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
 AUTHORIZED_OPERATIONS_OMITTED = -0x80000000
@@ -307,7 +306,7 @@ def _cluster_operations(client: Client, *, wanted: bool) -> int:
     return client.operations(ResourceType.CLUSTER, CLUSTER_NAME) if client.may_in_cluster(AclOperation.DESCRIBE) else 0
 
 
-def _failed(error_code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> _Topic:
+def _failed(error_code: ErrorCode, name: str | None, topic_id: Uuid = ZERO_UUID) -> _Topic:
     return _Topic(error_code=error_code, name=name, topic_id=topic_id, partitions=[])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from uuid import UUID
 
 from broker.controller.controller_service import ControllerService
 from broker.environment.contract import Clock
@@ -25,7 +24,7 @@ from protocol.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
 logger = logging.getLogger("kafka.server.ZkAdminManager")
@@ -130,7 +129,7 @@ class TopicHandlers:
     @api(ApiKey.DELETE_TOPICS, versions=(0, 6))
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Deletes by name or id. A deletion that is acknowledged is finished."""
-        asked: list[tuple[str | None, UUID]] = (
+        asked: list[tuple[str | None, Uuid]] = (
             [(topic.name, topic.topic_id) for topic in request.topics]
             if context.api_version >= _FIRST_DELETE_VERSION_WITH_STATES
             else [(name, ZERO_UUID) for name in request.topic_names]
@@ -164,7 +163,7 @@ class TopicHandlers:
                     result.error_code = ErrorCode.REQUEST_TIMED_OUT
         return DeleteTopicsResponse(throttle_time_ms=permits.throttle_time_ms(), responses=results)
 
-    def _judge_deletion(self, name: str | None, topic_id: UUID, permits: MutationPermits) -> _DeleteResult:
+    def _judge_deletion(self, name: str | None, topic_id: Uuid, permits: MutationPermits) -> _DeleteResult:
         image = self._metadata.image
         error_code = ErrorCode.NONE
         if topic_id == ZERO_UUID:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
-from uuid import UUID
 
 from broker.inter_broker import versions
 from cluster.controller.commands import (
@@ -32,7 +31,7 @@ from protocol.messages import (
     StopReplicaResponse,
 )
 from protocol.topic_partition import TopicPartition, validate_topic_name
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
 UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
@@ -68,7 +67,7 @@ State = TypeVar("State", bound=_State)
 
 class _Topic(Protocol[State]):
     topic_name: str
-    topic_id: UUID
+    topic_id: Uuid
     partition_states: list[State]
 
 
@@ -80,7 +79,7 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
             await asyncio.sleep(0)
 
 
-def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]) -> Iterator[tuple[str, UUID, State]]:
+def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]) -> Iterator[tuple[str, Uuid, State]]:
     """The partitions of a command, with the names and ids of their topics: older versions list them without topics."""
     for state in ungrouped:
         yield state.topic_name, ZERO_UUID, state
@@ -131,9 +130,9 @@ async def leader_and_isr_request(command: LeaderAndIsr) -> LeaderAndIsrRequest:
     )
 
 
-def _by_topic(topics: Iterable[TopicStates]) -> dict[tuple[str, UUID], list[TopicStates]]:
+def _by_topic(topics: Iterable[TopicStates]) -> dict[tuple[str, Uuid], list[TopicStates]]:
     """The parts of each topic together: the wire says of each partition whether it is new, and names a topic once."""
-    parts: dict[tuple[str, UUID], list[TopicStates]] = {}
+    parts: dict[tuple[str, Uuid], list[TopicStates]] = {}
     for topic in topics:
         parts.setdefault((topic.topic, topic.topic_id), []).append(topic)
     return parts
@@ -164,7 +163,7 @@ def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
 
 async def leader_and_isr_command(request: LeaderAndIsrRequest) -> LeaderAndIsr:
     """The command in a message. New replicas of a topic and others are told apart. Raises as `check_topics`."""
-    images: dict[tuple[str, UUID, bool], list[PartitionImage]] = {}
+    images: dict[tuple[str, Uuid, bool], list[PartitionImage]] = {}
     states = partition_states(request.ungrouped_partition_states, request.topic_states)
     async for name, topic_id, state in in_slices(states):
         images.setdefault((name, topic_id, state.is_new), []).append(
@@ -205,7 +204,7 @@ async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version
             )
         return response
     topic_ids = {topic.topic: topic.topic_id for topic in command.topics}
-    by_id: dict[UUID, list[_LeaderError]] = {}
+    by_id: dict[Uuid, list[_LeaderError]] = {}
     async for each, error_code in in_slices(answer.items()):
         error = _LeaderError(partition_index=each.partition, error_code=error_code)
         by_id.setdefault(topic_ids[each.topic], []).append(error)
@@ -218,7 +217,7 @@ async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version
 def leader_and_isr_refusal(error: ApiError, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:
     """The message that refuses a command as a whole: each of its partitions has the error too."""
     refusal = LeaderAndIsrResponse(error_code=error.error_code)
-    by_id: dict[UUID, list[_LeaderError]] = {}
+    by_id: dict[Uuid, list[_LeaderError]] = {}
     for topic in command.topics:
         for image in topic.partitions:
             refused = _LeaderError(topic_name=topic.topic, partition_index=image.partition, error_code=error.error_code)

@@ -7,7 +7,6 @@ brokers (-1 is read), and leader recovery states. On the wire a deleted topic is
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from broker.inter_broker import versions
 from broker.inter_broker.command_codec import FULL, INCREMENTAL, UNKNOWN, check_topics, in_slices, partition_states
@@ -16,6 +15,7 @@ from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import UpdateMetadataRequest
+from protocol.uuids import Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -85,8 +85,8 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int) 
     """The command in a message of `version`. A topic any of whose partitions is deleted is deleted. Raises
     INVALID_REQUEST for an endpoint whose security protocol does not exist, and as `check_topics`.
     """
-    topics: dict[tuple[str, UUID], list[PartitionImage]] = {}
-    deleted: dict[tuple[str, UUID], None] = {}
+    topics: dict[tuple[str, Uuid], list[PartitionImage]] = {}
+    deleted: dict[tuple[str, Uuid], None] = {}
     found = partition_states(request.ungrouped_partition_states, request.topic_states)
     async for name, topic_id, state in in_slices(found):
         if state.leader == LEADER_DURING_DELETE:

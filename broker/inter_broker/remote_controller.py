@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
-from uuid import UUID
 
 from broker.controller.controller_api import ControllerApi
 from broker.inter_broker import versions
@@ -31,7 +30,7 @@ from protocol.messages import (
     CreateTopicsResponse,
 )
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 logger = logging.getLogger("kafka.server.NodeToControllerRequestThread")
 
@@ -137,7 +136,7 @@ class RemoteController:
 
 def _changed_topics(changes: Sequence[IsrChange], *, with_ids: bool) -> list[AlterPartitionRequest.TopicData]:
     """The changes by topic, by id or by name."""
-    topics: dict[UUID | str, AlterPartitionRequest.TopicData] = {}
+    topics: dict[Uuid | str, AlterPartitionRequest.TopicData] = {}
     for change in changes:
         name, partition = change.topic_partition
         topic = topics.setdefault(

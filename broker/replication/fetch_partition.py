@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from protocol.messages import FetchRequest, FetchResponse
+from protocol.uuids import Uuid
 
 PartitionData = FetchResponse.PartitionData
 
@@ -25,7 +24,7 @@ class FetchPartition:
         "topic_id",
     )
 
-    def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
+    def __init__(self, topic: str | None, topic_id: Uuid, asked: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = asked.partition

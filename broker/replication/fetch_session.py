@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
-from uuid import UUID
 
 from broker.environment.contract import Random
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.session_watch import SessionWatch
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
+from protocol.uuids import Uuid
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -23,10 +23,10 @@ FINAL_EPOCH: Final = -1
 NAMES_UNTIL_VERSION: Final = 12
 """Fetch names topics up to this version and gives their ids above it (KIP-516)."""
 
-ResolveTopic = Callable[[UUID], str | None]
+ResolveTopic = Callable[[Uuid], str | None]
 PartitionResult = tuple[FetchPartition, PartitionData]
 
-_Key = tuple[str | UUID, int]
+_Key = tuple[str | Uuid, int]
 
 
 class FetchSession:
@@ -65,7 +65,7 @@ class FetchSession:
     def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
         """Take over what a request adds, changes and forgets."""
         for forgotten in request.forgotten_topics_data:
-            topic: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            topic: str | Uuid = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
             for partition in forgotten.partitions:
                 known = self.partitions.pop((topic, partition), None)
                 self._unresolved.pop((topic, partition), None)
@@ -284,7 +284,7 @@ def _asked(request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -
 
 def _response(session_id: int, results: Iterable[PartitionResult]) -> FetchResponse:
     topics: list[FetchResponse.FetchableTopicResponse] = []
-    last: tuple[str | None, UUID] | None = None
+    last: tuple[str | None, Uuid] | None = None
     for partition, data in results:
         topic = (partition.topic, partition.topic_id)
         if topic != last:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from uuid import UUID
 
 from cluster.replication.follower import FetchPosition
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 NO_SESSION: Final = 0
 FULL: Final = 0
@@ -35,19 +34,19 @@ class FollowerSession:
     def __init__(self, max_bytes_per_partition: int) -> None:
         self._max_bytes = max_bytes_per_partition
         self.positions: dict[TopicPartition, FetchPosition] = {}
-        self._topic_ids: dict[TopicPartition, UUID] = {}
-        self._by_id: dict[tuple[UUID, int], TopicPartition] = {}
+        self._topic_ids: dict[TopicPartition, Uuid] = {}
+        self._by_id: dict[tuple[Uuid, int], TopicPartition] = {}
         self._without_id: dict[TopicPartition, None] = {}
         self._changed: dict[TopicPartition, None] = {}
         """Partitions of which the leader does not know the position yet."""
-        self._forgotten: dict[TopicPartition, UUID] = {}
+        self._forgotten: dict[TopicPartition, Uuid] = {}
         self._asked_before: dict[TopicPartition, FetchPosition | None] = {}
         """The positions in the last request, where something else is wanted by now; None for what was not in it."""
         self._session_id = NO_SESSION
         self._epoch = FULL
         self._uses_ids = True
 
-    def ask(self, topic_partition: TopicPartition, topic_id: UUID | None, position: FetchPosition) -> None:
+    def ask(self, topic_partition: TopicPartition, topic_id: Uuid | None, position: FetchPosition) -> None:
         """The next request is to ask for this."""
         before = self.positions.get(topic_partition)
         if before == position:
@@ -103,7 +102,7 @@ class FollowerSession:
         return request, VERSION_WITH_IDS if uses_ids else VERSION_WITH_NAMES
 
     def _topics(self, wanted: dict[TopicPartition, FetchPosition] | dict[TopicPartition, None]) -> list[AskedTopic]:
-        topics: dict[tuple[str, UUID], AskedTopic] = {}
+        topics: dict[tuple[str, Uuid], AskedTopic] = {}
         for topic_partition in wanted:
             key = topic_partition.topic, self._topic_ids[topic_partition]
             topic = topics.get(key)
@@ -123,7 +122,7 @@ class FollowerSession:
         return list(topics.values())
 
     def _forgotten_topics(self) -> list[FetchRequest.ForgottenTopic]:
-        topics: dict[tuple[str, UUID], FetchRequest.ForgottenTopic] = {}
+        topics: dict[tuple[str, Uuid], FetchRequest.ForgottenTopic] = {}
         for topic_partition, topic_id in self._forgotten.items():
             key = topic_partition.topic, topic_id
             topic = topics.get(key)

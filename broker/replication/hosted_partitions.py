@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import cache
-from uuid import UUID
 
 from broker.environment.contract import Clock
 from broker.replication.cut_logs import CutLogs
@@ -20,6 +19,7 @@ from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from protocol.value import Value
 from storage.directory.log_directory import NoRoomError
 from storage.log.unified_log import UnifiedLog
@@ -40,7 +40,7 @@ class OfflineReplica(Value, frozen=False):
     """
 
     error: ApiError
-    topic_id: UUID | None
+    topic_id: Uuid | None
     state: PartitionImage
 
 
@@ -77,7 +77,7 @@ class HostedPartitions:
         self._followers: Followers | None = None
         self.partitions: dict[TopicPartition, Partition] = {}
         """Changed here alone."""
-        self.topic_names: dict[UUID, str] = {}
+        self.topic_names: dict[Uuid, str] = {}
         """Of the replicas that were made here."""
         self._offline: dict[TopicPartition, OfflineReplica] = {}
         self._state_changes = asyncio.Lock()
@@ -200,7 +200,7 @@ class HostedPartitions:
                 answer[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
 
     def _make(
-        self, topic_partition: TopicPartition, topic_id: UUID | None, state: PartitionImage, *, is_new: bool
+        self, topic_partition: TopicPartition, topic_id: Uuid | None, state: PartitionImage, *, is_new: bool
     ) -> Partition:
         logs, now_ms = self._log_manager, self._clock.now_ms()
         config = self._log_config_of(topic_partition.topic)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
@@ -31,6 +30,7 @@ from cluster.replication.reads import FetchParams
 from cluster.replication.replica_selector import RackAwareReplicaSelector
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_validator import NotOneBatchError
 from storage.log.producer_state import AppendOrigin
@@ -129,7 +129,7 @@ class ReplicaManager:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def topic_name(self, topic_id: UUID) -> str | None:
+    def topic_name(self, topic_id: Uuid) -> str | None:
         """The name behind a topic id, or None. A replica may be here before its topic is in the metadata."""
         return self._metadata.image.topic_names.get(topic_id) or self.hosted.topic_names.get(topic_id)
 

@@ -40,7 +40,6 @@ from cluster.zookeeper.coordination import (
 )
 from config.security.token_settings import TokenSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.uuids import uuid_to_text
 
 logger = logging.getLogger("kafka.server.DelegationTokenManagerZk")
 
@@ -86,7 +85,7 @@ class DelegationTokenManager:
         settings = self.settings
         lifetime_ms = min(lifetime_ms, settings.max_lifetime_ms) if lifetime_ms > 0 else settings.max_lifetime_ms
         token = new_token(
-            uuid_to_text(self._random.uuid()),
+            str(self._random.uuid()),
             owner,
             requester,
             renewers,
@@ -137,7 +136,7 @@ class DelegationTokenManager:
         credential = self._credentials.get((token_id, mechanism))
         if credential is None:
             password = base64.b64encode(token_hmac(self.settings.secret_key, token_id)).decode()
-            salt = self._random.uuid().bytes
+            salt = self._random.uuid()
             credential = await self._executor.run(ScramCredential.from_password, mechanism, password, salt)
             if len(self._credentials) >= _MOST_CREDENTIALS:
                 self._credentials.clear()

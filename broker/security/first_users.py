@@ -84,7 +84,7 @@ def with_credentials(
     enabled = config.values["sasl.enabled.mechanisms"]
     for mechanism in HASHES.keys() & set(enabled if isinstance(enabled, tuple) else ()):
         if mechanism not in known:
-            wanted[mechanism] = _credential(mechanism, password, random.uuid().bytes, _ITERATIONS).to_text()
+            wanted[mechanism] = _credential(mechanism, password, random.uuid(), _ITERATIONS).to_text()
             continue
         try:
             found = ScramCredential.from_text(known[mechanism])

@@ -71,7 +71,7 @@ class SaslListener:
         self._failure_delay_s = failure_delay_s
         self._new_gssapi = new_gssapi
         self.tokens = tokens
-        self._secret = random.uuid().bytes + random.uuid().bytes
+        self._secret = random.uuid() + random.uuid()
 
     def session(self, dispatcher: Dispatch) -> SaslSession:
         """The authentication of a new connection."""
@@ -87,7 +87,7 @@ class SaslListener:
         return ScramExchange(mechanism, self._credential, self._token, self._secret, self._nonce)
 
     def _nonce(self) -> str:
-        return self._random.uuid().hex
+        return self._random.uuid().hex()
 
     async def _credential(self, user: str, mechanism: str) -> ScramCredential | None:
         try:

@@ -174,6 +174,6 @@ async def open_tree_server(
         await listener.close()
         raise
     queue = CommitQueue(tree, executor, clock, on_failure)
-    sessions = ServedSessions(queue, lambda: random.uuid().bytes, config.least_timeout_ms, config.most_timeout_ms)
-    users = ServedUsers(lambda: random.uuid().hex, passwords, config.knows_sasl)
+    sessions = ServedSessions(queue, random.uuid, config.least_timeout_ms, config.most_timeout_ms)
+    users = ServedUsers(lambda: random.uuid().hex(), passwords, config.knows_sasl)
     return TreeServer(queue, sessions, listener, lock, users, most_connections)

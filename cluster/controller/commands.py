@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
-from uuid import UUID
 
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value, field
 
 NO_EPOCH = -1
@@ -32,12 +31,12 @@ class TopicStates(NamedTuple):
     """Partitions of one topic, not necessarily all. `is_new`: their replicas begin with this command."""
 
     topic: str
-    topic_id: UUID
+    topic_id: Uuid
     partitions: tuple[PartitionImage, ...]
     is_new: bool = False
 
     @property
-    def known_id(self) -> UUID | None:
+    def known_id(self) -> Uuid | None:
         """The topic id; None from a controller that has none (inter.broker.protocol.version before 2.8)."""
         return self.topic_id if self.topic_id != ZERO_UUID else None
 

@@ -11,7 +11,6 @@ that has every committed record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from uuid import UUID
 
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import NO_STATE, after, next_state, write
@@ -20,6 +19,7 @@ from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, topic_pat
 from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 
 
 def is_moving(partition: PartitionImage) -> bool:
@@ -160,7 +160,7 @@ def assignment_operation(topic: TopicImage) -> Operation:
     return SetData(topic_path(topic.name), assignment_of(topic.topic_id, topic.partitions).encode())
 
 
-def assignment_of(topic_id: UUID, partitions: tuple[PartitionImage, ...]) -> TopicAssignment:
+def assignment_of(topic_id: Uuid, partitions: tuple[PartitionImage, ...]) -> TopicAssignment:
     """The content of a topic's node."""
     return TopicAssignment(
         topic_id,

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
-from uuid import UUID
 
 from cluster.controller.context import ControllerContext, without_cut_replicas
 from cluster.controller.elections import NO_STATE, after, elect_at_start, next_state, partition_image
@@ -25,6 +24,7 @@ from cluster.znodes import (
     topic_path,
 )
 from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
+from protocol.uuids import Uuid
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
@@ -37,7 +37,7 @@ class FoundReplica(NamedTuple):
 
     topic: str
     partition: int
-    topic_id: UUID | None
+    topic_id: Uuid | None
     leader_epoch: int = -1
 
 
@@ -46,7 +46,7 @@ def adopt(
     broker_id: int,
     context: ControllerContext,
     configs: Mapping[str, Mapping[str, str]],
-    new_id: Callable[[], UUID],
+    new_id: Callable[[], Uuid],
 ) -> tuple[list[Operation], list[TopicImage]]:
     """Create topics for logs that the tree does not know, because another broker wrote them or the journal was lost.
 
@@ -79,7 +79,7 @@ def adopted_config(name: str, configs: Mapping[str, Mapping[str, str]]) -> Mappi
 
 
 def _adoption_operations(
-    name: str, topic_id: UUID, partitions: list[PartitionImage], config: Mapping[str, str]
+    name: str, topic_id: Uuid, partitions: list[PartitionImage], config: Mapping[str, str]
 ) -> Iterable[Operation]:
     assignment = {each.partition: each.replicas for each in partitions}
     yield Create(config_path("topics", name), encode_config(config))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from cluster.controller.context import ControllerContext, flat_name
 from cluster.controller.elections import initial_state, partition_image
@@ -24,6 +23,7 @@ from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.replica_assignment import Assignment, assign_replicas
 from protocol.topic_partition import validate_topic_name
+from protocol.uuids import Uuid
 from protocol.value import Value, field
 
 USE_DEFAULT = -1
@@ -157,7 +157,7 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
     return f"HashMap({', '.join(entries)})"
 
 
-def topic_operations(plan: TopicPlan, topic_id: UUID, *, has_config: bool = False) -> list[Operation]:
+def topic_operations(plan: TopicPlan, topic_id: Uuid, *, has_config: bool = False) -> list[Operation]:
     """Give the operations that create the topic without its partitions, in Kafka's order: configuration, then topic.
 
     `has_config`: a topic of that name has left its configuration in the tree. It is replaced, as in Kafka

@@ -11,13 +11,13 @@ leave, it stays in the maximal ISR until the controller has confirmed that it is
 from __future__ import annotations
 
 from collections.abc import Callable
-from uuid import UUID
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.follower_progress import FollowerProgress
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from protocol.value import Value
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000
@@ -138,7 +138,7 @@ class InSyncReplicas:
     def expansion(
         self,
         name: TopicPartition,
-        topic_id: UUID,
+        topic_id: Uuid,
         image: PartitionImage,
         broker_id: int,
         least_offset: int,
@@ -157,7 +157,7 @@ class InSyncReplicas:
         return self._begin_change(name, topic_id, image, (*image.isr, broker_id))
 
     def shrinkage(
-        self, name: TopicPartition, topic_id: UUID, image: PartitionImage, leader_end_offset: int, now_ms: int
+        self, name: TopicPartition, topic_id: Uuid, image: PartitionImage, leader_end_offset: int, now_ms: int
     ) -> IsrChange | None:
         """The change that drops the followers which are behind for too long, pending from now on; None when none is."""
         if self.pending is not None:
@@ -180,7 +180,7 @@ class InSyncReplicas:
         ]
 
     def _begin_change(
-        self, name: TopicPartition, topic_id: UUID, image: PartitionImage, isr: tuple[int, ...]
+        self, name: TopicPartition, topic_id: Uuid, image: PartitionImage, isr: tuple[int, ...]
     ) -> IsrChange:
         new_isr = tuple((each, self._epoch_of(each)) for each in isr)
         self.pending = IsrChange(name, topic_id, image.leader_epoch, image.partition_epoch, new_isr)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from protocol.value import Value
 
 UNKNOWN_BROKER_EPOCH: Final = -1
@@ -40,7 +40,7 @@ class IsrChange(Value, eq=False):
     """
 
     topic_partition: TopicPartition
-    topic_id: UUID
+    topic_id: Uuid
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[tuple[int, int], ...]

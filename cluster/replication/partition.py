@@ -8,7 +8,6 @@ follows from their fetches in `isr_maintenance`. This class owns what follows fr
 from __future__ import annotations
 
 from functools import partial
-from uuid import UUID
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, InSyncReplicas, IsrRules
@@ -25,6 +24,7 @@ from cluster.replication.reads import (
 from cluster.znodes import NO_LEADER
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.log.aborted_transactions import AbortedTransactions
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.producer_state import AppendOrigin
@@ -146,7 +146,7 @@ class Partition:
         max_bytes: int,
         *,
         min_one_message: bool,
-        topic_id: UUID,
+        topic_id: Uuid,
         current_leader_epoch: int = NO_EPOCH,
         last_fetched_epoch: int = NO_EPOCH,
     ) -> LogReadInfo:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final
-from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_reader import FetchDataInfo
@@ -84,11 +84,11 @@ class LogReadInfo(Value, frozen=False):
         return 0 if self.records is None else self.records.size
 
 
-def check_log(log: UnifiedLog, params: FetchParams, topic_id: UUID) -> None:
+def check_log(log: UnifiedLog, params: FetchParams, topic_id: Uuid) -> None:
     """Refuse a read of another topic than the reader means (INCONSISTENT_TOPIC_ID), or in a codec that it does not know
     (UNSUPPORTED_COMPRESSION_TYPE).
     """
-    if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
+    if log.topic_id is not None and topic_id not in (log.topic_id, ZERO_UUID):
         raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.topic_partition} has another topic id")
     if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
         text = f"{log.topic_partition} is kept in zstd, which the reader does not know"

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from struct import error as struct_error
 from struct import unpack_from
 from typing import Any
-from uuid import UUID
 
 from protocol.errors import DecodeError
+from protocol.uuids import Uuid
 from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire.wire_types import (
     MAX_ELEMENTS,
@@ -59,12 +58,6 @@ def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[
         shift += 7
         if shift > 28:
             raise Malformed("varint of more than 5 bytes")
-
-
-@lru_cache(maxsize=4096)
-def _uuid_of(raw: bytes) -> UUID:
-    """Topic ids come back request after request, and making a UUID costs as much as ten fields."""
-    return UUID(bytes=raw)
 
 
 def _null(length: int) -> None:
@@ -139,7 +132,7 @@ class DecodeCompiler:
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
         self._writer = writer = SourceWriter(
-            new=object.__new__, varint=read_varint, uuid_of=_uuid_of, null=_null, short=_short, count=_count,
+            new=object.__new__, varint=read_varint, uuid=Uuid, null=_null, short=_short, count=_count,
             too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
             left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure,
         )  # fmt: skip
@@ -190,7 +183,7 @@ class DecodeCompiler:
         writer.line(f"p += {ends[-1][0]}")
         for (fixed, target, _), local in zip(run, targets, strict=True):
             if fixed is UUID_TYPE:
-                writer.line(f"{target} = uuid_of({local})")
+                writer.line(f"{target} = uuid({local})")
 
     def _struct(self, struct: Any, variable: str, path: str) -> None:
         """Make an instance in `variable` and read every field of it."""
@@ -213,7 +206,7 @@ class DecodeCompiler:
     def _default(self, spec: FieldSpec) -> str:
         if spec.is_array_default():
             return "[]"
-        if spec.default is None or isinstance(spec.default, int | str | bytes):
+        if spec.default is None or isinstance(spec.default, int | str):
             return repr(spec.default)
         return self._writer.constant("D", spec.default)
 

@@ -172,7 +172,7 @@ class EncodeCompiler:
         nullable = wire_type is spec.type and spec.nullable_in(self._version)
         match wire_type:
             case Fixed():
-                self._add(wire_type.code, f"{value}.bytes" if wire_type is UUID_TYPE else value, path)
+                self._add(wire_type.code, value, path)
             case StructOf():
                 self._nested(wire_type, value, path, nullable and spec.tag is None)
             case ArrayOf():

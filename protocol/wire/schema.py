@@ -17,10 +17,10 @@ import typing
 from collections.abc import Callable, Generator
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Final, ParamSpec, Self, TypeVar, dataclass_transform
-from uuid import UUID
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode
+from protocol.uuids import Uuid
 from protocol.value import REQUIRED, compile_constructor
 from protocol.wire.decode_compiler import DecodeCompiler, has_records
 from protocol.wire.encode_compiler import EncodeCompiler
@@ -46,7 +46,7 @@ uint16 = Annotated[int, Fixed("uint16", "H", 2, 0)]
 uint32 = Annotated[int, Fixed("uint32", "I", 4, 0)]
 float64 = Annotated[float, Fixed("float64", "d", 8, 0.0)]
 boolean = Annotated[bool, Fixed("bool", "?", 1, False)]
-uuid = Annotated[UUID, UUID_TYPE]
+uuid = Annotated[Uuid, UUID_TYPE]
 string = Annotated[str, Text()]
 nullable_string = Annotated[str | None, Text(nullable=True)]
 bytes_ = Annotated[bytes, Blob()]

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value
 
 MAX_ELEMENTS: Final = 1 << 21
@@ -53,7 +52,7 @@ class Fixed(Value):
     name: str
     code: str
     size: int
-    zero: int | float | bool | UUID
+    zero: int | float | bool | Uuid
 
 
 class Text(Value):

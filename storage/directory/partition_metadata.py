@@ -7,16 +7,15 @@ It tells a partition of today's topic from one that a deleted topic of the same 
 from __future__ import annotations
 
 from functools import lru_cache
-from uuid import UUID
 
-from protocol.uuids import uuid_from_text, uuid_to_text
+from protocol.uuids import Uuid
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem
 
 PARTITION_METADATA = "partition.metadata"
 
 
-def read_topic_id(file_system: FileSystem, directory: str) -> UUID | None:
+def read_topic_id(file_system: FileSystem, directory: str) -> Uuid | None:
     """The topic id of the partition in `directory`; None when it has no such file.
 
     An empty file counts as none: it is what a power cut can leave of one that was just written, before the
@@ -42,12 +41,12 @@ def read_topic_id(file_system: FileSystem, directory: str) -> UUID | None:
 
 
 @lru_cache(maxsize=64)
-def _topic_id(text: str) -> UUID:
+def _topic_id(text: str) -> Uuid:
     """One object for all partitions of a topic, which are mostly read one after the other."""
-    return uuid_from_text(text)
+    return Uuid.from_text(text)
 
 
-def write_topic_id(file_system: FileSystem, directory: str, topic_id: UUID) -> None:
+def write_topic_id(file_system: FileSystem, directory: str, topic_id: Uuid) -> None:
     """Write the file, whole or not at all; not fsynced (the first flush of the log does that)."""
-    content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
+    content = f"version: 0\ntopic_id: {topic_id}"
     write_atomically(file_system, f"{directory}/{PARTITION_METADATA}", content.encode(), sync=False)

@@ -8,10 +8,9 @@ waits for its removal, `-stray` belongs to no topic, `-future` is the copy that 
 
 from __future__ import annotations
 
-from uuid import NAMESPACE_OID, UUID, uuid5
-
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.directory.log_directory import LogDirectory, NoRoomError
 from storage.directory.partition_metadata import write_topic_id
 from storage.io.file_system import FileSystem, is_disk_full
@@ -28,7 +27,9 @@ STRAY_SUFFIX = "-stray"
 
 def name_with_suffix(topic_partition: TopicPartition, suffix: str, seed: str) -> str:
     """`<topic>-<partition>.<32 hex digits><suffix>`; the digits follow from `seed`. May be longer than `MAX_NAME`."""
-    return f"{topic_partition}.{uuid5(NAMESPACE_OID, seed).hex}{suffix}"
+    from hashlib import blake2b  # late: most brokers never rename a directory
+
+    return f"{topic_partition}.{blake2b(seed.encode(), digest_size=16).hexdigest()}{suffix}"
 
 
 def create_log(
@@ -36,7 +37,7 @@ def create_log(
     directory: LogDirectory,
     name: str,
     topic_partition: TopicPartition,
-    topic_id: UUID | None,
+    topic_id: Uuid | None,
     config: LogConfig,
     now_ms: int,
     *,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from uuid import UUID
 
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
@@ -55,7 +55,7 @@ class UnifiedLog:
         directory: LogDirectory,
         path: str,
         topic_partition: TopicPartition,
-        topic_id: UUID | None,
+        topic_id: Uuid | None,
         config: LogConfig,
         segments: Sequence[LogSegment],
         log_start_offset: int,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from uuid import UUID
 
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.records.record_format import MAGIC_AT
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.directory.log_directory import DeferredDeletion, LogDirectory
 from storage.directory.partition_metadata import read_topic_id
 from storage.io.file_system import FileInfo, FileSystem
@@ -225,7 +225,7 @@ class LogLoader:
 
     def _make_log(
         self,
-        topic_id: UUID | None,
+        topic_id: Uuid | None,
         segments: list[LogSegment],
         log_start: int,
         log_end: int,
@@ -252,7 +252,7 @@ class LogLoader:
             log.local.report_corrupt_ranges(segment)
         return log
 
-    def _create_first_segment(self, topic_id: UUID | None, snapshots: list[int]) -> LoadResult:
+    def _create_first_segment(self, topic_id: Uuid | None, snapshots: list[int]) -> LoadResult:
         base = self._options.log_start_offset
         self._file_system.create(f"{self._path}/{file_name(base, LOG_SUFFIX)}")
         segment = LogSegment(self._file_system, self._path, base, 0, self._options.now_ms, is_new=True)
@@ -274,7 +274,7 @@ class LogLoader:
 
     def _recover(
         self,
-        topic_id: UUID | None,
+        topic_id: Uuid | None,
         segments: list[LogSegment],
         log_start: int,
         snapshots: list[int],

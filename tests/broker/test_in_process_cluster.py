@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from uuid import UUID
 
 import pytest
 
@@ -18,6 +17,7 @@ from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.partition import Partition
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.in_process_cluster import InProcessCluster
@@ -124,7 +124,7 @@ def test_a_log_has_the_configuration_of_its_topic_when_it_is_made(monkeypatch: p
     made: list[int] = []
     make = LogManager.get_or_create
 
-    def record(logs: LogManager, replica: TopicPartition, topic_id: UUID, config: LogConfig, *rest, **named):  # type: ignore[no-untyped-def]
+    def record(logs: LogManager, replica: TopicPartition, topic_id: Uuid, config: LogConfig, *rest, **named):  # type: ignore[no-untyped-def]
         if replica.topic == "u":
             made.append(config.retention_ms)
         return make(logs, replica, topic_id, config, *rest, **named)

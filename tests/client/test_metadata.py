@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 from client.metadata import Metadata
 from client.tracked_metadata import TrackedMetadata
 from protocol.messages import MetadataResponse
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
+from tests.kit.environment import uuid_of
 
-TOPIC_ID = UUID(int=1)
+TOPIC_ID = uuid_of(1)
 
 
-def answer(*leaders: tuple[int, int], topic_id: UUID = TOPIC_ID) -> Metadata:
+def answer(*leaders: tuple[int, int], topic_id: Uuid = TOPIC_ID) -> Metadata:
     """(leader, leader epoch) of each partition of topic t."""
     partitions = [
         MetadataResponse.MetadataResponsePartition(
@@ -48,7 +49,7 @@ def test_a_partition_may_lose_its_leader() -> None:
 
 
 def test_a_topic_that_was_created_again_begins_with_its_own_epochs() -> None:
-    assert leaders(answer((0, 5)).update(answer((1, 0), topic_id=UUID(int=2)))) == [(1, 0)]
+    assert leaders(answer((0, 5)).update(answer((1, 0), topic_id=uuid_of(2)))) == [(1, 0)]
 
 
 def test_brokers_that_tell_no_epochs_are_believed() -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
+from tests.kit.environment import uuid_of
 
 
 def topic(name: str, number: int, partitions: int = 2) -> TopicImage:
     return TopicImage(
         name,
-        UUID(int=number),
+        uuid_of(number),
         tuple(PartitionImage(each, 0, 0, (0,), (0,), 0, 1) for each in range(partitions)),
     )
 
 
 def test_topics_by_name_and_id() -> None:
     image = MetadataImage().with_topics([topic("a", 1), topic("b", 2)])
-    assert image.topic_names[UUID(int=2)] == "b"
-    assert UUID(int=3) not in image.topic_names
+    assert image.topic_names[uuid_of(2)] == "b"
+    assert uuid_of(3) not in image.topic_names
     assert image.partition(TopicPartition("a", 1)) is image.topics["a"].partitions[1]
     assert image.partition(TopicPartition("a", -1)) is None
     assert image.partition(TopicPartition("c", 0)) is None
@@ -35,7 +34,7 @@ def test_an_image_is_not_changed_by_its_successors() -> None:
     assert set(first.topics) == {"a", "b"}
     assert set(second.topics) == {"b", "c"}
     assert second.topics["b"] is first.topics["b"]
-    assert UUID(int=1) not in second.topic_names
+    assert uuid_of(1) not in second.topic_names
     assert first.configs is second.configs
 
 
@@ -49,8 +48,8 @@ def test_a_topic_that_goes_takes_its_configuration_along() -> None:
 
 def test_a_topic_created_again_in_one_step_has_its_new_id_only() -> None:
     image = MetadataImage().with_topics([topic("a", 1)]).with_topics([topic("a", 2)], removed=["a"])
-    assert UUID(int=1) not in image.topic_names
-    assert image.topic_names[UUID(int=2)] == "a"
+    assert uuid_of(1) not in image.topic_names
+    assert image.topic_names[uuid_of(2)] == "a"
 
 
 def test_configs_are_found_by_the_numbers_of_the_wire() -> None:

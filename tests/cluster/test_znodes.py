@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -18,7 +17,7 @@ from cluster.znodes import (
     TopicAssignment,
     ZnodeFormatError,
 )
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 TOPIC = (
     b'{"partitions":{"0":[0],"1":[0]},"topic_id":"HGcBO5y3Sg6SVUHpOkw_Wg","adding_replicas":{},"removing_replicas":{},'
@@ -57,7 +56,7 @@ def test_broker_without_a_plaintext_listener() -> None:
 
 def test_topic() -> None:
     topic = TopicAssignment.decode("plain", TOPIC)
-    assert topic == TopicAssignment(UUID("1c67013b-9cb7-4a0e-9255-41e93a4c3f5a"), {0: (0,), 1: (0,)})
+    assert topic == TopicAssignment(Uuid.fromhex("1c67013b9cb74a0e925541e93a4c3f5a"), {0: (0,), 1: (0,)})
     assert topic.encode() == TOPIC
 
 

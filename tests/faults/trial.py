@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NamedTuple
-from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record, RecordBatch, build_batch
 from protocol.records.compression import CompressionType
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
@@ -23,6 +23,7 @@ from storage.recovery.log_directory_survey import LoadReport
 from storage.segment.batch_reader import header_of
 from tests.faults.history import History, Observation, Violation
 from tests.faults.rows import ProducerState, Row, rows_of
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import DIR, T0, TP, open_manager, read_all
 
@@ -108,8 +109,8 @@ class Neighbour:
     """Those whose files are being removed, in any order."""
 
     @property
-    def topic_id(self) -> UUID:
-        return UUID(int=self.generation)
+    def topic_id(self) -> Uuid:
+        return uuid_of(self.generation)
 
     def writing(self, rows: tuple[Row, ...]) -> None:
         """These are on their way to it, and what was not taken before is not."""
@@ -124,7 +125,7 @@ class Neighbour:
                 raise Violation("the second partition is gone")
             self.there = frozenset()
         else:
-            generation = max(allowed, default=0) if found.topic_id is None else found.topic_id.int
+            generation = max(allowed, default=0) if found.topic_id is None else int.from_bytes(found.topic_id, "big")
             if generation not in allowed:
                 raise Violation(f"the second partition is number {generation}, which is none of {sorted(allowed)}")
             if generation != self.generation:

@@ -6,9 +6,15 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from uuid import UUID
+
+from protocol.uuids import Uuid
 
 T = TypeVar("T")
+
+
+def uuid_of(number: int) -> Uuid:
+    """The id whose 16 bytes are `number`."""
+    return Uuid(number.to_bytes(16, "big"))
 
 
 class ManualClock:
@@ -36,8 +42,8 @@ class SeededRandom:
     def randrange(self, stop: int) -> int:
         return self._random.randrange(stop)
 
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128), version=4)
+    def uuid(self) -> Uuid:
+        return Uuid.version_4(self._random.getrandbits(128))
 
 
 class InlineExecutor:

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
-from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import RecordBatch, TimestampType, read_batches
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Struct
 
 Plain = Any
@@ -56,9 +55,9 @@ class Mask:
         self._erased = [(text, to) for text, to in erased.items() if text]
         # Only where it can be nothing else: a port may well be 15000, as many a default is.
         self._port = re.compile(rf"(?<=:)({'|'.join(map(str, ports))})(?!\d)")
-        self._ids: dict[UUID, str] = {}
+        self._ids: dict[Uuid, str] = {}
 
-    def name_id(self, topic_id: UUID, name: str) -> None:
+    def name_id(self, topic_id: Uuid, name: str) -> None:
         """Show `topic_id` as that of `name`."""
         self._ids[topic_id] = f"<id of {self.text(name)}>"
 
@@ -66,7 +65,7 @@ class Mask:
         """`value` (a struct, or what is inside one) in plain form; `name` is the field it comes from."""
         if isinstance(value, Struct):
             return {field: self.plain(getattr(value, field), field) for field in value.declared_fields}
-        if isinstance(value, UUID):
+        if isinstance(value, Uuid):
             return self._id(value)
         if name == "records":
             return None if value is None else self._batches(memoryview(value))
@@ -96,7 +95,7 @@ class Mask:
         value = _MILLISECONDS.sub(lambda found: "<time>" if _is_now(int(found[0])) else found[0], value)
         return _UUID_TEXT.sub("<uuid>", self._port.sub("<port>", value))
 
-    def _id(self, value: UUID) -> str:
+    def _id(self, value: Uuid) -> str:
         if value == ZERO_UUID:
             return "<no id>"
         return self._ids.setdefault(value, f"<id {len(self._ids)}>")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from uuid import UUID
 
 import pytest
 
@@ -36,6 +35,7 @@ from protocol.wire.schema import (
     uuid,
 )
 from protocol.wire.wire_types import MAX_ELEMENTS
+from tests.kit.environment import uuid_of
 
 
 class Sample(Request, api_key=ApiKey.HEARTBEAT, versions="1-4", flexible="3+"):
@@ -80,8 +80,8 @@ class Sample(Request, api_key=ApiKey.HEARTBEAT, versions="1-4", flexible="3+"):
 def sample(**changes: object) -> Sample:
     values = {
         "flag": True, "tiny": -1, "medium": 2**31 - 1, "large": -(2**63), "unsigned": 65535,
-        "unsigned_large": 2**32 - 1, "ratio": -0.5, "identity": UUID(int=77), "name": "näme", "raw": b"\x00\x01",
-        "maybe_raw": None, "batch": b"r" * 10, "numbers": [1, -1], "names": ["a", ""], "identities": [UUID(int=1)],
+        "unsigned_large": 2**32 - 1, "ratio": -0.5, "identity": uuid_of(77), "name": "näme", "raw": b"\x00\x01",
+        "maybe_raw": None, "batch": b"r" * 10, "numbers": [1, -1], "names": ["a", ""], "identities": [uuid_of(1)],
         "branches": [Sample.Branch(leaves=[Sample.Leaf(number=3)])],
     }  # fmt: skip
     return Sample(**(values | changes))  # type: ignore[arg-type]

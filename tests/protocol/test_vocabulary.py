@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+import random
+from uuid import UUID
 
 import pytest
 
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.topic_partition import TopicPartition, is_internal, validate_topic_name
-from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+from protocol.uuids import ZERO_UUID, Uuid
+from tests.kit.environment import uuid_of
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "-"])
@@ -48,11 +50,19 @@ def test_internal_topics() -> None:
 
 
 def test_uuids_in_kafkas_text_form() -> None:
-    assert uuid_to_text(ZERO_UUID) == "AAAAAAAAAAAAAAAAAAAAAA"
-    assert uuid_to_text(UUID(int=2**128 - 1)) == "_____________________w"
-    for _ in range(50):
-        value = uuid4()
-        assert uuid_from_text(uuid_to_text(value)) == value
+    assert str(ZERO_UUID) == "AAAAAAAAAAAAAAAAAAAAAA"
+    assert str(uuid_of(2**128 - 1)) == "_____________________w"
+    assert repr(ZERO_UUID) == "Uuid('AAAAAAAAAAAAAAAAAAAAAA')"
+    for seed in range(50):
+        value = Uuid(random.Random(seed).randbytes(16))
+        assert Uuid.from_text(f"{value}") == value
+
+
+def test_random_uuids_are_those_of_the_rfc() -> None:
+    for seed in range(50):
+        bits = random.Random(seed).getrandbits(128)
+        ours, pythons = Uuid.version_4(bits), UUID(int=bits, version=4)
+        assert (ours, ours.dashed()) == (pythons.bytes, str(pythons))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +70,7 @@ def test_uuids_in_kafkas_text_form() -> None:
 )
 def test_what_is_no_uuid(text: str) -> None:
     with pytest.raises(ValueError, match=r"URL-safe base64|an id has 16"):
-        uuid_from_text(text)
+        Uuid.from_text(text)
 
 
 def test_error_codes() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import random
 from typing import Any, Protocol
-from uuid import UUID
 
 from hypothesis import strategies as st
 
 import protocol.messages
-from protocol.uuids import uuid_to_text
 from protocol.wire.schema import Message, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, Fixed, StructOf, Text, WireType
+from tests.kit.environment import uuid_of
 
 MESSAGES: dict[str, type[Message]] = {
     name: value
@@ -122,7 +121,7 @@ def _value(wire_type: WireType, version: int, source: Source, spec: FieldSpec) -
         return None
     match wire_type:
         case Fixed(name="uuid"):
-            return UUID(int=source.integer(0, 2**128 - 1))
+            return uuid_of(source.integer(0, 2**128 - 1))
         case Fixed(name="bool"):
             return source.chance()
         case Fixed(name="float64"):
@@ -157,7 +156,7 @@ def _json_of(wire_type: WireType, value: Any, version: int) -> Any:
         return None
     match wire_type:
         case Fixed(name="uuid"):
-            return uuid_to_text(value)
+            return str(value)
         case Fixed() | Text():
             return value
         case ArrayOf():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from uuid import UUID
 
 from client import admin
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.simulation import history
 from tests.simulation.plan import Plan, TopicPlan
 from tests.simulation.world import World
@@ -81,7 +80,7 @@ class Topics:
         self._renewed_at = self._world.loop.time()
         self.is_renewing = False
 
-    async def _create(self, client: KafkaClient, topic: TopicPlan, before: UUID = ZERO_UUID) -> None:
+    async def _create(self, client: KafkaClient, topic: TopicPlan, before: Uuid = ZERO_UUID) -> None:
         """Create a topic. As long as brokers that hold one of its name are away, there is the one with the id `before`,
         which is marked for deletion.
         """
@@ -108,7 +107,7 @@ class Topics:
         self._world.trace.note("admin", f"{topic.name} exists")
 
     @staticmethod
-    async def _is_new(client: KafkaClient, name: str, before: UUID) -> bool:
+    async def _is_new(client: KafkaClient, name: str, before: Uuid) -> bool:
         """Whether there is a topic of this name with another id than `before`."""
         try:
             topic = (await client.describe_topics([name])).topics.get(name)
@@ -116,14 +115,14 @@ class Topics:
             return False
         return topic is not None and topic.topic_id not in (ZERO_UUID, before)
 
-    async def _id_of(self, client: KafkaClient, name: str) -> UUID:
+    async def _id_of(self, client: KafkaClient, name: str) -> Uuid:
         while True:
             topic = (await client.describe_topics([name])).topics.get(name)
             if topic is not None and topic.topic_id != ZERO_UUID:
                 return topic.topic_id
             await asyncio.sleep(0.1)
 
-    async def _delete(self, client: KafkaClient, topic_id: UUID) -> None:
+    async def _delete(self, client: KafkaClient, topic_id: Uuid) -> None:
         """Delete by id: a request that comes late, when its sender has asked again, must not take the next topic."""
         state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
         request = DeleteTopicsRequest(topics=[state], timeout_ms=5_000)

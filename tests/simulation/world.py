@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import Any
-from uuid import UUID
 
 from broker.environment.contract import Environment
 from broker.server import KafkaServer, StartupError
 from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
+from protocol.uuids import Uuid
 from tests.kit.executor_worker import ExecutorWorker
 from tests.kit.memory_disk import PowerCut
 from tests.simulation import history
@@ -58,9 +58,9 @@ class SimRandom:
     def randrange(self, stop: int) -> int:
         return self._rng.randrange(stop)
 
-    def uuid(self) -> UUID:
+    def uuid(self) -> Uuid:
         # The first bit is not set: a text form never begins with a dash.
-        return UUID(int=self._rng.getrandbits(127), version=4)
+        return Uuid.version_4(self._rng.getrandbits(127))
 
 
 class Trace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from protocol.errors import ApiError
 from protocol.records.batch import Record, RecordBatch, build_batch, read_batches
@@ -17,10 +16,11 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 
 TP = TopicPartition("t", 0)
-TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
+TOPIC_ID = uuid_of(0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
 DIR = "/logs"
 T0 = 1_700_000_000_000
 

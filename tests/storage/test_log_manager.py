@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import tracemalloc
-from uuid import UUID
 
 import pytest
 
@@ -14,6 +13,7 @@ from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGME
 from storage.io.os_file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import (
     DIR,
@@ -82,7 +82,7 @@ class TestPlacement:
         manager.delete(lost[0].topic_partition, T0)
         assert manager.get(lost[0].topic_partition) is None
         assert file_system.exists(lost[0].path), "the next start sets it aside"
-        again = manager.get_or_create(lost[1].topic_partition, UUID(int=2), CONFIG, T0)
+        again = manager.get_or_create(lost[1].topic_partition, uuid_of(2), CONFIG, T0)
         assert again.directory.path == "/b"
         manager.checkpoints.write_recovery_points()
         close_cleanly(manager)
@@ -114,7 +114,7 @@ class TestTopicIds:
         manager = filled(MemoryFileSystem())
         assert manager.get_or_create(TP, TOPIC_ID, CONFIG, T0) is manager.get(TP)
         with pytest.raises(ApiError) as caught:
-            manager.get_or_create(TP, UUID(int=9), CONFIG, T0)
+            manager.get_or_create(TP, uuid_of(9), CONFIG, T0)
         assert caught.value.error_code is ErrorCode.INCONSISTENT_TOPIC_ID
 
     def test_id_is_noted_later(self) -> None:
@@ -153,7 +153,7 @@ class TestDeletion:
         manager = filled(file_system)
         for turn in range(3):
             manager.delete(TP, T0)
-            log = manager.get_or_create(TP, UUID(int=turn + 1), CONFIG, T0)
+            log = manager.get_or_create(TP, uuid_of(turn + 1), CONFIG, T0)
             assert values_in(log) == []
             append(log, b"new")
         assert len([info for info in file_system.list_dir(DIR) if info.is_dir]) == 4

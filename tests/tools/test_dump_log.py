@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -21,6 +20,7 @@ from protocol.records.batch import BatchOptions, CompressionType, Record, Timest
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
 from storage.log_config import LogConfig
+from tests.kit.environment import uuid_of
 from tests.kit.jars import java, kafka_classpath
 from tests.storage.support import close_cleanly, open_manager
 from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
@@ -235,7 +235,7 @@ def write_our_own(root: Path) -> None:
     manager, _ = open_manager(OsFileSystem(), config, str(root), now_ms=T)
     for name, kind in (("created", TimestampType.CREATE_TIME), ("appended", TimestampType.LOG_APPEND_TIME)):
         config = manager.default_config.replace(message_timestamp_type=kind)
-        log = manager.get_or_create(TopicPartition(name, 0), UUID(int=7), config, T)
+        log = manager.get_or_create(TopicPartition(name, 0), uuid_of(7), config, T)
         for at in range(150):
             rows = [Record(0, T + at * 10 + one, b"k%d" % one, b"v" * at) for one in range(at % 4 + 1)]
             options: BatchOptions = {"compression": CompressionType(at % 5)}

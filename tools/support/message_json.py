@@ -7,7 +7,6 @@ import json
 import re
 from typing import Any
 
-from protocol.uuids import uuid_to_text
 from protocol.wire.schema import Message, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, FieldSpec, Fixed, StructOf, Text, WireType
 
@@ -47,7 +46,7 @@ def _value_to_json(wire_type: WireType, value: Any, version: int) -> Any:
         return None
     match wire_type:
         case Fixed(name="uuid"):
-            return uuid_to_text(value)
+            return str(value)
         case Fixed() | Text():
             return value
         case ArrayOf():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
-from uuid import UUID
 
 from broker.network.registry import RequestContext
 from broker.security.access import Client
@@ -45,6 +44,7 @@ from protocol.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from protocol.uuids import Uuid
 from protocol.wire.schema import Response
 
 DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -61,7 +61,7 @@ def leader_and_isr(request: LeaderAndIsrRequest, version: int) -> Response:
     """Each partition has the error too."""
     failed = LeaderAndIsrResponse.LeaderAndIsrPartitionError
     refusal = LeaderAndIsrResponse(error_code=DENIED)
-    by_topic: list[tuple[UUID, list[LeaderAndIsrResponse.LeaderAndIsrPartitionError]]] = [
+    by_topic: list[tuple[Uuid, list[LeaderAndIsrResponse.LeaderAndIsrPartitionError]]] = [
         (
             topic.topic_id,
             [

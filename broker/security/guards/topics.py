@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
-from uuid import UUID
 
 from broker.network.registry import RequestContext
 from broker.security.access import Client
@@ -21,7 +20,7 @@ from protocol.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 
 DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 UNKNOWN: Final = -1
@@ -92,7 +91,7 @@ class TopicGuards:
         if not self._is_controller() or not self._may_delete():
             return proceed(request)
         states = context.api_version >= FIRST_DELETE_WITH_STATES
-        asked: list[tuple[str | None, UUID]] = (
+        asked: list[tuple[str | None, Uuid]] = (
             [(topic.name, topic.topic_id) for topic in request.topics]
             if states
             else [(name, ZERO_UUID) for name in request.topic_names]

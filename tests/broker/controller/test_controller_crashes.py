@@ -9,7 +9,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from uuid import UUID
 
 import pytest
 
@@ -19,6 +18,7 @@ from cluster.metadata_image import MetadataImage
 from protocol.config_resources import ConfigResourceType
 from tests.kit.controller.controller_fixtures import Cluster
 from tests.kit.coordination_fixtures import Machine, in_loop
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault, PowerCut
 
 State = dict[str, tuple[int, str]]
@@ -114,7 +114,7 @@ async def test_lives_that_end_suddenly(seed: int) -> None:
 @pytest.mark.parametrize("fault", [Fault(crash_before=True), Fault(crash_after=True)], ids=["before", "after"])
 @in_loop
 async def test_logs_are_adopted_also_when_the_first_start_ends_suddenly(fault: Fault) -> None:
-    found = [FoundReplica("t", 0, UUID(int=5)), FoundReplica("t", 1, UUID(int=5))]
+    found = [FoundReplica("t", 0, uuid_of(5)), FoundReplica("t", 1, uuid_of(5))]
     calls = 0
     finished = False
     while not finished:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from uuid import UUID
 
 import pytest
 
@@ -19,8 +18,10 @@ from cluster.zookeeper.coordination import Create, Delete
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from protocol.uuids import ZERO_UUID
 from tests.kit.controller.controller_fixtures import CLUSTER_ID, Cluster
 from tests.kit.coordination_fixtures import Machine, in_loop
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault
 from tests.kit.waiting import turns
 
@@ -205,12 +206,12 @@ async def test_a_half_created_topic_is_completed_at_the_next_start() -> None:
 
 @in_loop
 async def test_logs_that_no_tree_knows_are_adopted() -> None:
-    topic_id = UUID(int=77)
+    topic_id = uuid_of(77)
     found = [
         FoundReplica("orders", 2, topic_id, leader_epoch=4),
         FoundReplica("orders", 0, topic_id),
         FoundReplica("old", 0, None, leader_epoch=0),
-        FoundReplica(CONSUMER_OFFSETS, 1, UUID(int=78)),
+        FoundReplica(CONSUMER_OFFSETS, 1, uuid_of(78)),
     ]
     cluster = await Cluster().start(found)
     orders, old = cluster.image.topics["orders"], cluster.image.topics["old"]
@@ -220,7 +221,7 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
         (0, 0, (0,)),
         (0, 5, (0,)),
     ]
-    assert old.topic_id.int != 0
+    assert old.topic_id != ZERO_UUID
     assert old.partitions[0].leader_epoch == 1
     assert cluster.image.cluster_id == CLUSTER_ID
     # Without its configuration, retention would delete the groups' offsets.
@@ -235,7 +236,7 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
 async def test_logs_are_not_adopted_into_a_cluster_that_has_been_alive() -> None:
     cluster = await Cluster().start([])
     await cluster.close()
-    again = await Cluster(cluster.machine).start([FoundReplica("stray", 0, UUID(int=5))])
+    again = await Cluster(cluster.machine).start([FoundReplica("stray", 0, uuid_of(5))])
     assert again.image.topics == {}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.znodes import (
     CONTROLLER_EPOCH,
@@ -20,6 +18,7 @@ from cluster.zookeeper.coordination import Coordination
 from protocol.config_resources import ConfigResourceType
 from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 
 
 async def session_of(cluster: ControllerCluster) -> Coordination:
@@ -70,7 +69,7 @@ async def test_partitions_without_a_state_are_completed() -> None:
     session = await session_of(cluster)
     for broker_id in (3, 2, 1):
         await cluster.members.pop(broker_id).kill()
-    assignment = TopicAssignment(UUID(int=7), {0: (2, 1), 1: (9,)})
+    assignment = TopicAssignment(uuid_of(7), {0: (2, 1), 1: (9,)})
     await session.create(topic_path("t"), assignment.encode())
     await session.create(partitions_path("t"))
     for number in (0, 1):

@@ -7,7 +7,6 @@ import contextlib
 import time
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -20,6 +19,7 @@ from protocol.messages import (
     ProduceRequest,
 )
 from protocol.records.batch import build_values_batch
+from protocol.uuids import ZERO_UUID
 from protocol.wire.schema import Request
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.in_process import InProcessBroker, Wire
@@ -36,7 +36,7 @@ def creation(name: str) -> CreateTopicsRequest:
 
 
 def deletion(name: str) -> DeleteTopicsRequest:
-    topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=UUID(int=0))
+    topic = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID)
     return DeleteTopicsRequest(topics=[topic], timeout_ms=5000)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 from protocol.messages import (
     CreatePartitionsRequest,
@@ -14,6 +13,7 @@ from protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from protocol.uuids import Uuid
 from tests.broker.metadata.test_dynamic_configs import TOPIC, value_of
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import WireClient
@@ -37,7 +37,7 @@ def create(client: WireClient, names: list[str], partitions: int) -> None:
     assert [topic.error_message for topic in response.topics] == [None] * len(names)
 
 
-def topics_of(broker: BrokerProcess) -> dict[str | None, tuple[UUID, list[tuple[int, int]]]]:
+def topics_of(broker: BrokerProcess) -> dict[str | None, tuple[Uuid, list[tuple[int, int]]]]:
     """By name: the id, and leader and error of every partition."""
     with client_of(broker) as client:
         response = client.ask(MetadataRequest(topics=None), 12)

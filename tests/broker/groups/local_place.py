@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
-from uuid import UUID
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.coordinators import CoordinatorHandlers
@@ -34,9 +33,10 @@ from protocol.messages import (
 )
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import CONSUMER_OFFSETS
+from protocol.uuids import Uuid
 from protocol.wire.schema import Request, Response
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
-from tests.kit.environment import InlineExecutor
+from tests.kit.environment import InlineExecutor, uuid_of
 from tests.kit.memory_file_system import MemoryFileSystem
 
 T = TypeVar("T")
@@ -98,8 +98,8 @@ class CountingRandom:
     def randrange(self, stop: int) -> int:
         return next(self._ids) % stop
 
-    def uuid(self) -> UUID:
-        return UUID(int=next(self._ids), version=4)
+    def uuid(self) -> Uuid:
+        return Uuid.version_4(next(self._ids))
 
 
 class MemoryLog:
@@ -242,7 +242,7 @@ class Local:
 
     def _add_topic(self, name: str, partitions: int) -> None:
         images = tuple(PartitionImage(index, 0, 0, (0,), (0,), 0, 0) for index in range(partitions))
-        topic = TopicImage(name, UUID(int=len(self.image.topics) + 1), images)
+        topic = TopicImage(name, uuid_of(len(self.image.topics) + 1), images)
         self.image = self.image.with_topics([topic])
 
     async def _ensure(self, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
-from uuid import UUID
 
 import pytest
 
@@ -25,7 +24,7 @@ from protocol.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
 )
-from tests.kit.environment import ManualClock
+from tests.kit.environment import ManualClock, uuid_of
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -36,7 +35,7 @@ class Store:
     """The controller's part: keeps overrides in a cache."""
 
     def __init__(self) -> None:
-        image = MetadataImage().with_topics([TopicImage("t", UUID(int=1), ())])
+        image = MetadataImage().with_topics([TopicImage("t", uuid_of(1), ())])
         self.cache = MetadataCache(CommandFence(), image)
 
     @property
@@ -308,7 +307,7 @@ class CountingClock(ManualClock):
 
 def test_what_many_resources_share_is_described_once_and_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
-    topics = [TopicImage(f"t{number}", UUID(int=number + 1), ()) for number in range(100)]
+    topics = [TopicImage(f"t{number}", uuid_of(number + 1), ()) for number in range(100)]
     states = tuple(TopicStates(each.name, each.topic_id, ()) for each in topics)
     broker.store.cache.update_metadata(UpdateMetadata(0, 1, -1, {}, states))
     asyncio.run(broker.store.alter_configs({(TOPIC, "t7"): {"retention.ms": "5"}}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -13,10 +12,12 @@ from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.uuids import Uuid
 from tests.broker.replication.nodes import BROKERS, ID, Nodes, on_nodes
+from tests.kit.environment import uuid_of
 from tests.storage.support import batch_of
 
-UNKNOWN_ID = UUID(int=77)
+UNKNOWN_ID = uuid_of(77)
 
 
 async def with_addresses(nodes: Nodes) -> None:
@@ -45,7 +46,7 @@ def produce(nodes: Nodes, broker_id: int, version: int, listener: str = "B") -> 
     return answer
 
 
-def fetch(nodes: Nodes, broker_id: int, version: int, epoch: int = -1, topic_id: UUID = ID) -> FetchResponse:
+def fetch(nodes: Nodes, broker_id: int, version: int, epoch: int = -1, topic_id: Uuid = ID) -> FetchResponse:
     asked = FetchRequest.FetchPartition(
         partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1_000
     )

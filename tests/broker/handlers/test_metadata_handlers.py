@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -18,13 +17,14 @@ from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
 from protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse
 from protocol.topic_partition import CONSUMER_OFFSETS
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.controller.controller_fixtures import CLUSTER_ID, Cluster, context
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 
 OMITTED = -0x80000000
 
-Asked = str | UUID | tuple[str | None, UUID]
+Asked = str | Uuid | tuple[str | None, Uuid]
 
 
 class Broker(Cluster):
@@ -41,7 +41,7 @@ class Broker(Cluster):
         asked = []
         for each in topics:
             name, topic_id = (
-                (each, ZERO_UUID) if isinstance(each, str) else (None, each) if isinstance(each, UUID) else each
+                (each, ZERO_UUID) if isinstance(each, str) else (None, each) if isinstance(each, Uuid) else each
             )
             asked.append(MetadataRequest.MetadataRequestTopic(name=name, topic_id=topic_id))
         request = MetadataRequest(topics=None if everything else asked, **options)
@@ -153,7 +153,7 @@ async def test_each_topic_is_answered_once_and_what_exists_comes_first() -> None
     m1 = broker.image.topics["m1"].topic_id
     assert outline(await broker.metadata("m1", "m1")) == [M1]
     assert outline(await broker.metadata(m1, m1, "m1")) == [M1]
-    response = await broker.metadata("none", "m2", UUID(int=7), "a/b", m1, allow_auto_topic_creation=False)
+    response = await broker.metadata("none", "m2", uuid_of(7), "a/b", m1, allow_auto_topic_creation=False)
     assert outline(response) == [
         (None, ErrorCode.UNKNOWN_TOPIC_ID, True, 0),
         M2,
@@ -168,7 +168,7 @@ async def test_an_id_counts_and_the_name_beside_it_does_not() -> None:
     broker = await Broker().start()
     m1 = broker.image.topics["m1"].topic_id
     assert outline(await broker.metadata(("other", m1))) == [M1]
-    assert outline(await broker.metadata(("m1", UUID(int=77)))) == [(None, ErrorCode.UNKNOWN_TOPIC_ID, True, 0)]
+    assert outline(await broker.metadata(("m1", uuid_of(77)))) == [(None, ErrorCode.UNKNOWN_TOPIC_ID, True, 0)]
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -189,7 +189,7 @@ async def test_authorized_operations_when_asked_for() -> None:
     response = await broker.metadata(
         "m1",
         "none",
-        UUID(int=7),
+        uuid_of(7),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=True,
     )

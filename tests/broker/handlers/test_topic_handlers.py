@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from broker.controller.controller_settings import ControllerSettings
@@ -16,6 +14,7 @@ from protocol.uuids import ZERO_UUID
 from tests.broker.handlers.topic_broker import Broker, placed, topic
 from tests.kit.controller.controller_fixtures import SETTINGS
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 
 BOTH_SET = (
     "Both numPartitions or replicationFactor and replicasAssignments were set. Both cannot be used at the same time."
@@ -214,12 +213,12 @@ async def test_deletion_by_name_and_id() -> None:
     await broker.create(topic("a"), topic("b"), topic("c"))
     id_of_b = broker.image.topics["b"].topic_id
     id_of_c = broker.image.topics["c"].topic_id
-    response = await broker.delete("a", id_of_b, "missing", UUID(int=5), ("c", id_of_c), (None, ZERO_UUID), "")
+    response = await broker.delete("a", id_of_b, "missing", uuid_of(5), ("c", id_of_c), (None, ZERO_UUID), "")
     assert [(each.name, each.topic_id, each.error_code, each.error_message) for each in response.responses] == [
         ("a", ZERO_UUID, ErrorCode.NONE, None),
         ("b", id_of_b, ErrorCode.NONE, None),
         ("missing", ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
-        (None, UUID(int=5), ErrorCode.UNKNOWN_TOPIC_ID, None),
+        (None, uuid_of(5), ErrorCode.UNKNOWN_TOPIC_ID, None),
         ("c", id_of_c, ErrorCode.INVALID_REQUEST, None),
         (None, ZERO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None),
         ("", ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),

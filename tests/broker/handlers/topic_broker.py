@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 from broker.handlers.topics import TopicHandlers
 from broker.metadata.config_service import DescribedConfig
@@ -18,7 +17,7 @@ from protocol.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.controller.controller_fixtures import Cluster, context
 
 DESCRIBED = [
@@ -63,7 +62,7 @@ class Broker(Cluster):
         return [(ErrorCode(each.error_code), each.error_message) for each in response.topics]
 
     async def delete(
-        self, *topics: str | UUID | tuple[str | None, UUID], version: int = 6, timeout_ms: int = 1000
+        self, *topics: str | Uuid | tuple[str | None, Uuid], version: int = 6, timeout_ms: int = 1000
     ) -> DeleteTopicsResponse:
         if version < 6:
             names = [each for each in topics if isinstance(each, str)]
@@ -72,7 +71,7 @@ class Broker(Cluster):
             states = []
             for each in topics:
                 name, topic_id = (
-                    (each, ZERO_UUID) if isinstance(each, str) else (None, each) if isinstance(each, UUID) else each
+                    (each, ZERO_UUID) if isinstance(each, str) else (None, each) if isinstance(each, Uuid) else each
                 )
                 states.append(DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id))
             request = DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from hypothesis import strategies as st
 
 from broker.inter_broker.command_codec import MOST_PARTITIONS
@@ -21,6 +19,8 @@ from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
+from tests.kit.environment import uuid_of
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,7 +28,7 @@ BROKERS = st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda name: name not in {".", ".."})
 PARTITIONS = st.integers(0, MOST_PARTITIONS - 1)
-IDS = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
+IDS = st.integers(1, 2**128 - 1).map(uuid_of)
 
 
 def images(*, recovery: bool, offline: bool) -> st.SearchStrategy[PartitionImage]:
@@ -51,7 +51,7 @@ def images(*, recovery: bool, offline: bool) -> st.SearchStrategy[PartitionImage
 @st.composite
 def topic_states(
     draw: st.DrawFn, partitions: st.SearchStrategy[PartitionImage]
-) -> list[tuple[str, UUID, list[PartitionImage]]]:
+) -> list[tuple[str, Uuid, list[PartitionImage]]]:
     """Topics, each with another name, another id and at least one partition."""
     names = draw(st.lists(TOPICS, unique=True, max_size=4))
     ids = draw(st.lists(IDS, unique=True, min_size=len(names), max_size=len(names)))

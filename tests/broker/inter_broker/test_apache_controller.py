@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from uuid import UUID
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -51,6 +50,7 @@ from protocol.messages import (
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request, Response
 from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.environment import uuid_of
 from tests.kit.waiting import eventually_on_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
@@ -311,7 +311,7 @@ def test_an_apache_broker_obeys_what_a_channel_carries(tmp_path: Path) -> None:
 async def command_everything(channel: RemoteChannel, endpoint: Endpoint, admin: AdminClient) -> None:
     """A topic of 2,000 partitions comes and goes again."""
     partitions = tuple(PartitionImage(number, APACHE, 0, (APACHE,), (APACHE,), 0, 1) for number in range(2000))
-    states = TopicStates("t", UUID(int=11), partitions, is_new=True)
+    states = TopicStates("t", uuid_of(11), partitions, is_new=True)
     everything = {TopicPartition("t", number): ErrorCode.NONE for number in range(2000)}
     brokers = {APACHE: BrokerImage(APACHE, -1, {"PLAINTEXT": endpoint}, "r")}
     assert await channel.leader_and_isr(LeaderAndIsr(APACHE, 1, -1, (states,))) == everything

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TypeVar
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -34,10 +33,11 @@ from tests.broker.inter_broker.commands import (
     leader_and_isrs,
     update_metadatas,
 )
+from tests.kit.environment import uuid_of
 
 M = TypeVar("M", bound=Message)
 
-ID, OTHER_ID = UUID(int=11), UUID(int=12)
+ID, OTHER_ID = uuid_of(11), uuid_of(12)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MANY = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 

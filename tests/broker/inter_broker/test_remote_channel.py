@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 
@@ -28,9 +27,10 @@ from tests.broker.inter_broker.commands import image
 from tests.client.proxy import proxy
 from tests.kit.broker_process import free_port
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 from tests.kit.waiting import eventually_on_loop, turns
 
-ID = UUID(int=11)
+ID = uuid_of(11)
 T0 = TopicPartition("t", 0)
 BROKER = BrokerImage(2, NO_EPOCH, {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092, "PLAINTEXT")}, "r")
 LEAD = LeaderAndIsr(1, 7, 50, (TopicStates("t", ID, (image(0),), is_new=True),), is_full=True)

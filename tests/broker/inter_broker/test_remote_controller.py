@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import pytest
 
@@ -23,13 +22,14 @@ from cluster.znodes import Endpoint, ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.broker.inter_broker.command_server import served
 from tests.broker.inter_broker.commands import image
 from tests.kit.controller.controller_fixtures import context
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 
-ID, UNKNOWN_ID = UUID(int=11), UUID(int=12)
+ID, UNKNOWN_ID = uuid_of(11), uuid_of(12)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ME, CONTROLLER = 1, 2
 TOPIC = TopicImage("t", ID, (image(0), image(1)))
@@ -42,7 +42,7 @@ class FakeController:
         self.asked: list[Any] = []
         self.refusals: list[ApiError] = []
         self.altered: dict[TopicPartition, PartitionImage | ErrorCode] = {}
-        self.names: dict[UUID, str] = {}
+        self.names: dict[Uuid, str] = {}
 
     def _note(self, *asked: Any) -> None:
         self.asked.append(asked)
@@ -55,7 +55,7 @@ class FakeController:
         self._note(broker_id, broker_epoch, [said(change) for change in changes])
         return self.altered
 
-    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+    async def topic_names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
         return {each: self.names[each] for each in topic_ids if each in self.names}
 
     async def create_topics(
@@ -83,7 +83,7 @@ def said(change: IsrChange) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def change(topic_partition: TopicPartition = T0, topic_id: UUID = ID, **others: Any) -> IsrChange:
+def change(topic_partition: TopicPartition = T0, topic_id: Uuid = ID, **others: Any) -> IsrChange:
     """Broker 1 alone is in sync."""
     values: dict[str, Any] = {"leader_epoch": 5, "partition_epoch": 3, "new_isr": ((ME, 50),), **others}
     return IsrChange(topic_partition=topic_partition, topic_id=topic_id, **values)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
 
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.metadata_image import PartitionImage, TopicImage
+from protocol.uuids import Uuid
+from tests.kit.environment import uuid_of
 from tests.kit.waiting import turns
 
-ID, LATER_ID = UUID(int=11), UUID(int=12)
+ID, LATER_ID = uuid_of(11), uuid_of(12)
 
 
 def partition(number: int, leader: int = 1) -> PartitionImage:
     return PartitionImage(number, leader, 5, (1, 2), (1, 2), 3, 7)
 
 
-def told(cache: MetadataCache, *numbers: int, topic_id: UUID = ID, leader: int = 1) -> TopicImage:
+def told(cache: MetadataCache, *numbers: int, topic_id: Uuid = ID, leader: int = 1) -> TopicImage:
     """The topic after the cache was told of some of its partitions."""
     states = TopicStates("t", topic_id, tuple(partition(number, leader) for number in numbers))
     cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (states,)))

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
-from uuid import UUID
 
 from broker.environment.system import SystemClock
 from broker.handlers.fetch import FetchHandlers
@@ -35,16 +34,17 @@ from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from protocol.wire.schema import Request, Response
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.kit.environment import InlineExecutor, ManualClock, SeededRandom
+from tests.kit.environment import InlineExecutor, ManualClock, SeededRandom, uuid_of
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import batch_of, values_in
 
 R = TypeVar("R", bound=Response)
 
-ID = UUID(int=11)
+ID = uuid_of(11)
 BROKERS = (1, 2, 3)
 LISTENER = "B"
 
@@ -241,7 +241,7 @@ class Nodes:
         for node in self._nodes.values():
             node.metadata.update_configs({(ConfigResourceType.TOPIC, "t"): config})
 
-    async def tell(self, *broker_ids: int, is_new: bool = False, topic_id: UUID = ID) -> list[Answer]:
+    async def tell(self, *broker_ids: int, is_new: bool = False, topic_id: Uuid = ID) -> list[Answer]:
         """Send brokers (default: all) the roles of the day."""
         states = (TopicStates("t", topic_id, tuple(self.states.values()), is_new),)
         return [

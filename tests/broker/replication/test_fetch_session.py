@@ -1,13 +1,11 @@
 """Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
 
-from uuid import UUID
-
 from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionResult
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
-from tests.kit.environment import SeededRandom
+from tests.kit.environment import SeededRandom, uuid_of
 
-ID = UUID(int=7)
+ID = uuid_of(7)
 NAMES = {ID: "t"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +11,10 @@ from cluster.replication.follower import FetchPosition
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
-from tests.kit.environment import SeededRandom
+from tests.kit.environment import SeededRandom, uuid_of
 
-IDS = {"t": UUID(int=7), "u": UUID(int=8), "nameless": None}
-NAMES = {UUID(int=7): "t", UUID(int=8): "u"}
+IDS = {"t": uuid_of(7), "u": uuid_of(8), "nameless": None}
+NAMES = {uuid_of(7): "t", uuid_of(8): "u"}
 
 
 def position(offset: int, epoch: int = 1) -> FetchPosition:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from uuid import UUID
 
 import pytest
 
@@ -22,14 +21,15 @@ from cluster.controller.commands import (
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.kit.environment import ManualClock
+from tests.kit.environment import ManualClock, uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 
 ME, OTHER = 1, 2
 A, B = "/a", "/b"
-ID, LATER_ID = UUID(int=11), UUID(int=12)
+ID, LATER_ID = uuid_of(11), uuid_of(12)
 T0 = TopicPartition("t", 0)
 
 
@@ -69,7 +69,7 @@ class Broker:
         self,
         *states: PartitionImage,
         topic: str = "t",
-        topic_id: UUID = ID,
+        topic_id: Uuid = ID,
         is_new: bool = False,
         is_full: bool = False,
         controller_epoch: int = 7,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from uuid import UUID
 
 import pytest
 
@@ -16,6 +15,7 @@ from cluster.transactions.open_transactions import Markers
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.environment import uuid_of
 from tests.kit.waiting import eventually_on_loop
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -45,7 +45,7 @@ class Place:
         partitions = tuple(
             PartitionImage(at, leader, 0, (1, 2), (1, 2), 0, 0) for at, leader in enumerate(self.leaders)
         )
-        topics = [TopicImage(name, UUID(int=number), partitions) for number, name in enumerate(self.topics, start=1)]
+        topics = [TopicImage(name, uuid_of(number), partitions) for number, name in enumerate(self.topics, start=1)]
         return MetadataImage(cluster_id="c", brokers={}).with_topics(topics)
 
     def way_to(self, broker_id: int) -> WriteMarkers | None:

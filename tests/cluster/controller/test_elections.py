@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +22,12 @@ from cluster.zookeeper.coordination import SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
+from tests.kit.environment import uuid_of
 
 
 def context_of(*partitions: PartitionImage) -> ControllerContext:
     context = ControllerContext(0, 5, [BrokerImage(number, 10 + number, {}) for number in (0, 1, 2)])
-    context.put_topics([TopicImage("t", UUID(int=1), partitions)])
+    context.put_topics([TopicImage("t", uuid_of(1), partitions)])
     return context
 
 
@@ -197,7 +196,7 @@ def test_every_way_to_a_new_leader_knows_the_rule(how: str) -> None:
 
 
 def decision(before: PartitionImage, election_type: ElectionType, context: ControllerContext) -> object:
-    context.put_topics([TopicImage("t", UUID(int=1), (before,))])
+    context.put_topics([TopicImage("t", uuid_of(1), (before,))])
     try:
         return decide_election(TopicPartition("t", 0), election_type, context)
     except ApiError as error:

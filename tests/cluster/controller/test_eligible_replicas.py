@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from cluster.controller.context import ControllerContext
@@ -17,8 +15,9 @@ from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, partition_state_path
 from cluster.zookeeper.coordination import SetData
 from protocol.topic_partition import TopicPartition
+from tests.kit.environment import uuid_of
 
-ID = UUID(int=1)
+ID = uuid_of(1)
 T0 = TopicPartition("t", 0)
 NAME = "t"
 OURS = PartitionImage(0, 1, 3, (1, 2, 3), (1, 2, 3), partition_epoch=8, controller_epoch=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -15,8 +14,9 @@ from cluster.znodes import PartitionState
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
+from tests.kit.environment import uuid_of
 
-TOPIC = UUID(int=3)
+TOPIC = uuid_of(3)
 PARTITION = TopicPartition("t", 0)
 NOW = PartitionImage(0, 1, 5, (1, 2, 3), (1, 2), partition_epoch=8, controller_epoch=4)
 
@@ -52,7 +52,7 @@ def test_a_leader_that_asks_again_gets_what_it_has_got_already() -> None:
         (change(1, partition_epoch=9), 1, ErrorCode.NOT_CONTROLLER),
         (change(1, leader_epoch=4), 1, ErrorCode.FENCED_LEADER_EPOCH),
         (change(1, leader_epoch=6), 1, ErrorCode.NOT_CONTROLLER),
-        (change(1, topic_id=UUID(int=4)), 1, ErrorCode.UNKNOWN_TOPIC_ID),
+        (change(1, topic_id=uuid_of(4)), 1, ErrorCode.UNKNOWN_TOPIC_ID),
         (change(1, topic_partition=TopicPartition("t", 1)), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (change(1, topic_partition=TopicPartition("u", 0)), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (change(2, 3), 1, ErrorCode.INVALID_REQUEST),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 import pytest
 from hypothesis import settings
@@ -19,9 +18,10 @@ from cluster.znodes import PartitionState, TopicAssignment, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from tests.kit.environment import uuid_of
 
 T0 = TopicPartition("t", 0)
-ID = UUID(int=7)
+ID = uuid_of(7)
 BROKERS = range(1, 6)
 TARGETS = st.lists(st.sampled_from(BROKERS), min_size=1, max_size=3, unique=True).map(tuple)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from cluster.controller.context import ControllerContext
@@ -13,8 +11,10 @@ from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
 from cluster.zookeeper.coordination import Check, Create, SetData
+from protocol.uuids import ZERO_UUID
+from tests.kit.environment import uuid_of
 
-ID = UUID(int=9)
+ID = uuid_of(9)
 
 
 def context_of(*brokers: int) -> ControllerContext:
@@ -125,8 +125,8 @@ def test_a_topic_without_any_partition_node() -> None:
 
 
 def test_adoption_takes_the_id_that_most_logs_carry() -> None:
-    found = [FoundReplica("t", 0, UUID(int=1)), FoundReplica("t", 1, ID), FoundReplica("t", 2, ID, 3)]
-    operations, (topic,) = adopt(found, 1, context_of(1), {"t": {"a": "b"}}, lambda: UUID(int=0))
+    found = [FoundReplica("t", 0, uuid_of(1)), FoundReplica("t", 1, ID), FoundReplica("t", 2, ID, 3)]
+    operations, (topic,) = adopt(found, 1, context_of(1), {"t": {"a": "b"}}, lambda: ZERO_UUID)
     assert topic.topic_id == ID
     assert [each.leader_epoch for each in topic.partitions] == [0, 0, 4]
     assert operations[0] == Create("/config/topics/t", b'{"version":1,"config":{"a":"b"}}')

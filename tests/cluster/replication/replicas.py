@@ -4,8 +4,6 @@ carries is handed over as it is.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from cluster.metadata_image import PartitionImage
 from cluster.replication import follower
 from cluster.replication.follower import Decision, FetchPosition, Step
@@ -20,7 +18,6 @@ from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import T0, TOPIC_ID, TP, batch_of, new_log, reopen, values_in
 
 LAG_MS = 1000
-NO_ID = UUID(int=0)
 
 
 def fetch_params(broker_id: int, broker_epoch: int = -1) -> FetchParams:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, IsolationLevel
 from protocol.errors import ApiError, ErrorCode
+from protocol.uuids import ZERO_UUID
 from storage.log_config import LogConfig
 from tests.storage.support import T0, TP, batch_of, new_log
 
@@ -17,7 +16,6 @@ IMAGE = PartitionImage(
     partition=0, leader=1, leader_epoch=3, replicas=(1,), isr=(1,), partition_epoch=0, controller_epoch=1
 )
 CONSUMER = FetchParams(IsolationLevel.READ_UNCOMMITTED, reads_zstd=True, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
-NO_ID = UUID(int=0)
 
 
 def leader(config: LogConfig | None = None) -> Partition:
@@ -34,7 +32,7 @@ def append(partition: Partition, *values: bytes, acks: int = ACKS_ALL) -> bool:
 
 def read_size(partition: Partition, offset: int, **options: int) -> int:
     """Bytes that a consumer is given from `offset` on."""
-    return partition.read(CONSUMER, offset, 1 << 20, min_one_message=True, topic_id=NO_ID, **options).size
+    return partition.read(CONSUMER, offset, 1 << 20, min_one_message=True, topic_id=ZERO_UUID, **options).size
 
 
 def test_acks_all_is_acknowledged_by_the_high_watermark_and_the_others_by_the_flush_limit() -> None:
@@ -91,10 +89,10 @@ def test_a_reader_whose_log_has_split_is_told_where() -> None:
     append(partition, b"a", b"b")
     partition.become_leader(IMAGE.replace(leader_epoch=7))
     append(partition, b"c")
-    info = partition.read(CONSUMER, 9, 1000, min_one_message=True, topic_id=NO_ID, last_fetched_epoch=5)
+    info = partition.read(CONSUMER, 9, 1000, min_one_message=True, topic_id=ZERO_UUID, last_fetched_epoch=5)
     assert info.diverging_epoch == (3, 2)
     assert info.records is None
-    info = partition.read(CONSUMER, 2, 1000, min_one_message=True, topic_id=NO_ID, last_fetched_epoch=3)
+    info = partition.read(CONSUMER, 2, 1000, min_one_message=True, topic_id=ZERO_UUID, last_fetched_epoch=3)
     assert info.diverging_epoch is None
     assert info.size == len(batch_of(b"c"))
 

@@ -5,9 +5,10 @@ The topics are in no tree: the scenarios stand in for the controller, with its e
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
+from hashlib import blake2b
 
 from protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from protocol.uuids import Uuid
 from protocol.wire.schema import Request
 from tests.kit.wire_requests import fetch, metadata, produce
 from tests.parity.subject import Subject, scenario
@@ -19,16 +20,15 @@ NOT_CHECKED, OLD = -1, 1
 """Broker epochs."""
 INCREMENTAL = 1
 DURING_DELETE = -2
-NAMESPACE = UUID(int=4711)
 
 State = LeaderAndIsrRequest.LeaderAndIsrPartitionState
 StopState = StopReplicaRequest.StopReplicaPartitionState
 MetadataState = UpdateMetadataRequest.UpdateMetadataPartitionState
 
 
-def id_of(b: Subject, topic: str = "t") -> UUID:
+def id_of(b: Subject, topic: str = "t") -> Uuid:
     """The topic's id, the same on both brokers."""
-    return uuid5(NAMESPACE, f"{b.prefix}-{topic}")
+    return Uuid(blake2b(f"{b.prefix}-{topic}".encode(), digest_size=16).digest())
 
 
 def lead(
@@ -38,7 +38,7 @@ def lead(
     leader_epoch: int = 3,
     replicas: tuple[int, ...] = (ME,),
     is_new: bool = False,
-    topic_id: UUID | None = None,
+    topic_id: Uuid | None = None,
     controller_epoch: int = CURRENT,
     broker_epoch: int = NOT_CHECKED,
     version: int = 7,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from protocol.messages import AllocateProducerIdsRequest, AlterPartitionRequest, ControlledShutdownRequest
+from tests.kit.environment import uuid_of
 from tests.parity.subject import Subject, scenario
 
 ME, STRANGER = 0, 99
@@ -20,7 +19,7 @@ def alter(b: Subject, broker_id: int, broker_epoch: int, version: int) -> None:
     )
     if version >= 3:
         data.new_isr_with_epochs = [message.BrokerState(broker_id=ME)]
-    topic = message.TopicData(topic_name=f"{b.prefix}-t", topic_id=UUID(int=4711), partitions=[data])
+    topic = message.TopicData(topic_name=f"{b.prefix}-t", topic_id=uuid_of(4711), partitions=[data])
     b.ask(message(broker_id=broker_id, broker_epoch=broker_epoch, topics=[topic]), version)
 
 

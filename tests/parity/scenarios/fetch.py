@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from protocol.messages import FetchRequest
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
+from tests.kit.environment import uuid_of
 from tests.parity.subject import Subject, batch, produce_request, scenario
 
 FIRST_VERSION_WITH_IDS = 13
-UNKNOWN_ID = UUID(int=0x1234)
+UNKNOWN_ID = uuid_of(0x1234)
 
 
 def fetch(
@@ -23,7 +23,7 @@ def fetch(
     partition_max_bytes: int = 1 << 20,
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
-    topic_id: UUID | None = None,
+    topic_id: Uuid | None = None,
     **options: Any,
 ) -> FetchRequest:
     """A request for one partition, by id or by name as the version wants it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from protocol.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -11,6 +9,7 @@ from protocol.messages import (
     FindCoordinatorRequest,
     MetadataRequest,
 )
+from tests.kit.environment import uuid_of
 from tests.parity.scenarios.fetch import filled
 from tests.parity.subject import Subject, scenario
 
@@ -81,7 +80,7 @@ def created_on_demand_in_version_3(b: Subject) -> None:
 def by_id(b: Subject) -> None:
     topic = b.topic()
     known = MetadataRequest.MetadataRequestTopic(name=None, topic_id=b.topic_id(topic))
-    unknown = MetadataRequest.MetadataRequestTopic(name=None, topic_id=UUID(int=0x99))
+    unknown = MetadataRequest.MetadataRequestTopic(name=None, topic_id=uuid_of(0x99))
     b.ask(MetadataRequest(topics=[known], allow_auto_topic_creation=False), 12)
     b.ask(MetadataRequest(topics=[unknown], allow_auto_topic_creation=False), 12)
     b.ask(MetadataRequest(topics=[known, unknown], allow_auto_topic_creation=False), 12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -12,6 +11,8 @@ from protocol.messages import (
     DeleteTopicsRequest,
     FetchRequest,
 )
+from protocol.uuids import ZERO_UUID
+from tests.kit.environment import uuid_of
 from tests.parity.scenarios.fetch import fetch, filled
 from tests.parity.subject import Subject, batch, produce_request, scenario
 
@@ -180,7 +181,7 @@ def delete(b: Subject, *names: str, version: int = 5) -> None:
     if version < 6:
         b.ask(DeleteTopicsRequest(topic_names=list(names), timeout_ms=30_000), version)
     else:
-        states = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=UUID(int=0)) for name in names]
+        states = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in names]
         b.ask(DeleteTopicsRequest(topics=states, timeout_ms=30_000), version)
 
 
@@ -202,7 +203,7 @@ def delete_by_id(b: Subject) -> None:
 def delete_missing(b: Subject) -> None:
     for version in (1, 5, 6):
         delete(b, b.name("missing"), version=version)
-    state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=UUID(int=0x77))
+    state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=uuid_of(0x77))
     b.ask(DeleteTopicsRequest(topics=[state], timeout_ms=30_000), 6)
 
 
@@ -223,7 +224,7 @@ def delete_twice_in_one_request(b: Subject) -> None:
 def delete_by_id_and_by_name_in_one_request(b: Subject) -> None:
     topic = b.topic()
     states = [
-        DeleteTopicsRequest.DeleteTopicState(name=topic, topic_id=UUID(int=0)),
+        DeleteTopicsRequest.DeleteTopicState(name=topic, topic_id=ZERO_UUID),
         DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=b.topic_id(topic)),
     ]
     b.ask(DeleteTopicsRequest(topics=states, timeout_ms=30_000), 6)

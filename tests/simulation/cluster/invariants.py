@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from uuid import UUID
 
 from cluster import znodes
 from cluster.controller.commands import CommandFence
@@ -19,7 +18,7 @@ from cluster.replication.reads import FetchParams
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment
 from cluster.zookeeper.coordination import NoNodeError, WatchEvent
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.simulation import history
 from tests.simulation.cluster.replica_bytes import (
     CommittedBatches,
@@ -47,7 +46,7 @@ _TOPICS = f"{znodes.BROKER_TOPICS}/"
 class _InTree(NamedTuple):
     """A partition as the tree has it."""
 
-    topic_id: UUID
+    topic_id: Uuid
     replicas: tuple[int, ...]
     is_moving: bool
     state: PartitionState
@@ -96,8 +95,8 @@ class Invariants:
         self._world = world
         self._tree = ensemble.tree
         self._feed = feed
-        self._seen: dict[tuple[TopicPartition, UUID], _Seen] = {}
-        self._replicas: dict[tuple[str, int, TopicPartition, UUID], _Replica] = {}
+        self._seen: dict[tuple[TopicPartition, Uuid], _Seen] = {}
+        self._replicas: dict[tuple[str, int, TopicPartition, Uuid], _Replica] = {}
         self._told: dict[tuple[str, str], None] = {}
         self._controller_epoch = 0
         self._obeyed: dict[Process, int] = {}
@@ -138,7 +137,7 @@ class Invariants:
             self._told[name, str(subject)] = None
             self._feed(history.Trouble(self._world.loop.time(), "C12", f"{name}: {subject}: {text}"))
 
-    def _seen_of(self, topic_partition: TopicPartition, topic_id: UUID) -> _Seen:
+    def _seen_of(self, topic_partition: TopicPartition, topic_id: Uuid) -> _Seen:
         key = topic_partition, topic_id
         seen = self._seen.get(key)
         if seen is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
 from storage.directory.checkpoints import (
     CorruptCheckpointError,
     format_offset_checkpoint,
@@ -104,7 +104,7 @@ class TestCheckpoints:
 class TestPartitionMetadata:
     def test_round_trip(self) -> None:
         file_system = disk()
-        topic_id = UUID(bytes=bytes(range(16)))
+        topic_id = Uuid(bytes(range(16)))
         write_topic_id(file_system, "/d", topic_id)
         assert file_system.read_file("/d/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
         assert read_topic_id(file_system, "/d") == topic_id

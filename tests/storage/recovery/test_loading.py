@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-from uuid import UUID
 
 import pytest
 
@@ -15,6 +14,7 @@ from storage.directory.partition_metadata import write_topic_id
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.directory_loading import LoadProgress
+from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import (
     DIR,
@@ -79,9 +79,9 @@ class TestLoading:
         manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
         manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
         file_system.make_dir("/b/t-0")
-        write_topic_id(file_system, "/b/t-0", UUID(int=1))
+        write_topic_id(file_system, "/b/t-0", uuid_of(1))
         file_system.kill_process()
-        for right, wrong, topic_id in (("/a", "/b", TOPIC_ID), ("/b", "/a", UUID(int=1))):
+        for right, wrong, topic_id in (("/a", "/b", TOPIC_ID), ("/b", "/a", uuid_of(1))):
             disk = file_system.copy()
             manager, _ = open_manager(disk, CONFIG, "/a", "/b")
             (path,) = manager.resolve_conflicting_logs(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
@@ -92,12 +92,12 @@ class TestLoading:
     def test_the_high_watermark_of_an_earlier_topic_of_the_name_does_not_count(self) -> None:
         """Its directory had failed when the topic was deleted and created again, and works again."""
         file_system = MemoryFileSystem()
-        for directory, topic_id, count in (("/a", TOPIC_ID, 4), ("/b", UUID(int=1), 2)):
+        for directory, topic_id, count in (("/a", TOPIC_ID, 4), ("/b", uuid_of(1), 2)):
             manager, _ = open_manager(file_system, CONFIG, directory)
             append(manager.get_or_create(TP, topic_id, CONFIG, T0), *[b"x"] * count)
             checkpoint_high_watermarks(manager, {TP: count})
             file_system.kill_process()
-        for topic_id, end in ((TOPIC_ID, 4), (UUID(int=1), 2)):
+        for topic_id, end in ((TOPIC_ID, 4), (uuid_of(1), 2)):
             manager, _ = open_manager(file_system.copy(), CONFIG, "/a", "/b")
             manager.resolve_conflicting_logs(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
             assert manager.logs[TP].log_end_offset == end

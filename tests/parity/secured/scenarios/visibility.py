@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from protocol.acl_types import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages import (
@@ -17,8 +16,10 @@ from protocol.messages import (
     ListTransactionsRequest,
     MetadataRequest,
 )
+from protocol.uuids import ZERO_UUID
 from tests.broker.network.effect_requests import commit
 from tests.broker.security.test_guards import commands
+from tests.kit.environment import uuid_of
 from tests.kit.transactions.requests import init
 from tests.parity.secured.subject import (
     Creation,
@@ -35,7 +36,7 @@ READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation
 DENY = AclPermissionType.DENY
 PREFIXED = PatternType.PREFIXED
 Named = MetadataRequest.MetadataRequestTopic
-UNKNOWN_ID = UUID(int=77)
+UNKNOWN_ID = uuid_of(77)
 
 
 def lists(b: SecuredSubject) -> dict[str, list[Creation]]:
@@ -106,7 +107,7 @@ def topics_deleted_by_id(b: SecuredSubject) -> None:
     wanted = DeleteTopicsRequest.DeleteTopicState
     ids = [b.topic_id(b.name(each)) for each in ("seen", "hidden", "deletable")]
     states = [wanted(name=None, topic_id=each) for each in (*ids, UNKNOWN_ID)]
-    states.append(wanted(name=b.name("missing"), topic_id=UUID(int=0)))
+    states.append(wanted(name=b.name("missing"), topic_id=ZERO_UUID))
     b.as_user("alice", DeleteTopicsRequest(topics=states, timeout_ms=10_000), 6)
 
 
