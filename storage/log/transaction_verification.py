@@ -69,6 +69,9 @@ class TransactionVerification:
     def check_sequence(self, batch: RecordBatch, offset: int, name: str) -> None:
         """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for a batch when one before it was refused while it waited: the
         producer will send that one again.
+
+        For producers of which the log has nothing: of others it knows the next sequence number. Kafka asks of those
+        too, and refuses a transaction after the late copy of a batch from the transaction before (seed 2015795).
         """
         question = self.questions.get(batch.producer_id)
         if question is not None and batch.base_sequence > question.lowest_sequence:
