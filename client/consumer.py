@@ -319,7 +319,10 @@ class Consumer:
             return
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self.settings.group_id is not None:
-            committed = await fetch_offsets(self._client, self.settings.group_id, asking, require_stable=True)
+            connect = self._member.connect if self._member is not None else None
+            committed = await fetch_offsets(
+                self._client, self.settings.group_id, asking, require_stable=True, connect=connect
+            )
         for partition in asking:
             state = self._fetcher.states[partition]
             if partition in committed:

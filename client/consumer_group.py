@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from client.assignors import ASSIGNORS, COOPERATIVE
+from client.broker_connection import Connection
 from client.coordinator import Coordinator
 from client.errors import ClientError, DisconnectedError, FencedError, raise_for
 from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
@@ -256,6 +257,12 @@ class GroupMember:
             logger.debug("Leaving group %s failed: %s", self.group_id, error)
 
     # -- offsets -------------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> Connection:
+        """The connection to the coordinator at which this member has joined: one that was deposed, and has not heard of
+        it, may still name itself, and tells offsets of before. Raises DisconnectedError and ApiError.
+        """
+        return await self._coordinator.connect()
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets as this member.

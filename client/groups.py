@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from client.broker_connection import Connection
@@ -131,15 +131,20 @@ async def fetch_offsets(
     partitions: Iterable[TopicPartition] | None = None,
     *,
     require_stable: bool = False,
+    connect: Callable[[], Awaitable[Connection]] | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError.
 
     `require_stable` waits for the end of transactions that may commit others (KIP-447); brokers before 2.5 do not.
+    `connect` gives the coordinator to ask; without it one is looked for.
     """
     wanted = None if partitions is None else by_topic(sorted(partitions))
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-        connection = await client.node_connection(await client.find_coordinator(group_id))
+        if connect is None:
+            connection = await client.node_connection(await client.find_coordinator(group_id))
+        else:
+            connection = await connect()
         version = connection.version_of(OffsetFetchRequest)
         request = _offset_fetch(group_id, wanted, version)
         request.require_stable = require_stable and version >= _STABLE_VERSION
