@@ -319,9 +319,9 @@ class Consumer:
             return
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self.settings.group_id is not None:
-            connect = self._member.connect if self._member is not None else None
+            coordinator = self._member.coordinator if self._member is not None else None
             committed = await fetch_offsets(
-                self._client, self.settings.group_id, asking, require_stable=True, connect=connect
+                self._client, self.settings.group_id, asking, require_stable=True, coordinator=coordinator
             )
         for partition in asking:
             state = self._fetcher.states[partition]

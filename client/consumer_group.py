@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from client.assignors import ASSIGNORS, COOPERATIVE
-from client.broker_connection import Connection
 from client.coordinator import Coordinator
 from client.errors import ClientError, DisconnectedError, FencedError, raise_for
 from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
@@ -72,7 +71,8 @@ class GroupMember:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._news = news
-        self._coordinator = Coordinator(client, group_id, CoordinatorType.GROUP, COORDINATOR)
+        self.coordinator = Coordinator(client, group_id, CoordinatorType.GROUP, COORDINATOR)
+        """The one at which this member joins. A deposed broker that has not heard of it may still name itself."""
         self._heartbeats: asyncio.Task[None] | None = None
         self.last_poll_s = self._loop.time()
         self.metadata = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
@@ -95,7 +95,7 @@ class GroupMember:
                 joined = await self._join_once(sorted(topics))
             except DisconnectedError as error:
                 logger.debug("Join of group %s failed: %s", self.group_id, error)
-                self._coordinator.forget()
+                self.coordinator.forget()
             except ApiError as error:
                 self._react(error.error_code)
                 if not (error.error_code.retriable or error.error_code in _REJOIN_ERRORS):
@@ -201,7 +201,7 @@ class GroupMember:
                 answer = await self._ask(request, HeartbeatResponse)
             except (DisconnectedError, ApiError) as error:
                 logger.debug("Heartbeat of group %s failed: %s", self.group_id, error)
-                self._coordinator.forget()
+                self.coordinator.forget()
                 continue
             if answer.error_code and not self.needs_join:
                 self._react(ErrorCode.of(answer.error_code))
@@ -209,7 +209,7 @@ class GroupMember:
     def _react(self, code: ErrorCode) -> None:
         """Draw the consequence of an error code that any request of a member may be answered."""
         if code in COORDINATOR_ERRORS:
-            self._coordinator.forget()
+            self.coordinator.forget()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
         elif code == ErrorCode.FENCED_INSTANCE_ID:
@@ -241,11 +241,11 @@ class GroupMember:
         if not member_id or self._settings.group_instance_id is not None:
             return
         try:
-            connection = await self._coordinator.connect()
+            connection = await self.coordinator.connect()
             if connection.in_flight:
                 # A join that was given up: behind it this would wait until the group has rebalanced.
                 connection.close()
-                connection = await self._coordinator.connect()
+                connection = await self.coordinator.connect()
             version = connection.version_of(LeaveGroupRequest)
             if version >= _SEVERAL_LEAVE_VERSION:
                 member = LeaveGroupRequest.MemberIdentity(member_id=member_id, reason="the consumer is being closed")
@@ -257,12 +257,6 @@ class GroupMember:
             logger.debug("Leaving group %s failed: %s", self.group_id, error)
 
     # -- offsets -------------------------------------------------------------------------------------------------------
-
-    async def connect(self) -> Connection:
-        """The connection to the coordinator at which this member has joined: one that was deposed, and has not heard of
-        it, may still name itself, and tells offsets of before. Raises DisconnectedError and ApiError.
-        """
-        return await self._coordinator.connect()
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets as this member.
@@ -287,7 +281,7 @@ class GroupMember:
             raise ApiError(code, f"commit of {partition} by group '{self.group_id}'")
 
     async def _ask(self, request: Request, response_type: type[R], timeout_ms: int | None = None) -> R:
-        return await self._coordinator.ask(request, response_type, timeout_ms=timeout_ms)
+        return await self.coordinator.ask(request, response_type, timeout_ms=timeout_ms)
 
 
 _REJOIN_ERRORS: Final = frozenset(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from client.broker_connection import Connection
-from client.kafka_client import CoordinatorType, KafkaClient
+from client.errors import DisconnectedError
+from client.kafka_client import COORDINATOR_ERRORS, CoordinatorType, KafkaClient
+from protocol.errors import ApiError
 from protocol.wire.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -21,11 +23,13 @@ class Coordinator:
         self._purpose = purpose
         self._node_id = -1
 
-    async def connect(self) -> Connection:
-        """The connection to it. Raises DisconnectedError, and ApiError while there is none."""
+    async def connect(self, purpose: str | None = None) -> Connection:
+        """The connection to it, of another purpose if one is given. Raises DisconnectedError, and ApiError while there
+        is no coordinator.
+        """
         if self._node_id < 0:
             self._node_id = await self._client.find_coordinator(self._key, self._key_type)
-        return await self._client.node_connection(self._node_id, self._purpose)
+        return await self._client.node_connection(self._node_id, self._purpose if purpose is None else purpose)
 
     async def ask(
         self, request: Request, response_type: type[R], *, at_most: int | None = None, timeout_ms: int | None = None
@@ -37,3 +41,8 @@ class Coordinator:
     def forget(self) -> None:
         """Look for it again before it is asked: it has moved, or does not answer."""
         self._node_id = -1
+
+    def forget_after(self, error: ApiError | DisconnectedError) -> None:
+        """Look for it again if the error says that it has moved, or does not answer."""
+        if isinstance(error, DisconnectedError) or error.error_code in COORDINATOR_ERRORS:
+            self.forget()

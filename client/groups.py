@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from client.broker_connection import Connection
-from client.errors import UnsupportedVersionError
-from client.kafka_client import KafkaClient
+from client.coordinator import Coordinator
+from client.errors import DisconnectedError, UnsupportedVersionError
+from client.kafka_client import CoordinatorType, KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     DeleteGroupsRequest,
@@ -131,20 +132,19 @@ async def fetch_offsets(
     partitions: Iterable[TopicPartition] | None = None,
     *,
     require_stable: bool = False,
-    connect: Callable[[], Awaitable[Connection]] | None = None,
+    coordinator: Coordinator | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError.
 
     `require_stable` waits for the end of transactions that may commit others (KIP-447); brokers before 2.5 do not.
-    `connect` gives the coordinator to ask; without it one is looked for.
+    A member gives the `coordinator` at which it has joined.
     """
+    asked = coordinator or Coordinator(client, group_id, CoordinatorType.GROUP, "")
     wanted = None if partitions is None else by_topic(sorted(partitions))
 
-    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-        if connect is None:
-            connection = await client.node_connection(await client.find_coordinator(group_id))
-        else:
-            connection = await connect()
+    async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
+        # Apart from a member's own requests: a join may wait for the other members.
+        connection = await asked.connect("")
         version = connection.version_of(OffsetFetchRequest)
         request = _offset_fetch(group_id, wanted, version)
         request.require_stable = require_stable and version >= _STABLE_VERSION
@@ -162,6 +162,13 @@ async def fetch_offsets(
                         each.committed_offset, each.metadata or "", each.committed_leader_epoch
                     )
         return offsets
+
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
+        try:
+            return await fetch()
+        except (ApiError, DisconnectedError) as error:
+            asked.forget_after(error)
+            raise
 
     return await client.retry("listConsumerGroupOffsets", attempt)
 
