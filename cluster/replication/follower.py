@@ -106,7 +106,8 @@ def after_answer(
             return Decision(Step.RETRY_LATER)  # it would ask the same again
         if offset < leader_start_offset:
             # The leader knows nothing of what is left: it may have diverged, and would come to light again if this
-            # broker died before it had kept its new log start. (At that offset it is cut first: see below.)
+            # broker died before it had kept its new log start. At exactly that offset the log is truncated first, and
+            # begins anew after the next answer: this replica may be in the ISR, and must not end below it meanwhile.
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset

@@ -124,11 +124,11 @@ class TruncationTask:
                 self._begin_segment()
                 self._drop(self._dropped)
                 self._file_system.sync_dir(self._log.path)
-                return
-            self._drop(reversed(self._dropped))
-            if self.is_full:
+            elif self.is_full:
+                self._drop(reversed(self._dropped))
                 self._begin_segment()
             else:
+                self._drop(reversed(self._dropped))
                 # For good before the cut: a power cut must not leave a hole below the recovery point.
                 self._file_system.sync_dir(self._log.path)
                 self._cut_last(self._old_segments[len(self._old_segments) - len(self._dropped) - 1])

@@ -228,9 +228,9 @@ def test_a_truncation_that_would_change_nothing_is_not_repeated_at_once() -> Non
 
 
 def test_a_log_of_which_the_leader_knows_nothing_is_begun_anew() -> None:
-    for leader_start in (1, 2):
-        assert decide(diverging=EpochEntry(2, 4), leader_start=leader_start) == Decision(Step.TRUNCATE, 2)
-    assert decide(diverging=EpochEntry(2, 4), leader_start=3) == Decision(Step.BEGIN_ANEW, 3)
+    for diverging in (EpochEntry(2, 4), EpochEntry(1, 2)):
+        decisions = [decide(diverging=diverging, leader_start=each) for each in (1, 2, 3)]
+        assert decisions == [Decision(Step.TRUNCATE, 2)] * 2 + [Decision(Step.BEGIN_ANEW, 3)]
     assert [decide(leader_start=each).step for each in (3, 4)] == [Step.APPEND, Step.BEGIN_ANEW]
 
 

@@ -263,7 +263,7 @@ def test_javas_clients_are_refused_once_the_token_is_gone(mixed: Mixed) -> None:
 def test_javas_consumer_ends_with_its_token(mixed: Mixed) -> None:
     """It authenticates again and again, for as long as the token has left.
 
-    Its exit code is 1 when a connection is refused as it closes as well, else 0: the refused connection decides.
+    It exits with 1 if a connection is refused while it closes, too, else with 0.
     """
     started = time.monotonic()
     token = mixed.make_known(ODRADEK, lifetime_ms=4_000)
