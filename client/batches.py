@@ -272,18 +272,19 @@ class PartitionQueue:
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
 
-    def refused(self, batch: Batch) -> bool:
+    def refused(self, batch: Batch, *, is_transactional: bool) -> bool:
         """Whether to send `batch` again, which is in flight, and whose sequence number the broker has refused.
 
         An older batch that is still to be delivered explains that, and this one is sent again behind it. Otherwise the
         broker will never have what it misses, and the partition begins anew. A batch older than one that was delivered
-        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.)
+        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.) The
+        batch of a transaction tells of no loss: a broker also refuses it behind a late copy from the one before.
         """
         if batch.base_sequence == NO_SEQUENCE or batch.number < self._newest_delivered:
             return False
         is_behind = self.batches and 0 <= self.batches[0].number < batch.number
         if not is_behind and all(each.number >= batch.number for each in self.in_flight):
-            if not self._is_in_doubt:
+            if not (self._is_in_doubt or is_transactional):
                 logger.error("The broker has lost records of %s that it had acknowledged", self.partition)
             self.has_gap = True
         return True

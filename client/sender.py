@@ -370,7 +370,8 @@ class Sender:
 
     def _explains(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Whether to send a batch again whose sequence number was refused. A transaction does not outlive a gap."""
-        return queue.refused(batch) and (self._transactions is None or not queue.has_gap)
+        is_transactional = self._transactions is not None
+        return queue.refused(batch, is_transactional=is_transactional) and not (is_transactional and queue.has_gap)
 
     def _give_up(self, batch: Batch, error: Exception) -> None:
         self._buffered_bytes -= batch.payload_bytes

@@ -147,10 +147,10 @@ class ProducerStateManager:
                 self._check_transaction(entry, batch)
         if origin is not AppendOrigin.CLIENT:
             return None
+        if self.verification.questions:
+            self.verification.check_sequence(batch, offset, self.name)
         if entry is not None:
             self._check_sequence(entry, batch, offset)
-        elif self.verification.questions:
-            self.verification.check_sequence(batch, offset, self.name)
         return None
 
     def _check_sequence(self, entry: ProducerStateEntry, batch: RecordBatch, offset: int) -> None:

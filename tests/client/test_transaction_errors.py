@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -250,7 +251,9 @@ ABORTABLE = [
 @pytest.mark.parametrize(
     ("key", "code", "is_bumped"), ABORTABLE, ids=[f"{key.name}-{code.name}" for key, code, _ in ABORTABLE]
 )
-def test_after_some_errors_a_transaction_is_aborted(key: ApiKey, code: ErrorCode, is_bumped: bool) -> None:
+def test_after_some_errors_a_transaction_is_aborted(
+    key: ApiKey, code: ErrorCode, is_bumped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     script = Script({key: [code]})
 
     async def test(producer: Producer) -> None:
@@ -266,7 +269,9 @@ def test_after_some_errors_a_transaction_is_aborted(key: ApiKey, code: ErrorCode
         await (await producer.send("t", b"v", partition=0))
         await producer.commit_transaction()
 
-    play(script, test)
+    with caplog.at_level(logging.ERROR):
+        play(script, test)
+    assert not caplog.records, "the producer claims no loss"
     assert ("init 7/0" in script.seen) == is_bumped
     (produced,) = [each for each in script.seen[script.seen.index("next") :] if each.startswith("produce")]
     assert produced.startswith(f"produce 7/{int(is_bumped)}")
