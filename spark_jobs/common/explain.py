@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Checkpoint, Offsets
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.source import SourceConfig, timestamp_ms
+from spark_jobs.common.source import SourceConfig, starting_offsets, timestamp_ms
 
 
 def first_offsets(source: SourceConfig, topics: dict[str, int], admin: KafkaAdmin) -> Offsets:
@@ -17,14 +15,13 @@ def first_offsets(source: SourceConfig, topics: dict[str, int], admin: KafkaAdmi
         return admin.offsets(topics, "earliest" if source.starting == "earliest" else "latest", source.isolation_level)
     if source.starting.startswith("@"):
         return admin.offsets(topics, timestamp_ms(source.starting[1:]), source.isolation_level)
-    given: Offsets = json.loads(source.starting)
     named = {
         -2: admin.offsets(topics, "earliest", source.isolation_level),
         -1: admin.offsets(topics, "latest", source.isolation_level),
     }
     return {
         topic: {number: named[at][topic][number] if at in named else at for number, at in numbers.items()}
-        for topic, numbers in given.items()
+        for topic, numbers in starting_offsets(source.starting).items()
     }
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.checkpoints.topic_ids import check_topic_ids
 from spark_jobs.common.archive import write_archive
 from spark_jobs.common.cli import (
@@ -37,7 +38,7 @@ from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.metrics import JobMetrics
 from spark_jobs.common.progress import ProgressListener, SourceCluster
 from spark_jobs.common.session import build_session, is_one_machine
-from spark_jobs.common.source import SourceConfig
+from spark_jobs.common.source import SourceConfig, check_starting_offsets
 from spark_jobs.tables.formats import session_parts
 
 Config = TypeVar("Config")
@@ -164,6 +165,8 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
             if arguments.explain:
                 explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
                 return 0
+            if job.reads_topics and Checkpoint(spark, running.checkpoint).starts_of_next() is None:
+                check_starting_offsets(source.starting, topics)
             query = job.build_query(spark, config)
             if job.reads_topics:
                 ids = admin.topic_ids(topics)

@@ -78,7 +78,11 @@ WRONG: dict[str, tuple[str, tuple[str, ...], str]] = {
     "schema": ("lake", ("--schema", "{at}/bad.ddl"), "--schema {at}/bad.ddl: [UNSUPPORTED_DATATYPE]"),
     "partition": ("lake", (*SCHEMA, "--partition-by", "late"), "--partition-by late: must be topic, date or fields"),
     "output": ("lake", ("--output", "{at}/file"), "Destination exists and is not a directory: {at}/file"),
-    "position": ("lake", ("--starting", '{{"TOPIC":{{"0":0}}}}'), "assertion failed: If startingOffsets contains"),
+    "position": (
+        "lake",
+        ("--starting", '{{"TOPIC":{{"0":0}}}}'),
+        '--starting {{"{topic}":{{"0":0}}}}: has no offset for {topic}-1, {topic}-2',
+    ),
     "group": ("aggregate", (*WINDOW, "--group-by", "late"), "--group-by late: the schema has no such field"),
     "measure": ("aggregate", (*WINDOW, "--agg", "sum:late"), "--agg sum:late: the schema has no field late"),
     "time": ("aggregate", (*WINDOW, "--timestamp-field", "late"), "--timestamp-field late: the schema has no such"),
@@ -103,7 +107,7 @@ def test_bad_options_are_named(
     port = str(free_port())
     given = [part.replace("{port}", port).replace("TOPIC", topic) for part in more]
     told = refused(jobs, name, *options(bootstrap, topic, tmp_path, *given))
-    assert told.startswith(line.format(at=tmp_path, bootstrap=bootstrap, port=port)), told
+    assert told.startswith(line.format(at=tmp_path, bootstrap=bootstrap, port=port, topic=topic)), told
     assert not list((tmp_path / "checkpoint").glob("offsets/[0-9]*"))
 
 

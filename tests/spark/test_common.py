@@ -18,7 +18,13 @@ from spark_jobs.common.cli import add_common_options, source_config, trigger_opt
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir
-from spark_jobs.common.source import SourceConfig, read_client_properties, source_options, starting_options
+from spark_jobs.common.source import (
+    SourceConfig,
+    check_starting_offsets,
+    read_client_properties,
+    source_options,
+    starting_options,
+)
 from tests.broker.zookeeper.certificates import Authority
 from tests.kit.broker_process import ROOT
 
@@ -67,8 +73,26 @@ def test_starting_positions(text: str, options: dict[str, str]) -> None:
     assert starting_options(text) == options
 
 
+def test_starting_offsets_name_each_partition() -> None:
+    topics = {"t": 2, "u": 1}
+    for text in ("earliest", "latest", "@1700000000000", '{"t":{"0":5,"1":-1},"u":{"0":-2}}'):
+        check_starting_offsets(text, topics)
+    with pytest.raises(ValueError, match=r"has no offset for t-1, u-0$"):
+        check_starting_offsets('{"t":{"0":5}}', topics)
+    with pytest.raises(ValueError, match=r"the query does not read t-2, v-0$"):
+        check_starting_offsets('{"t":{"0":5,"1":1,"2":1},"u":{"0":0},"v":{"0":0}}', topics)
+
+
 @pytest.mark.parametrize(
-    "options", [["--starting", "soon"], ["--starting", "@soon"], ["--max-offsets-per-trigger", "0"]]
+    "options",
+    [
+        ["--starting", "soon"],
+        ["--starting", "@soon"],
+        ["--starting", "[1]"],
+        ["--starting", '{"t":1}'],
+        ["--starting", '{"t":{"0":"1"}}'],
+        ["--max-offsets-per-trigger", "0"],
+    ],
 )
 def test_bad_values_are_refused(options: list[str]) -> None:
     with pytest.raises(argparse.ArgumentError):
