@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.processes import Finished, cpu_s, run, stop
-from tests.kit.jars import cache_directory, java, kafka_classpath, spark_environment
+from tests.kit.jars import cache_directory, java, kafka_classpath
+from tests.kit.spark.environment import spark_environment
 
 SOURCES = sorted(Path(__file__).parent.glob("load*.[ch]"))
 LIBRARIES = ("-lrdkafka", "-lssl", "-lcrypto")

@@ -44,17 +44,6 @@ def java(*options: str) -> list[str]:
     return ["java", f"-Djava.io.tmpdir={java_temporary_directory()}", *options]
 
 
-def spark_environment() -> dict[str, str]:
-    """Environment variables that do the same for a process that runs Spark."""
-    directory = java_temporary_directory()
-    options = " ".join(QUICK_START)
-    return {
-        "SPARK_LOCAL_DIRS": directory,
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options}",
-        "SPARK_LAUNCHER_OPTS": options,
-    }
-
-
 def require(*programs: str) -> None:
     """Skip the running test when one of `programs` is missing; fail it under CI=true."""
     missing = [program for program in programs if shutil.which(program) is None]

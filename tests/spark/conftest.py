@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.spark.brokers import CHOSEN, ODRADEK, Broker, Brokers
 from tests.spark.warm_jobs import WarmJobs
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from spark_jobs.common.sink import ROW_HEADERS
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 
 PATIENCE_S = 300.0
 

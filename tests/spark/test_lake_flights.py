@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.spark.brokers import Broker, on_apache_kafka_too
 from tests.spark.warm_jobs import WarmJobs
 

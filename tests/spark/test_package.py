@@ -22,7 +22,7 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 from spark_jobs.common.session import ivy_dir
 from spark_jobs.jobs import package
 from tests.kit.broker_process import ROOT, free_port
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import avro, framed
 

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from spark_jobs.common.session import ivy_dir
 from tests.docs.transcript import broker_of, code_blocks, dialogue
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

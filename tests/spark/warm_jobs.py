@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 
 EXIT = "exit code "
 

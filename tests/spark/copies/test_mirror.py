@@ -29,7 +29,7 @@ from spark_jobs.copies.offset_map import map_entries, translate
 from spark_jobs.jobs import mirror
 from spark_jobs.jobs.move_group import translated
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.spark.brokers import Broker, Brokers, on_apache_kafka_too
 from tests.spark.copies.mirrors import consume, create_topic, ends, produce
 from tests.spark.test_lake_flights import kill_group

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from spark_jobs.tables.formats import DELTA, ICEBERG
 from tests.kit.broker_process import ROOT
 from tests.kit.due import due
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.spark.job_runs import JobRun, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 

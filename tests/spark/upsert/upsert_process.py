@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
+from tests.kit.spark.environment import spark_environment
 from tests.kit.waiting import eventually
 from tests.spark.warm_jobs import WarmJobs
 

@@ -1,0 +1,110 @@
+"""The environment of a process of the tests that runs Spark: where its files go, and a JVM that starts soon.
+
+A JVM of Spark's spends half of its start on loading and verifying some 15,000 classes, and the tests start dozens. So
+one JVM archives them first (JEP 350, "Dynamic CDS Archives"), and the others map that file. It lies in the virtual
+environment whose class path it is for. Without it, as on another Java, a JVM loads the classes as usual.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from tests.kit.jars import QUICK_START, java_temporary_directory
+
+_ROOT = Path(__file__).parents[3]
+_TIMEOUT_S = 300
+
+
+def spark_environment() -> dict[str, str]:
+    """Environment variables for a process that runs Spark."""
+    return _environment(f"-XX:SharedArchiveFile={archive} -Xlog:disable" if (archive := _class_archive()) else "")
+
+
+def _environment(more: str) -> dict[str, str]:
+    directory = java_temporary_directory()
+    options = " ".join(QUICK_START)
+    return {
+        "SPARK_LOCAL_DIRS": directory,
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options} {more}",
+        "SPARK_LAUNCHER_OPTS": options,
+    }
+
+
+@functools.cache
+def _class_archive() -> Path | None:
+    """The archive for this Java and this environment, made when it is missing; None where Java cannot make one."""
+    try:
+        version = subprocess.run(["java", "-version"], capture_output=True, timeout=_TIMEOUT_S, check=True).stderr
+    except (OSError, subprocess.CalledProcessError):
+        return None  # The test says that Java is missing.
+    home = Path(pyspark.__file__).parent
+    named = hashlib.sha256(b"\n".join([version, pyspark.__version__.encode(), str(home).encode()])).hexdigest()[:12]
+    archive = Path(sys.prefix) / f"spark-classes-{named}.jsa"
+    if archive.is_file() or not os.access(sys.prefix, os.W_OK):
+        return archive if archive.is_file() else None
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.is_file():
+            _make(archive)
+    return archive if archive.is_file() else None
+
+
+def _make(archive: Path) -> None:
+    partial = archive.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(
+            [sys.executable, "-m", "tests.kit.spark.environment"],
+            cwd=directory,
+            env={
+                **os.environ,
+                **_environment(f"-XX:ArchiveClassesAtExit={partial} -Xlog:disable"),
+                "PYTHONPATH": str(_ROOT),
+            },
+            capture_output=True,  # and so wait for the JVM, which outlives the process and holds its stderr
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    if partial.is_file():
+        partial.rename(archive)
+
+
+def _use_spark() -> None:
+    """What most jobs do: files, JSON, a stream with a watermark, windows and state."""
+    from pyspark.sql import functions
+
+    from spark_jobs.common.session import build_session
+
+    spark = build_session("classes", master="local[2]")
+    rows = spark.createDataFrame([(number, '{"a": 1, "b": "x"}') for number in range(10)], "id long, value string")
+    rows.write.parquet("rows")
+    parsed = (
+        spark.readStream.schema(rows.schema)
+        .parquet("rows")
+        .select("id", functions.from_json("value", "a int, b string").alias("parsed"))
+        .select("id", "parsed.*", functions.current_timestamp().alias("time"))
+        .withWatermark("time", "1 minute")
+    )
+    counts = parsed.groupBy(functions.window("time", "1 minute"), "b").count()
+    for name, frame, mode in (("parsed", parsed, "append"), ("counts", counts, "update")):
+        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", f"checkpoint-{name}")
+        if mode == "append":
+            query = writer.format("parquet").option("path", name).trigger(availableNow=True).start()
+        else:
+            query = writer.foreachBatch(lambda batch, _: batch.collect() and None).trigger(availableNow=True).start()
+        query.awaitTermination()
+    spark.read.parquet("parsed").groupBy("a").count().collect()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _use_spark()
