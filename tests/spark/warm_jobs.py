@@ -1,7 +1,8 @@
 """Jobs run one after another in one process, as a user's command line would each: one JVM to start instead of many.
 
 Run as a program it is that process: it reads a command a line (a JSON list, the job's name first), runs the job's
-`main`, and answers with its exit code.
+`main`, and answers with its exit code. Jobs that ask for the same settings share Spark's context, which takes longer to
+start than they take to run. Each has a session of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from pyspark.sql import SparkSession
+
+from spark_jobs.common import runner
+from spark_jobs.common.session import build_session
 from tests.kit.broker_process import ROOT
 from tests.kit.spark.environment import spark_environment
 
@@ -62,7 +68,31 @@ class WarmJobs:
                 pipe.close()
 
 
+class _Context:
+    """Spark's context, kept as long as jobs ask for the same."""
+
+    def __init__(self) -> None:
+        self._first: SparkSession | None = None
+        self._options: dict[str, Any] = {}
+        self._jobs = 0
+
+    def session(self, app_name: str, **options: Any) -> SparkSession:
+        """As `build_session`; to stop it stops nothing."""
+        if self._first is None or options != self._options:
+            if self._first is not None:
+                self._first.stop()
+                self._first = None
+            self._first, self._options = build_session(app_name, **options), options
+        # Other Python workers too: a worker remembers the schemas that it has looked for.
+        self._jobs += 1
+        self._first.sparkContext.environment["ODRADEK_TESTED_JOB"] = str(self._jobs)
+        session = self._first.newSession()
+        session.stop = lambda: None  # type: ignore[method-assign]
+        return session
+
+
 def _serve() -> None:
+    runner.build_session = _Context().session
     for line in sys.stdin:
         name, *argv = json.loads(line)
         try:
