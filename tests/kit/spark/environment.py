@@ -79,7 +79,7 @@ def _make(archive: Path) -> None:
 
 
 def _use_spark() -> None:
-    """What most jobs do: files, JSON, a stream with a watermark, windows and state."""
+    """Read and write files and parse JSON in streams, with a watermark, windows and state, as most jobs do."""
     from pyspark.sql import functions
 
     from spark_jobs.common.session import build_session

@@ -80,7 +80,7 @@ def read(kind: str, table: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", due([DELTA, ICEBERG]))
 def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
     (topic,) = make_topics(bootstrap, "numbers", partitions=2)
-    produce_values(bootstrap, topic, [b"%d" % number for number in range(10)])  # no objects: dead letters
+    produce_values(bootstrap, topic, [b"1"])  # no object: a dead letter, and no second file of them to compact
     produce_values(bootstrap, topic, [b'{"id": %d}' % number for number in range(RECORDS)])
     (tmp_path / "numbers.ddl").write_text("id INT, note STRING")
     options = [
@@ -108,7 +108,8 @@ def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) ->
         for name in (str(last), f".{last}.crc"):
             (tmp_path / "checkpoint" / "commits" / name).unlink()
         code, said = jobs.run("lake", *options)
-        assert (code, said.splitlines()[0].split(" in ")[1]) == (0, "1 batches"), said
+        assert code == 0, said
+        assert said.splitlines()[0].endswith(" in 1 batches"), said
         code, said = jobs.run("lake", *options[:-1], "parquet")
         assert (code, f"--format: {tmp_path / 'table'} was begun with {kind}" in said) == (1, True), said
     finally:
