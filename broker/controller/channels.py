@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.hosted_partitions import HostedPartitions
-from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
+from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage
 
 
@@ -37,7 +38,9 @@ class LocalChannel:
     """To the broker that the controller is itself: a direct call, and the same commands.
 
     `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
-    left; a StopReplica is answered after it. `prepare` is called before a LeaderAndIsr is obeyed.
+    left; a StopReplica is answered after it. `prepare` is called before topics begin here. What begins topics is obeyed
+    in the order in which it came: the controller sends a command again that is not answered in time, and one that waits
+    for long must not come after those that were given later.
     """
 
     def __init__(
@@ -45,18 +48,21 @@ class LocalChannel:
         replicas: HostedPartitions,
         metadata: MetadataCache,
         settle_deletions: Callable[[], Awaitable[None]],
-        prepare: Callable[[LeaderAndIsr], Awaitable[None]] | None = None,
+        prepare: Callable[[list[TopicStates]], Awaitable[None]] | None = None,
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._settle_deletions = settle_deletions
         self._prepare = prepare
+        self._beginning = asyncio.Lock()
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
         """See BrokerChannel."""
-        if self._prepare is not None:
-            await self._prepare(command)
-        return await self._replicas.become_leader_or_follower(command)
+        if self._prepare is None or not self._replicas.topics_begun_by(command):
+            return await self._replicas.become_leader_or_follower(command)
+        async with self._beginning:
+            await self._prepare(self._replicas.topics_begun_by(command))
+            return await self._replicas.become_leader_or_follower(command)
 
     async def stop_replica(self, command: StopReplica) -> Answer:
         """See BrokerChannel."""

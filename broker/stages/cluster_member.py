@@ -20,7 +20,7 @@ from broker.stages.coordination import OpenCoordination
 from broker.stages.coordinators import Coordinators
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
-from cluster.controller.commands import LeaderAndIsr
+from cluster.controller.commands import TopicStates
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration
@@ -88,8 +88,8 @@ class ClusterMember(Value):
             await logs.settle_deletions()
             await coordinators.groups.topics_forgotten()
 
-        async def read_configs(command: LeaderAndIsr) -> None:
-            await dynamic_configs.read_before(hosted.topics_begun_by(command))
+        async def read_configs(begun: list[TopicStates]) -> None:
+            await dynamic_configs.read_before(begun)
 
         unclean = UncleanElections(lambda topic: configs.log_config(topic).unclean_leader_election_enable)
         commands = LocalChannel(hosted, metadata, settle_deletions, read_configs if membership.is_shared else None)

@@ -93,6 +93,8 @@ class CommandFence:
         """The czxid of this broker's registration; -1 before there is one."""
         self.controller_epoch = 0
         """The highest of all commands obeyed."""
+        self._told_all_by = (NO_EPOCH, NO_EPOCH)
+        """The epochs of the last full LeaderAndIsr that was heeded."""
 
     def admit(self, command: Command) -> None:
         """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
@@ -110,3 +112,14 @@ class CommandFence:
                 f"controller epoch {command.controller_epoch} is older than {self.controller_epoch}",
             )
         self.controller_epoch = command.controller_epoch
+
+    def says_what_is_not(self, command: LeaderAndIsr) -> bool:
+        """Whether what an admitted command does not name does not exist: it is the first full one from its controller
+        to its registration. A controller that has no answer in time sends the same again, and one of the two may come
+        after commands that were given later.
+        """
+        told_by = (command.controller_epoch, command.broker_epoch)
+        if not command.is_full or not command.topics or told_by == self._told_all_by:
+            return False
+        self._told_all_by = told_by
+        return True

@@ -262,6 +262,16 @@ async def test_a_full_command_stops_the_partitions_it_does_not_know(broker: Brok
 
 
 @on_loop
+async def test_a_late_copy_of_a_full_command_sets_nothing_aside(broker: Broker) -> None:
+    await broker.lead(state(), topic="u", is_full=True)
+    await broker.lead(state(), is_new=True)
+    await broker.lead(state(), topic="u", is_full=True)
+    assert sorted(broker.directories()) == ["t-0", "u-0"]
+    await broker.lead(state(), topic="u", is_full=True, broker_epoch=51)
+    assert list(broker.hosted.partitions) == [TopicPartition("u", 0)]
+
+
+@on_loop
 async def test_an_empty_first_command_moves_nothing(broker: Broker) -> None:
     await broker.lead(state(), is_new=True)
     broker = broker.next_life()

@@ -45,6 +45,11 @@ PAST_SEEDS = {
     2_013_322: "the audit saw the ends before an instance of the loop wrote, and aborted, what it had taken earlier",
     2_013_672: "as seed 2013249",
     2_014_027: "a new controller took a replica out of the ISR that had fetched again what its recovery had cut off",
+    2_014_792: "a follower whose log began anew at its own end was killed between the old segments and the new",
+    2_014_867: "the audit read a marker behind the end that it had asked for",
+    2_015_795: "a producer claimed a loss where a late copy from the transaction before had its batch refused",
+    2_016_004: "a member fetched its offsets from a deposed coordinator, and not where it had joined",
+    2_016_022: "a full LeaderAndIsr that had waited, its copy obeyed meanwhile, made a stray of a topic since",
 }
 """Seeds that violated something once, and what. Those before FIRST_SEED plan more kinds of faults today."""
 _HASHES = (
