@@ -277,8 +277,8 @@ class PartitionQueue:
 
         An older batch that is still to be delivered explains that, and this one is sent again behind it. Otherwise the
         broker will never have what it misses, and the partition begins anew. A batch older than one that was delivered
-        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.) The
-        batch of a transaction tells of no loss: a broker also refuses it behind a late copy from the one before.
+        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.) A
+        refused transactional batch proves no loss: a late copy from the previous transaction has the same effect.
         """
         if batch.base_sequence == NO_SEQUENCE or batch.number < self._newest_delivered:
             return False

@@ -38,9 +38,9 @@ class LocalChannel:
     """To the broker that the controller is itself: a direct call, and the same commands.
 
     `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
-    left; a StopReplica is answered after it. `prepare` is called before topics begin here. What begins topics is obeyed
-    in the order in which it came: the controller sends a command again that is not answered in time, and one that waits
-    for long must not come after those that were given later.
+    left; a StopReplica is answered after it. `prepare` is called before topics begin here. Commands that begin
+    topics are obeyed in the order of their arrival: the controller repeats one that is not answered in time, and the
+    copy that waits must not be obeyed after newer commands.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class LocalChannel:
         if self._prepare is None or not self._replicas.topics_begun_by(command):
             return await self._replicas.become_leader_or_follower(command)
         async with self._beginning:
+            # Asked again: another copy of the command may have begun them meanwhile.
             await self._prepare(self._replicas.topics_begun_by(command))
             return await self._replicas.become_leader_or_follower(command)
 

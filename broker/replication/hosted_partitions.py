@@ -105,7 +105,7 @@ class HostedPartitions:
         """
         async with self._state_changes:
             self._fence.admit(command)
-            if self._fence.says_what_is_not(command):
+            if command.is_full and command.topics and self._fence.admit_full(command):
                 await self._set_strays_aside(command)
             self.strays.make_room_for(command, self.partitions)
             await self.strays.settle()

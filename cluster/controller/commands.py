@@ -93,8 +93,8 @@ class CommandFence:
         """The czxid of this broker's registration; -1 before there is one."""
         self.controller_epoch = 0
         """The highest of all commands obeyed."""
-        self._told_all_by = (NO_EPOCH, NO_EPOCH)
-        """The epochs of the last full LeaderAndIsr that was heeded."""
+        self._last_full = (NO_EPOCH, NO_EPOCH)
+        """The controller epoch and the broker epoch of the last full LeaderAndIsr."""
 
     def admit(self, command: Command) -> None:
         """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
@@ -113,13 +113,13 @@ class CommandFence:
             )
         self.controller_epoch = command.controller_epoch
 
-    def says_what_is_not(self, command: LeaderAndIsr) -> bool:
-        """Whether what an admitted command does not name does not exist: it is the first full one from its controller
-        to its registration. A controller that has no answer in time sends the same again, and one of the two may come
-        after commands that were given later.
+    def admit_full(self, command: LeaderAndIsr) -> bool:
+        """Take note of an admitted full command. True for the first from its controller to its registration.
+
+        A controller that gets no answer in time sends the command again, and either copy may arrive after newer
+        commands. So only the first may decide that a log is a stray.
         """
-        told_by = (command.controller_epoch, command.broker_epoch)
-        if not command.is_full or not command.topics or told_by == self._told_all_by:
-            return False
-        self._told_all_by = told_by
-        return True
+        epochs = (command.controller_epoch, command.broker_epoch)
+        is_first = epochs != self._last_full
+        self._last_full = epochs
+        return is_first

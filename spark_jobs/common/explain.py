@@ -13,7 +13,8 @@ def first_offsets(source: SourceConfig, topics: dict[str, int], admin: KafkaAdmi
     """Where a new query would begin, as `starting` says."""
     if source.starting in {"earliest", "latest"}:
         return admin.offsets(topics, "earliest" if source.starting == "earliest" else "latest", source.isolation_level)
-    if source.starting.startswith("@"):
+    given = starting_offsets(source.starting)
+    if given is None:
         return admin.offsets(topics, timestamp_ms(source.starting[1:]), source.isolation_level)
     named = {
         -2: admin.offsets(topics, "earliest", source.isolation_level),
@@ -21,7 +22,7 @@ def first_offsets(source: SourceConfig, topics: dict[str, int], admin: KafkaAdmi
     }
     return {
         topic: {number: named[at][topic][number] if at in named else at for number, at in numbers.items()}
-        for topic, numbers in starting_offsets(source.starting).items()
+        for topic, numbers in given.items()
     }
 
 

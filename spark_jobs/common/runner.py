@@ -38,7 +38,7 @@ from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.metrics import JobMetrics
 from spark_jobs.common.progress import ProgressListener, SourceCluster
 from spark_jobs.common.session import build_session, is_one_machine
-from spark_jobs.common.source import SourceConfig, check_starting_offsets
+from spark_jobs.common.source import SourceConfig, check_starting_offsets, starting_offsets
 from spark_jobs.tables.formats import session_parts
 
 Config = TypeVar("Config")
@@ -165,7 +165,8 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
             if arguments.explain:
                 explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
                 return 0
-            if job.reads_topics and Checkpoint(spark, running.checkpoint).starts_of_next() is None:
+            # Most queries name no offsets, and their checkpoint is not read for that.
+            if starting_offsets(source.starting) and not Checkpoint(spark, running.checkpoint).starts_of_next():
                 check_starting_offsets(source.starting, topics)
             query = job.build_query(spark, config)
             if job.reads_topics:

@@ -79,8 +79,6 @@ def _with_pem_texts(properties: dict[str, str]) -> dict[str, str]:
 
 def starting_options(starting: str) -> dict[str, str]:
     """Spark's source options for a `starting` value; raises ValueError when it is none of the four forms."""
-    if starting in {"earliest", "latest"}:
-        return {"startingOffsets": starting}
     if starting.startswith("@"):
         # A time after the last record starts at the end, as a consumer's seek does, instead of failing the query.
         return {
@@ -91,8 +89,10 @@ def starting_options(starting: str) -> dict[str, str]:
     return {"startingOffsets": starting}
 
 
-def starting_offsets(starting: str) -> Offsets:
-    """The offsets of a `starting` value that is JSON; raises ValueError when it is something else."""
+def starting_offsets(starting: str) -> Offsets | None:
+    """The offsets of a `starting` value that is JSON, None for the other forms; raises ValueError for none of them."""
+    if starting in {"earliest", "latest"} or starting.startswith("@"):
+        return None
     try:
         given: Offsets = json.loads(starting)
         if all(isinstance(offset, int) for numbers in given.values() for offset in numbers.values()):
@@ -109,9 +109,10 @@ def check_starting_offsets(starting: str, topics: dict[str, int]) -> None:
     """Raise ValueError when `starting` is JSON and names not exactly the partitions of `topics`. Spark's source says so
     too, after it has tried for 20 s.
     """
-    if starting in {"earliest", "latest"} or starting.startswith("@"):
+    offsets = starting_offsets(starting)
+    if offsets is None:
         return
-    given = {(topic, number) for topic, numbers in starting_offsets(starting).items() for number in numbers}
+    given = {(topic, number) for topic, numbers in offsets.items() for number in numbers}
     there = {(topic, str(number)) for topic, count in topics.items() for number in range(count)}
     for wrong, what in ((there - given, "has no offset for"), (given - there, "the query does not read")):
         if wrong:

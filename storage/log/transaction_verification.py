@@ -70,8 +70,8 @@ class TransactionVerification:
         """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for a batch when one before it was refused while it waited: the
         producer will send that one again.
 
-        A late copy of a batch from the transaction before was refused too, and has the next transaction refused here.
-        The producer aborts that one and goes on under its next epoch. Kafka's brokers do the same.
+        A late copy of a batch from the previous transaction has the same effect: the next transaction is refused, and
+        its producer aborts it and goes on under its next epoch. Kafka's brokers do the same.
         """
         question = self.questions.get(batch.producer_id)
         if question is not None and batch.base_sequence > question.lowest_sequence:

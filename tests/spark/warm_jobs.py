@@ -77,7 +77,7 @@ class _Context:
         self._jobs = 0
 
     def session(self, app_name: str, **options: Any) -> SparkSession:
-        """As `build_session`; to stop it stops nothing."""
+        """As `build_session`; stopping the session does nothing."""
         if self._first is None or options != self._options:
             if self._first is not None:
                 self._first.stop()

@@ -18,18 +18,19 @@ from pathlib import Path
 
 import pyspark
 
+from tests.kit.broker_process import ROOT
 from tests.kit.jars import QUICK_START, java_temporary_directory
 
-_ROOT = Path(__file__).parents[3]
 _TIMEOUT_S = 300
 
 
 def spark_environment() -> dict[str, str]:
     """Environment variables for a process that runs Spark."""
-    return _environment(f"-XX:SharedArchiveFile={archive} -Xlog:disable" if (archive := _class_archive()) else "")
+    archive = _class_archive()
+    return _environment() if archive is None else _environment(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
 
 
-def _environment(more: str) -> dict[str, str]:
+def _environment(more: str = "") -> dict[str, str]:
     directory = java_temporary_directory()
     options = " ".join(QUICK_START)
     return {
@@ -49,12 +50,11 @@ def _class_archive() -> Path | None:
     home = Path(pyspark.__file__).parent
     named = hashlib.sha256(b"\n".join([version, pyspark.__version__.encode(), str(home).encode()])).hexdigest()[:12]
     archive = Path(sys.prefix) / f"spark-classes-{named}.jsa"
-    if archive.is_file() or not os.access(sys.prefix, os.W_OK):
-        return archive if archive.is_file() else None
-    with archive.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.is_file():
-            _make(archive)
+    if not archive.is_file() and os.access(sys.prefix, os.W_OK):
+        with archive.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.is_file():
+                _make(archive)
     return archive if archive.is_file() else None
 
 
@@ -68,7 +68,7 @@ def _make(archive: Path) -> None:
             env={
                 **os.environ,
                 **_environment(f"-XX:ArchiveClassesAtExit={partial} -Xlog:disable"),
-                "PYTHONPATH": str(_ROOT),
+                "PYTHONPATH": str(ROOT),
             },
             capture_output=True,  # and so wait for the JVM, which outlives the process and holds its stderr
             timeout=_TIMEOUT_S,
@@ -95,13 +95,10 @@ def _use_spark() -> None:
         .withWatermark("time", "1 minute")
     )
     counts = parsed.groupBy(functions.window("time", "1 minute"), "b").count()
-    for name, frame, mode in (("parsed", parsed, "append"), ("counts", counts, "update")):
-        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", f"checkpoint-{name}")
-        if mode == "append":
-            query = writer.format("parquet").option("path", name).trigger(availableNow=True).start()
-        else:
-            query = writer.foreachBatch(lambda batch, _: batch.collect() and None).trigger(availableNow=True).start()
-        query.awaitTermination()
+    to_files = parsed.writeStream.option("checkpointLocation", "checkpoint-parsed").option("path", "parsed")
+    to_files.trigger(availableNow=True).start().awaitTermination()
+    to_python = counts.writeStream.option("checkpointLocation", "checkpoint-counts").outputMode("update")
+    to_python.foreachBatch(lambda batch, _: None).trigger(availableNow=True).start().awaitTermination()
     spark.read.parquet("parsed").groupBy("a").count().collect()
     spark.stop()
 

@@ -106,6 +106,14 @@ def test_a_batch_that_overtakes_a_refused_one() -> None:
     write(log, guard_of(log, 0))
 
 
+def test_a_batch_that_overtakes_a_refused_one_after_a_marker_without_records() -> None:
+    log = new_log()
+    mark(log)
+    guard_of(log, 0)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, log, guard_of(log, 3), 3)
+    write(log, guard_of(log, 0))
+
+
 def test_a_late_copy_from_the_transaction_before() -> None:
     """It has the next transaction refused, as with Kafka; the producer goes on under its next epoch."""
     log = new_log()
