@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from bench.processes import Finished, cpu_s, run, stop
 from tests.kit.jars import cache_directory, java, kafka_classpath
-from tests.kit.spark.environment import spark_environment
+from tests.kit.spark.environment import long_lived_spark_environment
 
 SOURCES = sorted(Path(__file__).parent.glob("load*.[ch]"))
 LIBRARIES = ("-lrdkafka", "-lssl", "-lcrypto")
@@ -70,7 +70,7 @@ class SparkSession:
         self._errors = (cache_directory() / "bench-spark.log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bench.spark_session"],
-            env={**os.environ, **spark_environment()},
+            env={**os.environ, **long_lived_spark_environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -22,21 +22,27 @@ from tests.kit.broker_process import ROOT
 from tests.kit.jars import QUICK_START, java_temporary_directory
 
 _TIMEOUT_S = 300
+_QUICK_START = " ".join(QUICK_START)
 
 
 def spark_environment() -> dict[str, str]:
-    """Environment variables for a process that runs Spark."""
+    """Environment variables for a process that runs Spark and ends soon."""
     archive = _class_archive()
-    return _environment() if archive is None else _environment(f"-XX:SharedArchiveFile={archive} -Xlog:disable")
+    mapped = f" -XX:SharedArchiveFile={archive} -Xlog:disable" if archive is not None else ""
+    return _environment(_QUICK_START + mapped)
 
 
-def _environment(more: str = "") -> dict[str, str]:
+def long_lived_spark_environment() -> dict[str, str]:
+    """The same for one that is measured: its JVM has Java's own defaults, as a user's has."""
+    return _environment("")
+
+
+def _environment(options: str) -> dict[str, str]:
     directory = java_temporary_directory()
-    options = " ".join(QUICK_START)
     return {
         "SPARK_LOCAL_DIRS": directory,
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options} {more}",
-        "SPARK_LAUNCHER_OPTS": options,
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options}",
+        "SPARK_LAUNCHER_OPTS": _QUICK_START,
     }
 
 
@@ -67,7 +73,7 @@ def _make(archive: Path) -> None:
             cwd=directory,
             env={
                 **os.environ,
-                **_environment(f"-XX:ArchiveClassesAtExit={partial} -Xlog:disable"),
+                **_environment(f"{_QUICK_START} -XX:ArchiveClassesAtExit={partial} -Xlog:disable"),
                 "PYTHONPATH": str(ROOT),
             },
             capture_output=True,  # and so wait for the JVM, which outlives the process and holds its stderr
