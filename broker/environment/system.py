@@ -7,7 +7,6 @@ import contextlib
 import errno
 import logging
 import os
-import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -111,18 +110,19 @@ class SystemClock:
 class SystemRandom:
     """The operating system's randomness."""
 
-    def __init__(self) -> None:
-        self._random = random.SystemRandom()
-
     def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
+        return self._bits_128() % stop  # no number below 2**32 is likelier than another by more than 2**-96
 
     def uuid(self) -> Uuid:
         # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would take for an option.
         while True:
-            candidate = Uuid.version_4(self._random.getrandbits(128))
+            candidate = Uuid.version_4(self._bits_128())
             if not str(candidate).startswith("-"):
                 return candidate
+
+    def _bits_128(self) -> int:
+        # The module `random` does this too, at a megabyte for twelve brokers.
+        return int.from_bytes(os.urandom(16))
 
 
 class ThreadExecutor:

@@ -7,7 +7,6 @@ A client that exceeds one is answered at once, told how long it is to wait, and 
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,10 +144,9 @@ class ClientQuotas:
                 throttle_ms, exceeded = request_ms, usage
         if exceeded is not None:
             exceeded.throttled(throttle_ms, now_ms)
-            if hasattr(reply, "throttle_time_ms"):
+            if reply is not None and "throttle_time_ms" in reply.declared_fields:
                 # A handler may give the same reply to several clients.
-                reply = copy.copy(reply)
-                setattr(reply, "throttle_time_ms", throttle_ms)  # noqa: B010  not every Response has it
+                reply = reply.replace(throttle_time_ms=throttle_ms)
         return reply, throttle_ms
 
     def count_time(self, context: RequestContext, time_s: float) -> None:

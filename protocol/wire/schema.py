@@ -12,6 +12,7 @@ Functions are compiled per message and version on first use, so a declaration co
 
 from __future__ import annotations
 
+import functools
 import struct
 import typing
 from collections.abc import Callable, Generator
@@ -152,21 +153,19 @@ class Struct(metaclass=StructType):
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.declared_fields)
         return f"{type(self).__qualname__}({values})"
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy in which some fields have other values. Raises TypeError for names that are no fields."""
+        return type(self)(**{name: getattr(self, name) for name in self.declared_fields} | changes)
 
-_specs: dict[type[Struct], list[FieldSpec]] = {}
 
-
+@functools.cache
 def fields_of(struct_class: type[Struct]) -> list[FieldSpec]:
     """The fields of `struct_class` in order, their annotations resolved. Raises TypeError for a faulty declaration."""
-    known = _specs.get(struct_class)
-    if known is None:
-        hints = typing.get_type_hints(struct_class, localns=dict(vars(struct_class)), include_extras=True)
-        known = [
-            _specify(f"{struct_class.__qualname__}.{name}", name, hints[name], options)
-            for name, options in struct_class.declared_fields.items()
-        ]
-        _specs[struct_class] = known
-    return known
+    hints = typing.get_type_hints(struct_class, localns=dict(vars(struct_class)), include_extras=True)
+    return [
+        _specify(f"{struct_class.__qualname__}.{name}", name, hints[name], options)
+        for name, options in struct_class.declared_fields.items()
+    ]
 
 
 def _specify(where: str, name: str, hint: Any, options: _FieldOptions) -> FieldSpec:
@@ -207,33 +206,15 @@ class Message(Struct):
     max_version: ClassVar[int]
     flexible_version: ClassVar[int]
     may_be_followed: ClassVar[bool] = False
-    _decoders: ClassVar[dict[int, Any]]
-    _prefix_decoders: ClassVar[dict[int, Any]]
-    _decoders_in_turns: ClassVar[dict[int, Any]]
-    _encoders: ClassVar[dict[int, Any]]
 
     def __init_subclass__(cls, *, versions: str = "", flexible: str = "") -> None:
         cls.min_version, cls.max_version = Versions.parse(versions)
         cls.flexible_version = Versions.parse(flexible).low if flexible else NEVER_FLEXIBLE
-        cls._decoders = {}
-        cls._prefix_decoders = {}
-        cls._decoders_in_turns = {}
-        cls._encoders = {}
 
     @classmethod
     def decoder(cls, version: int) -> Callable[[Buffer, int], Self]:
         """The function that reads a message of `version` from a position of a buffer to its end; see `decode`."""
-        function: Callable[[Buffer, int], Self] | None = cls._decoders.get(version)
-        if function is None:
-            cls._check_version(version)
-            function = cls._decoders[version] = DecodeCompiler(
-                cls,
-                version,
-                version >= cls.flexible_version,
-                fields_of,
-                from_bytes=not has_records(cls, fields_of),
-                may_be_followed=cls.may_be_followed,
-            ).function
+        function: Callable[[Buffer, int], Self] = _decoder(cls, version)
         return function
 
     @classmethod
@@ -241,12 +222,7 @@ class Message(Struct):
         """As `decoder`, for long messages: the work is done step by step by a generator, which returns the message. The
         buffer is copied at once.
         """
-        function = cls._decoders_in_turns.get(version)
-        if function is None:
-            cls._check_version(version)
-            function = cls._decoders_in_turns[version] = DecodeCompiler(
-                cls, version, version >= cls.flexible_version, fields_of, from_bytes=True, in_turns=True
-            ).function
+        function = _decoder_in_turns(cls, version)
         return lambda buffer, position: function(bytes(buffer[position:]), 0)
 
     @classmethod
@@ -266,23 +242,13 @@ class Message(Struct):
 
         What follows the message is not touched, however much it is.
         """
-        function = cls._prefix_decoders.get(version)
-        if function is None:
-            cls._check_version(version)
-            flexible = version >= cls.flexible_version
-            function = DecodeCompiler(cls, version, flexible, fields_of, is_prefix=True).function
-            cls._prefix_decoders[version] = function
-        result: tuple[Self, int] = function(buffer, 0)
+        result: tuple[Self, int] = _prefix_decoder(cls, version)(buffer, 0)
         return result
 
     @classmethod
     def encoder(cls, version: int) -> Callable[[Self, bytearray], Parts]:
         """The function that encodes messages in `version`; see `encode_after`."""
-        function: Callable[[Self, bytearray], Parts] | None = cls._encoders.get(version)
-        if function is None:
-            cls._check_version(version)
-            function = EncodeCompiler(cls, version, version >= cls.flexible_version, fields_of).function
-            cls._encoders[version] = function
+        function: Callable[[Self, bytearray], Parts] = _encoder(cls, version)
         return function
 
     def encode(self, version: int) -> Parts:
@@ -304,13 +270,43 @@ class Message(Struct):
         """The message as one piece. Raises as `encode`."""
         return b"".join(self.encode(version))
 
-    @classmethod
-    def _check_version(cls, version: int) -> None:
-        if not cls.min_version <= version <= cls.max_version:
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{cls.__name__} v{version} does not exist; v{cls.min_version} to v{cls.max_version} do",
-            )
+
+@functools.cache
+def _decoder(message: type[Message], version: int) -> Any:
+    return DecodeCompiler(
+        message,
+        version,
+        _is_flexible(message, version),
+        fields_of,
+        from_bytes=not has_records(message, fields_of),
+        may_be_followed=message.may_be_followed,
+    ).function
+
+
+@functools.cache
+def _decoder_in_turns(message: type[Message], version: int) -> Any:
+    is_flexible = _is_flexible(message, version)
+    return DecodeCompiler(message, version, is_flexible, fields_of, from_bytes=True, in_turns=True).function
+
+
+@functools.cache
+def _prefix_decoder(message: type[Message], version: int) -> Any:
+    return DecodeCompiler(message, version, _is_flexible(message, version), fields_of, is_prefix=True).function
+
+
+@functools.cache
+def _encoder(message: type[Message], version: int) -> Any:
+    return EncodeCompiler(message, version, _is_flexible(message, version), fields_of).function
+
+
+def _is_flexible(message: type[Message], version: int) -> bool:
+    """Whether that version is flexible. Raises ApiError UNSUPPORTED_VERSION when it is not declared."""
+    if not message.min_version <= version <= message.max_version:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{message.__name__} v{version} does not exist; v{message.min_version} to v{message.max_version} do",
+        )
+    return version >= message.flexible_version
 
 
 class Request(Message):
