@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from broker.observability.logger_levels import LEVELS, LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
 from config.environment_variables import keys_of, logger_levels
 from config.properties import load_properties
+from protocol.value import Value
 
 DEVELOPMENT_PORT = 9092
 DEVELOPMENT_METRICS_PORT = 9308
@@ -23,7 +23,7 @@ class UsageError(Exception):
     """The command line cannot be understood; the message says which part."""
 
 
-class Arguments(NamedTuple):
+class Arguments(Value):
     """A parsed command line: the path of server.properties, if there is one, and the overrides."""
 
     path: str | None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from config.definitions import ConfigError, ConfigRuleError
+from protocol.value import Value
 
 _ENDPOINT = r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-class EndPoint(NamedTuple):
+class EndPoint(Value):
     """One listener. `host` None stands for every interface; `listener_name` is in capitals."""
 
     host: str | None

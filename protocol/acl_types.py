@@ -7,6 +7,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
+from protocol.value import Value
+
 
 class ResourceType(IntEnum):
     """The kind of a resource."""
@@ -134,7 +136,7 @@ class AclBinding(NamedTuple):
     entry: AccessControlEntry
 
 
-class ResourceFilter(NamedTuple):
+class ResourceFilter(Value):
     """A choice of patterns. No `name` means any; with MATCH it is the name of a resource, and patterns that are about
     that resource are meant.
     """
@@ -174,7 +176,7 @@ class ResourceFilter(NamedTuple):
         return tuple(ResourcePattern(self.resource_type, self.name, kind) for kind in kinds)
 
 
-class EntryFilter(NamedTuple):
+class EntryFilter(Value):
     """A choice of entries; None and ANY mean any."""
 
     principal: str | None = None
@@ -192,7 +194,7 @@ class EntryFilter(NamedTuple):
         )
 
 
-class AclFilter(NamedTuple):
+class AclFilter(Value):
     """A choice of bindings: DescribeAcls and DeleteAcls are about those (Kafka's `AclBindingFilter`)."""
 
     resource: ResourceFilter = ResourceFilter()

@@ -196,4 +196,4 @@ def _held_by(
             and not (deleted and (broker_id, TopicPartition(topic.topic, each.partition)) in deleted)
         )
         if partitions:
-            yield topic._replace(partitions=partitions)
+            yield topic.replace(partitions=partitions)

@@ -94,7 +94,7 @@ class Reassignments:
                 known = before[each.partition].replicas
                 if each.partition_epoch != NO_STATE:
                     for broker_id in each.replicas:
-                        told = state._replace(partitions=(each,), is_new=broker_id not in known)
+                        told = state.replace(partitions=(each,), is_new=broker_id not in known)
                         roles.setdefault(broker_id, []).append(told)
                 name = TopicPartition(state.topic, each.partition)
                 for broker_id in known:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from broker.environment.contract import Clock
 from broker.metadata.config_changes import Change, Resource, applied, check_changes, operation_of, parse_id
@@ -29,6 +29,7 @@ from protocol.messages import (
     IncrementalAlterConfigsResponse,
 )
 from protocol.topic_partition import validate_topic_name
+from protocol.value import Value
 from protocol.wire.encoded_items import ItemEncoder
 
 logger = logging.getLogger("kafka.server.ConfigAdminManager")
@@ -42,7 +43,7 @@ RESOURCES_AT_ONCE: Final = 20
 _DESCRIBABLE = frozenset(ConfigResourceType)
 
 
-class Outcome(NamedTuple):
+class Outcome(Value):
     """The answer for one resource."""
 
     error_code: ErrorCode

@@ -13,7 +13,6 @@ import errno
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 from broker.environment.contract import CleanerWorker, Clock, Executor
 from broker.logs.cleaner_failure import FailureKind, WorkerFailure
@@ -45,7 +44,7 @@ MOST_DEATHS = 3
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Uncleanable(NamedTuple):
+class Uncleanable(Value):
     """The partitions of a log directory that are set aside, and what would be cleaned of them."""
 
     partitions: int

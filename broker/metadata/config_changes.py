@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from config.definitions import ConfigKey, ConfigType, value_to_text
 from protocol.config_resources import AlterConfigOp
 from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
 
 
-class Change(NamedTuple):
+class Change(Value):
     """One key of a request; `operation` has not been checked."""
 
     name: str
@@ -20,7 +21,7 @@ class Change(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class Resource(Value):
     """One resource of a request with its changes. `replaces`: all other keys go back to their defaults."""
 
     resource_type: int

@@ -30,6 +30,7 @@ from config.topic_config import (
 )
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
 from storage.log_config import LogConfig
 
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
@@ -68,7 +69,7 @@ class Synonym(NamedTuple):
     source: ConfigSource
 
 
-class DescribedConfig(NamedTuple):
+class DescribedConfig(Value):
     """One value as DescribeConfigs shows it; `config_type` 0 stands for a key that nobody declares."""
 
     name: str

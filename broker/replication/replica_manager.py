@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
@@ -31,6 +31,7 @@ from cluster.replication.replica_selector import RackAwareReplicaSelector
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
+from protocol.value import Value
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_validator import NotOneBatchError
 from storage.log.producer_state import AppendOrigin
@@ -63,7 +64,7 @@ _ANSWERED_WITHOUT_LOG_START = frozenset(
 """Produce errors answered with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
 
 
-class LeaderHint(NamedTuple):
+class LeaderHint(Value):
     """The leader of a partition and its epoch, -1 where they are not known; `broker` when it lives (KIP-951)."""
 
     leader_id: int = -1

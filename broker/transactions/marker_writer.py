@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
@@ -15,10 +14,11 @@ from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from protocol.value import Value
 from storage.log.producer_state import AppendOrigin
 
 
-class Marker(NamedTuple):
+class Marker(Value):
     """The end of a producer's transaction in some partitions. Leaders refuse it from a coordinator of an older epoch
     than they know.
     """

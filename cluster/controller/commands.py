@@ -9,7 +9,6 @@ life of a broker changes anything (KAFKA-6082, KIP-380).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
@@ -27,7 +26,7 @@ Answer = Mapping[TopicPartition, ErrorCode]
 """The answer of a broker to LeaderAndIsr and StopReplica, partition by partition."""
 
 
-class TopicStates(NamedTuple):
+class TopicStates(Value):
     """Partitions of one topic, not necessarily all. `is_new`: their replicas begin with this command."""
 
     topic: str
@@ -56,7 +55,7 @@ class LeaderAndIsr(Command):
     is_full: bool = False
 
 
-class StoppedReplica(NamedTuple):
+class StoppedReplica(Value):
     """A replica to let go of; with `delete_partition`, of its log too."""
 
     topic_partition: TopicPartition

@@ -145,7 +145,7 @@ class ControllerContext:
         """These partitions as they are now."""
         for each in states:
             topic = self.topics[each.topic]
-            yield each._replace(partitions=tuple(topic.partitions[state.partition] for state in each.partitions))
+            yield each.replace(partitions=tuple(topic.partitions[state.partition] for state in each.partitions))
 
     def brokers_are(self, brokers: Iterable[BrokerImage]) -> None:
         """Only these brokers live now."""
@@ -183,7 +183,7 @@ class ControllerContext:
         for states in self.states_of(self.topics):
             if states.topic in self.topics_to_be_deleted:
                 leaderless = tuple(each.replace(leader=NO_LEADER) for each in states.partitions)
-                yield states._replace(partitions=leaderless)
+                yield states.replace(partitions=leaderless)
             else:
                 yield states
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from cluster.controller.context import ControllerContext, without_cut_replicas
 from cluster.controller.elections import NO_STATE, after, elect_at_start, next_state, partition_image
@@ -25,13 +24,14 @@ from cluster.znodes import (
 )
 from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.uuids import Uuid
+from protocol.value import Value
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
 delete what it was meant to keep."""
 
 
-class FoundReplica(NamedTuple):
+class FoundReplica(Value):
     """A log that this broker found on its disks. `topic_id` is None before Kafka 2.8; `leader_epoch` is the latest
     epoch the log has records of, -1 for none."""
 
@@ -91,7 +91,7 @@ def _adoption_operations(
         yield Create(partition_state_path(name, each.partition), state.encode())
 
 
-class ReadTopic(NamedTuple):
+class ReadTopic(Value):
     """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions.
     `written_at` has the transactions (zxid) that wrote these states, as far as they are known. `stateless` are the
     partitions that have a node but no state: Kafka makes one after the other.

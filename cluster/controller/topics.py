@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from cluster.controller.context import ControllerContext, flat_name
 from cluster.controller.elections import initial_state, partition_image
@@ -46,7 +45,7 @@ class NewTopic(Value):
     config: Mapping[str, str | None] = field(default_factory=dict)
 
 
-class TopicDefaults(NamedTuple):
+class TopicDefaults(Value):
     """The broker's num.partitions and default.replication.factor."""
 
     num_partitions: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.value import Value, maker
@@ -20,7 +20,7 @@ class Record(Protocol):
         ...
 
 
-class Producer(NamedTuple):
+class Producer(Value):
     """The transactional producer for which records are appended. With `ends` the record is the marker that ends its
     transaction, otherwise `guard` says that the transaction is known to have this partition.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from protocol.errors import ErrorCode
 from protocol.messages import JoinGroupResponse, SyncGroupResponse
@@ -53,7 +53,7 @@ class GroupMember(Value, frozen=False):
     group_instance_id: str | None = None
 
 
-class Leaving(NamedTuple):
+class Leaving(Value):
     """A member that leaves; without a member id the instance is removed by an administrator (KIP-345)."""
 
     member_id: str

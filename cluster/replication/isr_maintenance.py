@@ -8,7 +8,6 @@ Times are of the monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.follower_progress import FollowerProgress
@@ -17,9 +16,10 @@ from cluster.replication.partition import NO_EPOCH, Partition
 from cluster.replication.reads import FetchParams
 from protocol.errors import ErrorCode
 from protocol.uuids import ZERO_UUID
+from protocol.value import Value
 
 
-class Outcome(NamedTuple):
+class Outcome(Value):
     """The consequences: whether the high watermark moved, a change to send to the controller, and whether the low
     watermark may have moved.
     """

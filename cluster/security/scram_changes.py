@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.scram_mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS
+from protocol.value import Value
 
 NO_NAME: Final = "Username must not be empty"
 
 
-class CredentialChange(NamedTuple):
+class CredentialChange(Value):
     """A credential to set, or to remove where `salted_password` is None."""
 
     user: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.record_builder import RecordBatchBuilder
 from protocol.records.record_codec import Record
 from protocol.records.record_format import NO_PARTITION_LEADER_EPOCH
+from protocol.value import Value
 
 _KEY = struct.Struct(">hh")
 _END_TXN_VALUE = struct.Struct(">hi")
@@ -30,7 +30,7 @@ class ControlRecordType(IntEnum):
     KRAFT_VOTERS = 6
 
 
-class EndTxnMarker(NamedTuple):
+class EndTxnMarker(Value):
     """Ends the transaction of the batch's producer in one partition."""
 
     control_type: ControlRecordType

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from protocol.records.varint import FIRST_BYTES, LAST_BYTES, VARLONG_MAX_BYTES, decode_varint
+from protocol.value import Value
 
 CHUNK_RECORDS = 512
 """Records that are handled together: enough for columns to pay off, few enough for the processor's cache."""
@@ -25,7 +26,7 @@ _CONTINUED = bytes(byte >= 0x80 for byte in range(256))
 _ZIGZAG = tuple((raw >> 1) ^ -(raw & 1) for raw in range(128))
 
 
-class _Shape(NamedTuple):
+class _Shape(Value):
     """Where the parts of each record of a run stand, relative to its start; `stride` is its size in all."""
 
     stride: int

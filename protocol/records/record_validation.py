@@ -12,6 +12,7 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import NO_TIMESTAMP, Record, RecordBatch, TimestampType
 from protocol.records.compression import MAX_DECOMPRESSED_BYTES
+from protocol.value import Value
 
 
 class RecordError(NamedTuple):
@@ -29,7 +30,7 @@ class RecordValidationError(ApiError):
         self.record_errors = record_errors
 
 
-class TimestampRule(NamedTuple):
+class TimestampRule(Value):
     """A topic's rule for timestamps. The limits, inclusive milliseconds, concern CreateTime only."""
 
     timestamp_type: TimestampType

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
+from protocol.value import Value
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
 
-class CleanShutdown(NamedTuple):
+class CleanShutdown(Value):
     """The last run ended in order, having had this broker epoch (-1: not known)."""
 
     broker_epoch: int

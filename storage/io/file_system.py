@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
+
+from protocol.value import Value
 
 T = TypeVar("T")
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
-class FileInfo(NamedTuple):
+class FileInfo(Value):
     """One entry of a directory. `size` in bytes (0 for a directory), `modified_ms` wall clock."""
 
     name: str

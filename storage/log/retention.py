@@ -7,10 +7,10 @@ that it keeps. This module decides; `UnifiedLog.expire_segments` and `UnifiedLog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value
 from storage.io.file_system import FileSystem
 from storage.log.local_log import LocalLog
 from storage.segment.indexes import TimeIndex, TimestampOffset
@@ -22,7 +22,7 @@ UNLIMITED_RETENTION = -1
 """Any negative limit means that there is none."""
 
 
-class Expiry(NamedTuple):
+class Expiry(Value):
     """The first `expired` segments of a log have expired. `reasons` say why, in Kafka's words; `warning` names records
     with future timestamps that keep other segments.
     """

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileInfo, FileSystem
 from storage.log_config import LogConfig
@@ -21,7 +21,7 @@ from storage.recovery.load_options import LoadOptions, LoadResult, bytes_to_reco
 from storage.recovery.log_loader import LogLoader
 
 
-class LoadProgress(NamedTuple):
+class LoadProgress(Value):
     """How far a directory is. Bytes are those read to repair logs after an unclean stop: done, and in all as far as
     known.
     """

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.value import Value
 from storage.io.file_system import FileSystem, is_disk_full
 from storage.segment.batch_walk import CorruptRange, Place, walk
 from storage.segment.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
@@ -24,7 +24,7 @@ _COPY_BYTES = 1 << 20
 _NO_LIMIT = 2**63 - 1
 
 
-class Piece(NamedTuple):
+class Piece(Value):
     """The bytes of a segment from position `start` to `end`, which become one of their own at `base_offset`."""
 
     base_offset: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from protocol.errors import ApiError
 from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.value import Value
 from storage.log.unified_log import UnifiedLog
 
 
-class Cut(NamedTuple):
+class Cut(Value):
     """A truncation of a future log to `offset`. One that `is_full` leaves it empty, and beginning there."""
 
     offset: int
@@ -47,7 +47,7 @@ class AdjustTask:
         self._on_complete()
 
 
-class Begin(NamedTuple):
+class Begin(Value):
     """A copy of a log begins at `offset` as long as its log start and the count of its truncations are these."""
 
     log_start_offset: int

@@ -251,7 +251,9 @@ class FutureLogs:
         if start in {log.log_end_offset, log.segments[segment_index(log.segments, start)].base_offset}:
             return start
         known = self._begins.get(log.topic_partition)
-        return known.offset if known is not None and known[:2] == (start, log.truncations) else None
+        if known is not None and (known.log_start_offset, known.truncations) == (start, log.truncations):
+            return known.offset
+        return None
 
     def _was_adjusted(self, log: UnifiedLog, truncations: int) -> None:
         """The future log of `log` is a copy of what that was when its end had been cut off `truncations` times."""

@@ -15,6 +15,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import RecordBatch
 from protocol.records.checksum import crc32c
 from protocol.records.record_format import ATTRIBUTES_AT, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC_V2
+from protocol.value import Value
 
 _FIELDS = struct.Struct(">qiibI2xi8xqq")
 """The part of a batch header that `Fields` names."""
@@ -56,7 +57,7 @@ SOUND = Reading(120 * 1024, checks_crc=True)
 """A size that malloc still takes from its heap: fresh pages for every read would cost more than the CRC does."""
 
 
-class Fault(NamedTuple):
+class Fault(Value):
     """The bytes at `position` are no batch."""
 
     position: int

@@ -7,9 +7,9 @@ wanted (`storage.segment.batch_walk`). What is damaged is never read again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.value import Value
 from storage.segment.batch_reader import Read
 from storage.segment.batch_walk import UNKNOWN_EPOCH, BatchWalk, CorruptRange, Place, place_after
 
@@ -18,7 +18,7 @@ _NEAR_BYTES = 256 * 1024
 _MAX_GAPS = 16
 
 
-class _Gap(NamedTuple):
+class _Gap(Value):
     """Bytes that were not checked yet."""
 
     start: Place

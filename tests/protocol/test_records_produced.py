@@ -238,7 +238,7 @@ def test_a_producer_must_not_claim_log_append_time() -> None:
     batch = build_batch([Record(0, NOW, b"k1", b"v")], log_append_time_ms=NOW + 2)
     assert deep(batch) == NOW + 2
     with pytest.raises(RecordValidationError) as error:
-        deep(batch, rule=ANY_TIME._replace(timestamp_type=TimestampType.LOG_APPEND_TIME))
+        deep(batch, rule=ANY_TIME.replace(timestamp_type=TimestampType.LOG_APPEND_TIME))
     assert error.value.error_code is ErrorCode.INVALID_TIMESTAMP
     said = (
         f"Invalid timestamp type in message DefaultRecord(offset=0, timestamp={NOW + 2}, key=2 bytes, value=1 bytes)."

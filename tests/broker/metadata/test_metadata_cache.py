@@ -45,7 +45,7 @@ def test_a_deleted_topic_is_gone() -> None:
     cache = MetadataCache(CommandFence())
     told(cache, 0, 1)
     gone = TopicStates("t", ID, (partition(0, -2), partition(1, -2)))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (), (gone, gone._replace(topic="never-known"))))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (), (gone, gone.replace(topic="never-known"))))
     assert cache.image.topics == {}
 
 

@@ -115,7 +115,7 @@ def test_brokers_that_came_back_together_are_trusted_once() -> None:
     renewed = PartitionState(1, 4, (1, 2), 7)
     assert operations == [SetData(partition_state_path("t", 0), renewed.encode(), 8)]
     assert image.partitions[0].leader_epoch == 4
-    assert take_over(topic._replace(written_at={0: 62}), context, unclean=False)[0] == []
+    assert take_over(topic.replace(written_at={0: 62}), context, unclean=False)[0] == []
 
 
 def test_a_topic_without_any_partition_node() -> None:

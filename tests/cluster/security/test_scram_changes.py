@@ -16,16 +16,16 @@ GOOD = CredentialChange("alice", 1, 4096, b"salt", b"salted")
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ([GOOD._replace(user="")], ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ([GOOD._replace(iterations=4095)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ([GOOD._replace(iterations=16_385)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
-        ([GOOD._replace(mechanism=3)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ([GOOD.replace(user="")], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([GOOD.replace(iterations=4095)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([GOOD.replace(iterations=16_385)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([GOOD.replace(mechanism=3)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         ([CredentialChange("alice", 0)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         ([GOOD, CredentialChange("alice", 1)], ErrorCode.DUPLICATE_RESOURCE),
     ],
 )
 def test_a_user_with_a_bad_change_is_left_alone(changes: list[CredentialChange], code: ErrorCode) -> None:
-    others = [GOOD._replace(user="bob"), GOOD._replace(user="bob", mechanism=2)]
+    others = [GOOD.replace(user="bob"), GOOD.replace(user="bob", mechanism=2)]
     errors = refused([*changes, *others])
     assert [(user, error.error_code) for user, error in errors.items()] == [(changes[0].user, code)]
 
