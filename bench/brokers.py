@@ -139,6 +139,10 @@ class Broker(abc.ABC):
             )
 
     @abc.abstractmethod
+    def another(self) -> Broker:
+        """One more of this kind, not started, whose port and data are its own and which has no settings."""
+
+    @abc.abstractmethod
     def prepare(self) -> None:
         """Start the processes that the broker needs; they are not counted as its start."""
 
@@ -204,6 +208,10 @@ class Odradek(Broker):
         super().__init__()
         self._root = root
 
+    def another(self) -> Broker:
+        """A broker of the same checkout."""
+        return Odradek(self._root)
+
     def prepare(self) -> None:
         """Nothing: coordination is embedded."""
 
@@ -232,6 +240,10 @@ class ApacheKafka(Broker):
     def __init__(self) -> None:
         super().__init__()
         self._zookeeper = ZooKeeper(self.directory)
+
+    def another(self) -> Broker:
+        """A broker with a ZooKeeper of its own."""
+        return ApacheKafka()
 
     def prepare(self) -> None:
         """ZooKeeper, up and listening."""

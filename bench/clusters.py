@@ -27,12 +27,17 @@ class Cluster(Broker):
     """Brokers 1, 2, ... made by `make`."""
 
     def __init__(self, make: Callable[[], Broker], count: int) -> None:
+        self._make = make
         self.members = [make() for _ in range(count)]
         self.name = self.members[0].name
         super().__init__()
         self.port = self.members[0].port
         self.address = ",".join(member.address for member in self.members)
         self.zookeeper = ZooKeeper(self.directory)
+
+    def another(self) -> Broker:
+        """As many brokers again, with a ZooKeeper of their own."""
+        return Cluster(self._make, len(self.members))
 
     def prepare(self) -> None:
         """ZooKeeper, up and listening."""

@@ -2,13 +2,16 @@
 
 Their figure is the time that the same load takes with it, as a percentage of that without, and below the CPU of the
 broker alike. Requests of one record show what a request costs more at the worst; no target is set for them. The loads
-take turns: with, without, without, with; a JVM that gets better meanwhile helps neither.
+take turns: with, without, without, with; what gets better or worse meanwhile helps neither. An authorizer is set at the
+start of a broker, so that a second one runs beside it: the first loads after a restart are slower than the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Final
 
 from bench.brokers import Broker
@@ -31,29 +34,31 @@ AUTHORIZER: Final = {
     "allow.everyone.if.no.acl.found": "true",
 }
 QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
-TURNS: Final = (True, False, False, True, True, False, False, True)
+TURNS: Final = (True, False, False, True) * 4
 _CPU: Final = "broker_CPU_percent"
 
-Switch = Callable[[Context, Broker, bool], None]
-"""Has the broker have what is measured, or not have it."""
+Pick = Callable[[bool], Broker]
+"""Gives the broker that has what is measured, or that does not have it."""
+Prepare = Callable[[Context, Broker], AbstractContextManager[Pick]]
+"""Is given a broker that runs, and says which one to load until it is left."""
 
 
-def compared(records: int, size: int, mode: str, prepare: Callable[[Context, Broker], None], switch: Switch) -> Measure:
+def compared(records: int, size: int, mode: str, prepare: Prepare) -> Measure:
     """The time of the same load with it, as a percentage of that without."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
-        prepare(context, broker)
         seconds: dict[bool, list[float]] = {True: [], False: []}
         spent: dict[bool, list[float]] = {True: [], False: []}
-        for turn, has_it in enumerate(TURNS):
-            switch(context, broker, has_it)
-            context.load.run(mode, broker.address, f"{topic}-warm", context.count(records // 5), size, 1)
-            before = broker.cpu_s()
-            result = context.load.run(mode, broker.address, f"{topic}-{turn}", context.count(records), size, 1)
-            sample = throughput(result, broker.cpu_s() - before)
-            seconds[has_it].append(1 / sample.value)
-            spent[has_it].append(sample.broker_cpu_s or 0)
-            context.load.run("delete", broker.address, f"{topic}-{turn}")
+        with prepare(context, broker) as pick:
+            for turn, has_it in enumerate(TURNS):
+                loaded = pick(has_it)
+                context.load.run(mode, loaded.address, f"{topic}-warm", context.count(records // 5), size, 1)
+                before = loaded.cpu_s()
+                result = context.load.run(mode, loaded.address, f"{topic}-{turn}", context.count(records), size, 1)
+                sample = throughput(result, loaded.cpu_s() - before)
+                seconds[has_it].append(1 / sample.value)
+                spent[has_it].append(sample.broker_cpu_s or 0)
+                context.load.run("delete", loaded.address, f"{topic}-{turn}")
         rate = 1 / statistics.median(seconds[True])
         return Sample(_percent(seconds), details={_CPU: _percent(spent), "records_a_second_with_it": rate})
 
@@ -73,9 +78,25 @@ def _ask(broker: Broker, request: Request, version: int) -> Response:
 # -- access control lists ----------------------------------------------------------------------------------------------
 
 
-def make_lists(context: Context, broker: Broker) -> None:
+@contextlib.contextmanager
+def beside_lists(context: Context, broker: Broker) -> Iterator[Pick]:
+    """Give the broker an authorizer and 10,000 lists, and start another one without."""
+    broker.settings = {**broker.settings, **AUTHORIZER}
+    broker.restart()
+    context.load.run("first", broker.address, READY_TOPIC)
+    _make_lists(context, broker)
+    other = broker.another()
+    try:
+        other.start()
+        context.load.run("first", other.address, READY_TOPIC)
+        yield lambda has_it: broker if has_it else other
+    finally:
+        other.stop()
+        other.remove()
+
+
+def _make_lists(context: Context, broker: Broker) -> None:
     """Make 10,000 lists, and those by which everybody may use the benchmark's topics."""
-    _restart(context, broker, has_authorizer=True)
     count = few(context, ACLS)
     own = [_list("bench-", PatternType.PREFIXED, "User:*", AclOperation.ALL)]
     others = [
@@ -107,24 +128,21 @@ def _list(name: str, pattern: PatternType, principal: str, operation: AclOperati
     )
 
 
-def switch_authorizer(context: Context, broker: Broker, has_it: bool) -> None:
-    """Restart the broker with the lists, or without an authorizer, also when that is how it runs: a broker is faster at
-    its second load, and with the lists it has to have as many first ones as without.
-    """
-    _restart(context, broker, has_authorizer=has_it)
-
-
-def _restart(context: Context, broker: Broker, *, has_authorizer: bool) -> None:
-    others = {key: value for key, value in broker.settings.items() if key not in AUTHORIZER}
-    broker.settings = {**others, **AUTHORIZER} if has_authorizer else others
-    broker.restart()
-    context.load.run("first", broker.address, READY_TOPIC)
-
-
 # -- quotas ------------------------------------------------------------------------------------------------------------
 
 
-def switch_quotas(context: Context, broker: Broker, has_it: bool) -> None:  # noqa: ARG001
+@contextlib.contextmanager
+def in_turn_with_quotas(context: Context, broker: Broker) -> Iterator[Pick]:  # noqa: ARG001
+    """Set the quotas before a load with them, and remove them before one without."""
+
+    def pick(has_it: bool) -> Broker:
+        _set_quotas(broker, has_it)
+        return broker
+
+    yield pick
+
+
+def _set_quotas(broker: Broker, has_it: bool) -> None:
     """Set quotas of every client, high above what it uses, or remove them."""
     entity = AlterClientQuotasRequest.EntityData(entity_type="client-id", entity_name=None)
     changes = [
@@ -138,26 +156,16 @@ def switch_quotas(context: Context, broker: Broker, has_it: bool) -> None:  # no
         raise RuntimeError(f"{broker.name} did not take the quotas: {answer.entries[0].error_message}")
 
 
-def _nothing(context: Context, broker: Broker) -> None:
-    del context, broker
-
-
 def _compared(name: str, title: str, measure: Measure, most_percent: float | None = None) -> Scenario:
     limits = {} if most_percent is None else {_CPU: most_percent}
     return Scenario(name, title, "% of time", measure, higher_is_better=False, limit=most_percent, detail_limits=limits)
 
 
-def _with_lists(records: int, size: int, mode: str) -> Measure:
-    return compared(records, size, mode, make_lists, switch_authorizer)
-
-
-def _with_quotas(records: int, size: int, mode: str) -> Measure:
-    return compared(records, size, mode, _nothing, switch_quotas)
-
-
 SCENARIOS = [
-    _compared("acls-produce", "10,000 ACLs: produce 1 kB", _with_lists(500_000, 1000, "produce"), 103),
-    _compared("acls-unbatched", "10,000 ACLs: 1 record a request", _with_lists(100_000, 100, "unbatched")),
-    _compared("quotas-produce", "quotas: produce 1 kB", _with_quotas(500_000, 1000, "produce"), 102),
-    _compared("quotas-unbatched", "quotas: 1 record a request", _with_quotas(100_000, 100, "unbatched")),
+    _compared("acls-produce", "10,000 ACLs: produce 1 kB", compared(1_000_000, 1000, "produce", beside_lists), 103),
+    _compared("acls-unbatched", "10,000 ACLs: 1 record a request", compared(100_000, 100, "unbatched", beside_lists)),
+    _compared("quotas-produce", "quotas: produce 1 kB", compared(1_000_000, 1000, "produce", in_turn_with_quotas), 102),
+    _compared(
+        "quotas-unbatched", "quotas: 1 record a request", compared(100_000, 100, "unbatched", in_turn_with_quotas)
+    ),
 ]
