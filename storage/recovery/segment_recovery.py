@@ -120,9 +120,13 @@ def _go_on_behind_damage(
 
 
 def _readable(segment: LogSegment, position: int, batch: RecordBatch) -> RecordBatch:
-    """The batch at `position`; a control batch with its record, of which the window may have held only a part."""
-    is_whole = batch.size_in_bytes <= len(batch.buffer)
-    return segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control and not is_whole else batch
+    """The batch at `position`. A control batch comes with its record, and with no byte that is not its own."""
+    size = batch.size_in_bytes
+    if not batch.is_control or size == len(batch.buffer):
+        return batch
+    if size < len(batch.buffer):
+        return RecordBatch(batch.buffer[:size])
+    return segment.batches.read_batch(position, size)
 
 
 def _valid_batches(

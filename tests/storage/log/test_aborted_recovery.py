@@ -99,6 +99,24 @@ def test_a_start_may_die_while_it_makes_indexes_again(written_bytes: int) -> Non
     raise AssertionError("a start makes fewer calls")
 
 
+def test_markers_behind_damage_are_read() -> None:
+    file_system = MemoryFileSystem()
+    config = LogConfig()
+    manager, _ = open_manager(file_system, config)
+    log = manager.get_or_create(TP, TOPIC_ID, config, T0)
+    append(log, b"plain")
+    aborted = Writer(log).write_all()
+    log.flush(T0)
+    manager.checkpoints.write_recovery_points()
+    path = log.segments[0].path
+    data = bytearray(file_system.read_file(path))
+    data[65] ^= 1
+    file_system.write_file(path, data)
+    log = reopen(file_system, config)
+    assert len(log.segments[0].batches.corrupt_ranges) == 1
+    assert whole(log) == aborted
+
+
 def test_index_of_records_that_are_gone_is_removed() -> None:
     file_system, log = new_log(LogConfig())
     Writer(log).write_all()
