@@ -23,7 +23,7 @@ FIRST_SLOW_SEED = 1_000_000
 MUTANT_SEEDS = 10
 """Of those without transactions, or of those with them for a planted bug that they have found."""
 LEAST_COMMITTED = 10
-SOON = 4
+SOON = 7
 """A planted bug that was found within so many seeds has to be found by `MUTANT_SEEDS`. The others need more seeds than
 a test has time for: `scripts/simulate --cluster --mutants` looks for all of them.
 """
