@@ -120,13 +120,13 @@ def _go_on_behind_damage(
 
 
 def _readable(segment: LogSegment, position: int, batch: RecordBatch) -> RecordBatch:
-    """The batch at `position`. A control batch comes with its record, and with no byte that is not its own."""
-    size = batch.size_in_bytes
-    if not batch.is_control or size == len(batch.buffer):
+    """The batch at `position`; a control batch in a buffer of exactly its size, so that its record can be decoded."""
+    if not batch.is_control:
         return batch
-    if size < len(batch.buffer):
-        return RecordBatch(batch.buffer[:size])
-    return segment.batches.read_batch(position, size)
+    size = batch.size_in_bytes
+    if len(batch.buffer) < size:
+        return segment.batches.read_batch(position, size)
+    return RecordBatch(batch.buffer[:size])
 
 
 def _valid_batches(

@@ -8,9 +8,9 @@ from protocol.records.batch import RecordBatch
 from storage.io.file_system import FileInfo, FileSystem
 from storage.log.log_producers import load_producers
 from storage.log.producer_state import ProducerStateManager
-from storage.segment.batch_reader import header_of
 from storage.segment.log_files import TXN_INDEX_SUFFIX, file_name
 from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import headers_from
 from storage.segment.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
 
 
@@ -76,9 +76,8 @@ def rebuild_torn_indexes(
         producers = ProducerStateManager(file_system, directory, name, usable)
         load_producers(producers, list(segments[:at]), begin, start)
         found = AbortedTransactionsFound(producers, files)
-        for each in segment.batches.headers():
-            position, batch = each[0], header_of(each)
-            found.note(segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
+        for batch in headers_from([segment], start):
+            found.note(batch)
         found.finish(segment, 2**63 - 1)
         count += 1
     return count
