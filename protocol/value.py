@@ -4,12 +4,12 @@
         host: str
         port: int = 9092
 
-The broker has some eighty of them. A frozen dataclass with slots takes a millisecond to define, as seven functions are
+The broker has more than a hundred. A frozen dataclass with slots takes a millisecond to define, as seven functions are
 compiled for it and the class is made twice, and every start of a broker pays for all of them. Here comparison, hash and
 representation are shared, and the constructor is compiled when the first instance is made.
 
-A class takes 2.3 kB, a NamedTuple 5.4 kB (CPython 3.11): those are for what has to be a tuple, because it is unpacked,
-sorted or made in great numbers.
+A class takes 2.3 kB, a NamedTuple 5.4 kB (CPython 3.11). Use a NamedTuple only for what is unpacked, sorted, or made in
+great numbers.
 
 Class arguments: `frozen=False` allows to set fields later and takes the hash away; `eq=False` compares by identity;
 `kw_only=True` has the constructor take keywords only. That frozen instances are not changed is up to the type checker:

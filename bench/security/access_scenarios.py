@@ -2,8 +2,8 @@
 
 Their figure is the time that the same load takes with it, as a percentage of that without, and below the CPU of the
 broker alike. Requests of one record show what a request costs more at the worst; no target is set for them. The loads
-take turns: with, without, without, with; what gets better or worse meanwhile helps neither. An authorizer is set at the
-start of a broker, so that a second one runs beside it: the first loads after a restart are slower than the others.
+take turns (with, without, without, with), so that a drift of the machine helps neither. An authorizer is set at a
+broker's start. A second broker runs without one, as a restart between the loads would make the next one slower.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ TURNS: Final = (True, False, False, True) * 4
 _CPU: Final = "broker_CPU_percent"
 
 Pick = Callable[[bool], Broker]
-"""Gives the broker that has what is measured, or that does not have it."""
+"""Gives the broker to load: with what is measured, or without it."""
 Prepare = Callable[[Context, Broker], AbstractContextManager[Pick]]
-"""Is given a broker that runs, and says which one to load until it is left."""
+"""Prepares a running broker; the `Pick` is valid inside the context."""
 
 
 def compared(records: int, size: int, mode: str, prepare: Prepare) -> Measure:

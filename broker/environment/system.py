@@ -111,7 +111,7 @@ class SystemRandom:
     """The operating system's randomness."""
 
     def randrange(self, stop: int) -> int:
-        return self._bits_128() % stop  # no number below 2**32 is likelier than another by more than 2**-96
+        return self._bits_128() % stop  # The bias is below 2**-96 for a `stop` of at most 2**32.
 
     def uuid(self) -> Uuid:
         # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would take for an option.
@@ -121,7 +121,7 @@ class SystemRandom:
                 return candidate
 
     def _bits_128(self) -> int:
-        # The module `random` does this too, at a megabyte for twelve brokers.
+        # Not `random.SystemRandom`: the module takes 80 kB.
         return int.from_bytes(os.urandom(16))
 
 
