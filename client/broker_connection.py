@@ -12,6 +12,8 @@ import asyncio
 import logging
 import struct
 from collections import deque
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from client.environment import Network
@@ -47,7 +49,15 @@ class _Pending(NamedTuple):
 class Connection(asyncio.BufferedProtocol):
     """A connection to the broker at `address`. Made by `connect`; every method belongs to the loop's thread."""
 
-    def __init__(self, address: str, client_id: str, request_timeout_ms: int, receive_buffer: ReceiveBuffer) -> None:
+    def __init__(
+        self,
+        address: str,
+        client_id: str,
+        request_timeout_ms: int,
+        receive_buffer: ReceiveBuffer,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
+        """`numbers` become the correlation ids, modulo 2^31; they begin with 1 when it is None."""
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         """The versions that the broker serves, lowest and highest, by API key."""
@@ -57,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(MAX_FRAME_BYTES, receive_buffer)
         self._transport: asyncio.Transport | None = None
         self._pending: deque[_Pending] = deque()
-        self._correlation_id = 0
+        self._numbers = count(1) if numbers is None else numbers
         self._timer: asyncio.TimerHandle | None = None
         self._failure: DisconnectedError | None = None
         self._is_retiring = False
@@ -151,11 +161,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._failure is not None:
             raise self._failure or DisconnectedError(f"not connected to {self.address}")
         api_key = request.api_key
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        correlation_id = next(self._numbers) & 0x7FFFFFFF
         header = RequestHeader(
             request_api_key=int(api_key),
             request_api_version=version,
-            correlation_id=self._correlation_id,
+            correlation_id=correlation_id,
             client_id=self._client_id,
         )
         head = bytearray(_LENGTH.size)
@@ -164,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         size = sum(map(len, parts)) - _LENGTH.size
         _LENGTH.pack_into(head, 0, size)
         self._transport.writelines(parts)
-        return self._correlation_id
+        return correlation_id
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
@@ -265,16 +275,17 @@ async def connect(
     setup_timeout_ms: int,
     receive_buffer: ReceiveBuffer,
     negotiate: bool = True,
+    numbers: Iterator[int] | None = None,
 ) -> Connection:
     """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time.
 
-    Without `negotiate` every request has to say its version.
+    Without `negotiate` every request has to say its version. For `numbers` see `Connection`.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
             _, connection = await network.connect(
-                lambda: Connection(address, client_id, request_timeout_ms, receive_buffer), host, port
+                lambda: Connection(address, client_id, request_timeout_ms, receive_buffer, numbers), host, port
             )
     except (OSError, TimeoutError) as error:
         reason = "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)

@@ -102,7 +102,7 @@ class BrokerRequests:
             held = tuple(_held_by(broker.broker_id, topics, context.deleted_replicas))
             if held:
                 commands[broker.broker_id] = LeaderAndIsr(
-                    context.controller_id, context.controller_epoch, broker.epoch, held, is_full
+                    context.controller_id, context.controller_epoch, broker.epoch, topics=held, is_full=is_full
                 )
         answer = await self._send(commands)
         context.has_taken_roles(context.controller_id, accepted(answer))
@@ -116,7 +116,7 @@ class BrokerRequests:
         for broker in self._receivers(replicas):
             stopped = tuple(replicas[broker.broker_id])
             commands[broker.broker_id] = StopReplica(
-                context.controller_id, context.controller_epoch, broker.epoch, stopped
+                context.controller_id, context.controller_epoch, broker.epoch, partitions=stopped
             )
         return await self._send(commands)
 
@@ -143,10 +143,10 @@ class BrokerRequests:
                     context.controller_id,
                     context.controller_epoch,
                     broker.epoch,
-                    live_brokers,
-                    topics,
-                    gone,
-                    is_full,
+                    live_brokers=live_brokers,
+                    topics=topics,
+                    deleted_topics=gone,
+                    is_full=is_full,
                 )
                 for broker in self._receivers(only)
             }

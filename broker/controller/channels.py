@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -38,9 +37,7 @@ class LocalChannel:
     """To the broker that the controller is itself: a direct call, and the same commands.
 
     `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
-    left; a StopReplica is answered after it. `prepare` is called before topics begin here. Commands that begin
-    topics are obeyed in the order of their arrival: the controller repeats one that is not answered in time, and the
-    copy that waits must not be obeyed after newer commands.
+    left; a StopReplica is answered after it. `prepare` is called before topics begin here.
     """
 
     def __init__(
@@ -54,16 +51,12 @@ class LocalChannel:
         self._metadata = metadata
         self._settle_deletions = settle_deletions
         self._prepare = prepare
-        self._beginning = asyncio.Lock()
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
         """See BrokerChannel."""
-        if self._prepare is None or not self._replicas.topics_begun_by(command):
-            return await self._replicas.become_leader_or_follower(command)
-        async with self._beginning:
-            # Asked again: another copy of the command may have begun them meanwhile.
-            await self._prepare(self._replicas.topics_begun_by(command))
-            return await self._replicas.become_leader_or_follower(command)
+        if self._prepare is not None and (begun := self._replicas.topics_begun_by(command)):
+            await self._prepare(begun)
+        return await self._replicas.become_leader_or_follower(command)
 
     async def stop_replica(self, command: StopReplica) -> Answer:
         """See BrokerChannel."""

@@ -20,8 +20,9 @@ from protocol.messages import (
 
 
 class ClusterCommandHandlers:
-    """Has this broker obey, through the channel that its own controller would use. What is of an older controller, or
-    for an older registration of this broker, changes nothing: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH.
+    """Has this broker obey, through the channel that its own controller would use. What is of an older controller, for
+    an older registration of this broker or overtaken by a newer command changes nothing: STALE_CONTROLLER_EPOCH,
+    STALE_BROKER_EPOCH.
     """
 
     def __init__(self, channel: BrokerChannel) -> None:
@@ -38,7 +39,7 @@ class ClusterCommandHandlers:
         except ApiError as error:
             return LeaderAndIsrResponse(error_code=error.error_code)
         try:
-            answer = await self._channel.leader_and_isr(command)
+            answer = await self._channel.leader_and_isr(command.replace(number=context.correlation_id))
         except ApiError as error:
             return codec.leader_and_isr_refusal(error, command, version)
         return await codec.leader_and_isr_response(answer, command, version)
@@ -50,7 +51,8 @@ class ClusterCommandHandlers:
 
         try:
             command = await codec.stop_replica_command(request, context.api_version)
-            return codec.stop_replica_response(await self._channel.stop_replica(command))
+            answer = await self._channel.stop_replica(command.replace(number=context.correlation_id))
+            return codec.stop_replica_response(answer)
         except ApiError as error:
             return StopReplicaResponse(error_code=error.error_code, partition_errors=[])
 
@@ -60,7 +62,8 @@ class ClusterCommandHandlers:
         from broker.inter_broker.metadata_codec import update_metadata_command
 
         try:
-            await self._channel.update_metadata(await update_metadata_command(request, context.api_version))
+            command = await update_metadata_command(request, context.api_version)
+            await self._channel.update_metadata(command.replace(number=context.correlation_id))
         except ApiError as error:
             return UpdateMetadataResponse(error_code=error.error_code)
         return UpdateMetadataResponse(error_code=ErrorCode.NONE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from client.broker_connection import Connection, connect
@@ -39,9 +39,11 @@ class InterBrokerClient:
         *,
         setup_timeout_ms: int = SETUP_TIMEOUT_MS,
         receive_buffer: ReceiveBuffer | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         """`address` is looked up for every request; when it has changed, the connection to the old one is closed. None:
-        it is not known. `receive_buffer` may be shared with other connections of the event loop.
+        it is not known. `receive_buffer` may be shared with other connections of the event loop. `numbers` become the
+        correlation ids, from one connection to the next; each connection begins with 1 when it is None.
         """
         self._network = network
         self._address = address
@@ -49,6 +51,7 @@ class InterBrokerClient:
         self._request_timeout_ms = request_timeout_ms
         self._setup_timeout_ms = setup_timeout_ms
         self._receive_buffer = ReceiveBuffer() if receive_buffer is None else receive_buffer
+        self._numbers = numbers
         self._turn = asyncio.Lock()
         self._connecting: asyncio.Task[Connection] | None = None
         self._connection: Connection | None = None
@@ -118,6 +121,7 @@ class InterBrokerClient:
                 setup_timeout_ms=self._setup_timeout_ms,
                 receive_buffer=self._receive_buffer,
                 negotiate=False,
+                numbers=self._numbers,
             )
         )
         try:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import count
 from typing import Final, TypeVar
 
 from broker.inter_broker import versions
@@ -44,7 +45,8 @@ class ChannelClosedError(ApiError):
 
 class RemoteChannel:
     """A BrokerChannel over the wire. Commands are sent one at a time, in the order of the calls, each again and again
-    until the broker answers: a command that arrives twice changes nothing the second time. `close` ends that.
+    until the broker answers: a command that arrives twice changes nothing the second time, and nothing at all when a
+    newer one has come (`CommandFence`). `close` ends that.
     """
 
     def __init__(self, broker_id: int, client: InterBrokerClient, *, retry_backoff_ms: int = RETRY_BACKOFF_MS) -> None:
@@ -107,14 +109,20 @@ def remote_channels(
 ) -> Callable[[BrokerImage], RemoteChannel]:
     """A function that makes the channel to a broker, through the listener that brokers use among themselves.
 
-    A broker without that listener is never reached: what is sent to it waits until its channel is closed.
+    A broker without that listener is never reached: what is sent to it waits until its channel is closed. All channels
+    count their requests together: a broker whose endpoints change gets another channel, and knows which came first.
     """
-    receive_buffer = ReceiveBuffer()
+    receive_buffer, numbers = ReceiveBuffer(), count(1)
 
     def make(broker: BrokerImage) -> RemoteChannel:
         address = broker.address(listener_name)
         client = InterBrokerClient(
-            network, lambda: address, str(own_broker_id), request_timeout_ms, receive_buffer=receive_buffer
+            network,
+            lambda: address,
+            str(own_broker_id),
+            request_timeout_ms,
+            receive_buffer=receive_buffer,
+            numbers=numbers,
         )
         return RemoteChannel(broker.broker_id, client)
 

@@ -27,6 +27,8 @@ _HEAD = struct.Struct(">ii")
 """In front of a reply's body: its size and the correlation id."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")
 """As above, and that there are no tagged fields."""
+_CORRELATION_ID = struct.Struct(">4xi")
+"""Behind the API key and the version of a request."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
@@ -85,7 +87,8 @@ class CloseConnection(Exception):
 
 class RequestContext(Value, eq=False):
     """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
-    that what is found out about the client can be remembered by it.
+    that what is found out about the client can be remembered by it. But each that is decoded in turns has its own, with
+    its `correlation_id`.
 
     `client_address` is the peer's IP address as text.
     """
@@ -96,6 +99,7 @@ class RequestContext(Value, eq=False):
     listener_name: str
     principal: Principal = ANONYMOUS
     security_protocol: str = "PLAINTEXT"
+    correlation_id: int = -1
 
 
 class Handle(Protocol):
@@ -167,16 +171,26 @@ class RequestKind:
         self.decode: Callable[[memoryview, int], Any] = route.request_type.decoder(version)
         """Reads a request, or begins to, from the position of its body in the frame on."""
         if route.in_turns:
-            self.decode = route.request_type.decoder_in_turns(version)
+            self.decode = partial(_begin_to_decode, route.request_type.decoder_in_turns(version))
             self.handle = partial(_decode_and_handle, handle)
         self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
         self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
 
 
-async def _decode_and_handle(
-    handle: Handle, context: RequestContext, decoding: Generator[None, None, Request]
-) -> Reply:
+_Decoding = Generator[None, None, Request]
+
+
+def _begin_to_decode(
+    decode: Callable[[memoryview, int], _Decoding], frame: memoryview, body_at: int
+) -> tuple[int, _Decoding]:
+    """The correlation id, and the generator that decodes the request."""
+    (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+    return correlation_id, decode(frame, body_at)
+
+
+async def _decode_and_handle(handle: Handle, context: RequestContext, begun: tuple[int, _Decoding]) -> Reply:
     """Decode, giving the event loop its turns, then have it handled by a coroutine."""
+    correlation_id, decoding = begun
     while True:
         try:
             next(decoding)
@@ -184,7 +198,8 @@ async def _decode_and_handle(
             request = end.value
             break
         await asyncio.sleep(0)
-    reply: Awaitable[Reply] = handle(context, request)  # type: ignore[assignment]
+    own_context = context.replace(correlation_id=correlation_id)
+    reply: Awaitable[Reply] = handle(own_context, request)  # type: ignore[assignment]
     return await reply
 
 

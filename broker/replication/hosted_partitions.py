@@ -100,12 +100,11 @@ class HostedPartitions:
         """Obey a LeaderAndIsr: make replicas that are not here yet, lead, or resign.
 
         Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch that is not newer than the
-        one known, nothing has changed. The first full command of a controller sets the logs of which it knows nothing
-        aside, but never all.
+        one known, nothing has changed. A full command sets the logs of which it knows nothing aside, but never all.
         """
         async with self._state_changes:
             self._fence.admit(command)
-            if command.is_full and command.topics and self._fence.admit_full(command):
+            if command.is_full and command.topics:
                 await self._set_strays_aside(command)
             self.strays.make_room_for(command, self.partitions)
             await self.strays.settle()

@@ -3,7 +3,7 @@ cluster's own terms.
 
 A command carries the epoch of the controller that gives it, and the epoch of the registration of the broker that it is
 for. `CommandFence` refuses what is older than either, so that neither a deposed controller nor a message to the last
-life of a broker changes anything (KAFKA-6082, KIP-380).
+life of a broker changes anything (KAFKA-6082, KIP-380). It also refuses a command that arrives after a newer one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from protocol.value import Value, field
 NO_EPOCH = -1
 """As a broker epoch or the leader epoch of a StopReplica: it is not checked."""
 
+NO_NUMBER = -1
+"""As the number of a command: it did not come over a network."""
+
 EPOCH_DURING_DELETE = -2
 """The leader epoch of a StopReplica for a topic that is deleted: newer than every epoch (a deletion raises none)."""
+
+_NUMBERS = 2**31
+"""Correlation ids begin again at 0 after so many."""
 
 Answer = Mapping[TopicPartition, ErrorCode]
 """The answer of a broker to LeaderAndIsr and StopReplica, partition by partition."""
@@ -41,11 +47,14 @@ class TopicStates(Value):
 
 
 class Command(Value):
-    """The sender and the receiver of a command."""
+    """The sender and the receiver of a command. `number` is the correlation id of its request: a controller, Apache
+    Kafka's too, counts on when it connects again. A copy that is sent later has another number.
+    """
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
+    number: int = field(default=NO_NUMBER, compare=False)
 
 
 class LeaderAndIsr(Command):
@@ -84,7 +93,7 @@ class UpdateMetadata(Command):
 
 class CommandFence:
     """Decides which commands a broker obeys: those of the newest known controller that are addressed to the current
-    registration.
+    registration, in the order in which they were sent.
     """
 
     def __init__(self) -> None:
@@ -92,13 +101,16 @@ class CommandFence:
         """The czxid of this broker's registration; -1 before there is one."""
         self.controller_epoch = 0
         """The highest of all commands obeyed."""
-        self._last_full = (NO_EPOCH, NO_EPOCH)
-        """The controller epoch and the broker epoch of the last full LeaderAndIsr."""
+        self._last = (NO_EPOCH, NO_EPOCH, NO_NUMBER)
+        """Controller epoch, broker epoch and number of the last command that has a number."""
 
     def admit(self, command: Command) -> None:
         """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
 
         A broker epoch above ours is none of the past: the controller heard of the registration before we did.
+
+        A controller sends a command again when it is not answered in time. The first copy may arrive after the answer
+        to the second, and even after newer commands: it would delete the log of a topic that was made anew.
         """
         if command.broker_epoch not in (NO_EPOCH, self.broker_epoch) and command.broker_epoch < self.broker_epoch:
             raise ApiError(
@@ -110,15 +122,16 @@ class CommandFence:
                 ErrorCode.STALE_CONTROLLER_EPOCH,
                 f"controller epoch {command.controller_epoch} is older than {self.controller_epoch}",
             )
+        if command.number != NO_NUMBER and command.broker_epoch != NO_EPOCH:
+            self._admit_number(command)
         self.controller_epoch = command.controller_epoch
 
-    def admit_full(self, command: LeaderAndIsr) -> bool:
-        """Take note of an admitted full command. True for the first from its controller to its registration.
-
-        A controller that gets no answer in time sends the command again, and either copy may arrive after newer
-        commands. So only the first may decide that a log is a stray.
-        """
-        epochs = (command.controller_epoch, command.broker_epoch)
-        is_first = epochs != self._last_full
-        self._last_full = epochs
-        return is_first
+    def _admit_number(self, command: Command) -> None:
+        controller_epoch, broker_epoch, last = self._last
+        is_same_sender = (command.controller_epoch, command.broker_epoch) == (controller_epoch, broker_epoch)
+        if is_same_sender and 0 < (last - command.number) % _NUMBERS < _NUMBERS // 2:
+            raise ApiError(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"command {command.number} of controller {command.controller_id} comes after its command {last}",
+            )
+        self._last = (command.controller_epoch, command.broker_epoch, command.number)

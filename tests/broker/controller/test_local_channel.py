@@ -4,54 +4,60 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.controller.channels import LocalChannel
 from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.hosted_partitions import HostedPartitions
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, TopicStates
+from protocol.errors import ApiError
 from tests.broker.inter_broker.commands import image
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.environment import uuid_of
 from tests.kit.waiting import turns
 
-BEGIN, AGAIN, LATER = (
-    LeaderAndIsr(1, 7, 50, (TopicStates(name, uuid_of(1), (image(0),), is_new=True),)) for name in ("t", "t", "u")
-)
-LEAD = LeaderAndIsr(1, 7, 50, (TopicStates("known", uuid_of(2), (image(0),)),))
+BEGIN = LeaderAndIsr(1, 7, 50, 1, (TopicStates("t", uuid_of(1), (image(0),), is_new=True),))
+AGAIN = BEGIN.replace(number=2)
+LEAD = LeaderAndIsr(1, 7, 50, 3, (TopicStates("known", uuid_of(2), (image(0),)),))
 
 
 class Obedient(HostedPartitions):
-    """Takes every role; the topics that are new are those that a command says so of."""
+    """Takes every role of a command that is admitted; the topics that are new are those that it says so of."""
 
     def __init__(self) -> None:
-        self.obeyed: list[LeaderAndIsr] = []
+        self._fence = CommandFence()
+        self.obeyed: list[int] = []
 
     def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
         return [topic for topic in command.topics if topic.is_new]
 
     async def become_leader_or_follower(self, command: LeaderAndIsr) -> Answer:
-        self.obeyed.append(command)
+        self._fence.admit(command)
+        self.obeyed.append(command.number)
         return {}
 
 
 @in_loop
-async def test_what_begins_topics_is_obeyed_in_the_order_in_which_it_came() -> None:
-    """The first waits for the configurations, and its sender has given up: it would come after what was sent since."""
+async def test_what_begins_topics_waits_for_their_configurations_and_is_not_obeyed_after_newer_commands() -> None:
+    """The sender of the first has given up, and sent a copy of it and another command since."""
     replicas, waits = Obedient(), [asyncio.Event(), asyncio.Event()]
     left = iter(waits)
 
-    async def prepare(_begun: list[TopicStates]) -> None:
-        if (wait := next(left, None)) is not None:
-            await wait.wait()
+    async def prepare(begun: list[TopicStates]) -> None:
+        assert begun == list(BEGIN.topics)
+        await next(left).wait()
 
     async def settle() -> None:
         raise AssertionError("nothing is deleted")
 
     channel = LocalChannel(replicas, MetadataCache(CommandFence()), settle, prepare)
-    sent = [asyncio.create_task(channel.leader_and_isr(each)) for each in (BEGIN, AGAIN, LATER)]
+    first, copy = (asyncio.create_task(channel.leader_and_isr(each)) for each in (BEGIN, AGAIN))
     await turns()
+    assert not replicas.obeyed
     waits[1].set()
+    await copy
     await channel.leader_and_isr(LEAD)
-    assert replicas.obeyed == [LEAD], "what begins nothing waits for nothing"
     waits[0].set()
-    await asyncio.gather(*sent)
-    assert all(is_same is each for is_same, each in zip(replicas.obeyed, (LEAD, BEGIN, AGAIN, LATER), strict=True))
+    with pytest.raises(ApiError, match="command 1 of controller 1 comes after its command 3"):
+        await first
+    assert replicas.obeyed == [2, 3]

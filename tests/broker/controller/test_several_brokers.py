@@ -190,7 +190,7 @@ async def test_a_zombies_write_fails() -> None:
 async def test_commands_of_a_deposed_controller_are_refused() -> None:
     cluster = await ControllerCluster().start()
     old = cluster.members[1]
-    stale = UpdateMetadata(1, 1, cluster.members[3].epoch, dict(old.cache.image.brokers))
+    stale = UpdateMetadata(1, 1, cluster.members[3].epoch, live_brokers=dict(old.cache.image.brokers))
     await old.membership.coordination.delete(znodes.CONTROLLER)
     await cluster.until("a new epoch", lambda: cluster.everywhere(lambda each: each.cache.image.controller_epoch == 2))
     with pytest.raises(ApiError) as raised:

@@ -309,7 +309,7 @@ def test_what_many_resources_share_is_described_once_and_in_slices(monkeypatch: 
     broker = Broker()
     topics = [TopicImage(f"t{number}", uuid_of(number + 1), ()) for number in range(100)]
     states = tuple(TopicStates(each.name, each.topic_id, ()) for each in topics)
-    broker.store.cache.update_metadata(UpdateMetadata(0, 1, -1, {}, states))
+    broker.store.cache.update_metadata(UpdateMetadata(0, 1, -1, topics=states))
     asyncio.run(broker.store.alter_configs({(TOPIC, "t7"): {"retention.ms": "5"}}))
     described = []
     monkeypatch.setattr(broker.service, "_describe_topic", lambda *given: described.append(given) or [])

@@ -215,7 +215,7 @@ async def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
     )
     m2 = m2.with_partitions([m2.partitions[0].replace(replicas=(0, 2), isr=(0,))])
     states = tuple(TopicStates(each.name, each.topic_id, each.partitions) for each in (m1, m2))
-    command = UpdateMetadata(0, image.controller_epoch, -1, {**image.brokers, 1: deaf}, states)
+    command = UpdateMetadata(0, image.controller_epoch, -1, live_brokers={**image.brokers, 1: deaf}, topics=states)
     broker.cache.update_metadata(command)
 
 

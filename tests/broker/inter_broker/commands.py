@@ -69,7 +69,7 @@ def leader_and_isrs(draw: st.DrawFn) -> LeaderAndIsr:
         for part, is_new in ((states[:split], first_are_new), (states[split:], not first_are_new)):
             if part:
                 topics.append(TopicStates(name, topic_id, tuple(part), is_new))
-    return LeaderAndIsr(draw(INT32), draw(INT32), draw(INT64), tuple(topics), draw(st.booleans()))
+    return LeaderAndIsr(draw(INT32), draw(INT32), draw(INT64), topics=tuple(topics), is_full=draw(st.booleans()))
 
 
 STOPPED = st.builds(
@@ -113,7 +113,13 @@ def update_metadatas(draw: st.DrawFn) -> UpdateMetadata:
             deleted.append(TopicStates(name, topic_id, tuple(each.replace(leader=-2) for each in states)))
     is_full = draw(st.booleans())
     return UpdateMetadata(
-        draw(INT32), draw(INT32), draw(INT64), draw(live_brokers()), tuple(topics), tuple(deleted), is_full
+        draw(INT32),
+        draw(INT32),
+        draw(INT64),
+        live_brokers=draw(live_brokers()),
+        topics=tuple(topics),
+        deleted_topics=tuple(deleted),
+        is_full=is_full,
     )
 
 

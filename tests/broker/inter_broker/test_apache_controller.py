@@ -69,16 +69,21 @@ class Received(NamedTuple):
 
     api_key: ApiKey
     version: int
+    number: int
+    """Its correlation id."""
     body: bytes
     request: Request
     command: Command | None = None
 
 
 class JoiningBroker:
-    """Obeys every command, and keeps it. It keeps requests of followers too, and hangs up on them."""
+    """Obeys every command, and keeps it; of the first `to_hang_up_on` it hangs up instead of answering. It keeps
+    requests of followers too, and hangs up on them.
+    """
 
     def __init__(self) -> None:
         self.received: list[Received] = []
+        self.to_hang_up_on = 0
 
     def commands(self, kind: type[C]) -> list[C]:
         """The commands of one kind."""
@@ -93,20 +98,20 @@ class JoiningBroker:
                 key, version = struct.unpack_from(">hh", frame)
                 api_key = ApiKey(key)
                 header, at = RequestHeader.decode_prefix(frame, api_key.request_header_version(version))
-                response = await self._obey(api_key, version, bytes(frame[at:]))
+                response = await self._obey(api_key, version, header.correlation_id, bytes(frame[at:]))
                 body = LENGTH.pack(header.correlation_id) + b"\0" * api_key.response_header_version(version)
                 body += response.to_bytes(version)
                 writer.write(LENGTH.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def _obey(self, api_key: ApiKey, version: int, body: bytes) -> Response:
+    async def _obey(self, api_key: ApiKey, version: int, number: int, body: bytes) -> Response:
         request, size = REQUEST_TYPES[api_key].decode_prefix(body, version)
         assert size == len(body)
         command: Command
         response: Response
         if api_key not in COMMANDS:
-            self.received.append(Received(api_key, version, body, request))
+            self.received.append(Received(api_key, version, number, body, request))
             raise ConnectionResetError
         if isinstance(request, LeaderAndIsrRequest):
             command = roles = await codec.leader_and_isr_command(request)
@@ -119,7 +124,10 @@ class JoiningBroker:
             assert isinstance(request, UpdateMetadataRequest)
             command = await update_metadata_command(request, version)
             response = UpdateMetadataResponse(error_code=ErrorCode.NONE)
-        self.received.append(Received(api_key, version, body, request, command))
+        self.received.append(Received(api_key, version, number, body, request, command))
+        if self.to_hang_up_on:
+            self.to_hang_up_on -= 1
+            raise ConnectionResetError
         return response
 
 
@@ -188,6 +196,25 @@ def test_what_apache_kafkas_controller_sends_is_understood_to_the_last_byte(tmp_
             )
             await check_what_was_sent(me.received)
             check_what_was_said(cluster)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(240)
+def test_apache_kafkas_controller_counts_on_when_it_connects_again(tmp_path: Path) -> None:
+    """So that a broker can tell a late command from a newer one (`CommandFence`)."""
+
+    async def scenario() -> None:
+        async with joined(tmp_path) as cluster:
+            me = cluster.me
+            await cluster.until("live brokers", lambda: me.commands(UpdateMetadata))
+            me.to_hang_up_on = 3
+            await create_topic(cluster)
+            assert me.to_hang_up_on == 0
+            commands = [each for each in me.received if each.command is not None]
+            assert len({each.body for each in commands}) < len(commands), "it sent copies"
+            numbers = [each.number for each in commands]
+            assert numbers == sorted(set(numbers))
 
     asyncio.run(scenario())
 
@@ -314,19 +341,19 @@ async def command_everything(channel: RemoteChannel, endpoint: Endpoint, admin: 
     states = TopicStates("t", uuid_of(11), partitions, is_new=True)
     everything = {TopicPartition("t", number): ErrorCode.NONE for number in range(2000)}
     brokers = {APACHE: BrokerImage(APACHE, -1, {"PLAINTEXT": endpoint}, "r")}
-    assert await channel.leader_and_isr(LeaderAndIsr(APACHE, 1, -1, (states,))) == everything
-    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, brokers, (states,)))
+    assert await channel.leader_and_isr(LeaderAndIsr(APACHE, 1, -1, topics=(states,))) == everything
+    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, live_brokers=brokers, topics=(states,)))
     listed = await asyncio.to_thread(admin.list_topics, timeout=30)
     assert {each.leader for each in listed.topics["t"].partitions.values()} == {APACHE}
     assert len(listed.topics["t"].partitions) == 2000
-    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, brokers, (), (states,)))
+    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, live_brokers=brokers, deleted_topics=(states,)))
     stopped = tuple(StoppedReplica(each, EPOCH_DURING_DELETE, delete_partition=True) for each in everything)
-    assert await channel.stop_replica(StopReplica(APACHE, 1, -1, stopped)) == everything
+    assert await channel.stop_replica(StopReplica(APACHE, 1, -1, partitions=stopped)) == everything
     assert "t" not in (await asyncio.to_thread(admin.list_topics, timeout=30)).topics
     for call in (
-        channel.leader_and_isr(LeaderAndIsr(APACHE, 0, -1, (states,))),
-        channel.stop_replica(StopReplica(APACHE, 0, -1, stopped)),
-        channel.update_metadata(UpdateMetadata(APACHE, 0, -1, brokers)),
+        channel.leader_and_isr(LeaderAndIsr(APACHE, 0, -1, topics=(states,))),
+        channel.stop_replica(StopReplica(APACHE, 0, -1, partitions=stopped)),
+        channel.update_metadata(UpdateMetadata(APACHE, 0, -1, live_brokers=brokers)),
     ):
         with pytest.raises(ApiError) as raised:
             await call

@@ -101,7 +101,7 @@ def test_an_answer_to_stop_replica_arrives(data: st.DataObject, command: StopRep
 
 def test_new_replicas_and_others_of_one_topic_are_one_topic_on_the_wire() -> None:
     topics = (TopicStates("t", ID, (image(0),), is_new=True), TopicStates("t", ID, (image(1),)))
-    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics)))
+    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics)))
     (topic,) = over_the_wire(request, 7).topic_states
     assert [(each.partition_index, each.is_new) for each in topic.partition_states] == [(0, True), (1, False)]
 
@@ -118,7 +118,7 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
 
     async def send() -> LeaderAndIsr:
         others = asyncio.create_task(count_turns())
-        request = await codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, (TopicStates("t", ID, states),)))
+        request = await codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),)))
         assert turns >= 15
         assert sum(1 for _ in LeaderAndIsrRequest.decoder_in_turns(7)(request.to_bytes(7), 0)) == 20
         command = await codec.leader_and_isr_command(over_the_wire(request, 7))
@@ -132,7 +132,7 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
 def test_encoding_the_same_message_twice_gives_the_same_bytes() -> None:
     """A command is sent again after a lost connection."""
     states = tuple(image(number) for number in range(1000))
-    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, (TopicStates("t", ID, states),))))
+    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),))))
     assert request.to_bytes(7) == request.to_bytes(7)
 
 
@@ -165,12 +165,12 @@ def test_leader_and_isr_is_understood_in_every_version(version: int) -> None:
         states: tuple[TopicStates, ...] = (TopicStates("t", topic_id, (image(0), image(1))),)
     else:
         states = (TopicStates("t", topic_id, (image(0),)), TopicStates("t", topic_id, (image(1),), is_new=True))
-    assert command == LeaderAndIsr(9, 7, 50 if version >= 2 else NO_EPOCH, states, version >= 5)
+    assert command == LeaderAndIsr(9, 7, 50 if version >= 2 else NO_EPOCH, topics=states, is_full=version >= 5)
 
 
 @pytest.mark.parametrize("version", range(8))
 def test_leader_and_isr_is_answered_by_name_and_later_by_topic_id(version: int) -> None:
-    command = LeaderAndIsr(9, 7, 50, (TopicStates("t", ID, (image(0), image(1))),))
+    command = LeaderAndIsr(9, 7, 50, topics=(TopicStates("t", ID, (image(0), image(1))),))
     error = LeaderAndIsrResponse.LeaderAndIsrPartitionError
     for response, error_code in (
         (asyncio.run(codec.leader_and_isr_response({T0: ErrorCode.NONE, T1: ErrorCode.NONE}, command, version)), 0),
@@ -204,7 +204,7 @@ def test_stop_replica_is_understood_in_every_version(version: int) -> None:
     )
     command = asyncio.run(codec.stop_replica_command(over_the_wire(request, version), version))
     stopped = StoppedReplica(T1, 5 if version >= 3 else NO_EPOCH, delete_partition=True)
-    assert command == StopReplica(9, 7, 50 if version >= 1 else NO_EPOCH, (stopped,))
+    assert command == StopReplica(9, 7, 50 if version >= 1 else NO_EPOCH, partitions=(stopped,))
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -253,9 +253,9 @@ def test_update_metadata_is_understood_in_every_version(version: int) -> None:
         9,
         7,
         50 if version >= 5 else NO_EPOCH,
-        {1: BrokerImage(1, NO_EPOCH, endpoints, "r" if version >= 2 else None)},
-        (TopicStates("t", ID if version >= 7 else ZERO_UUID, (state,)),),
-        (TopicStates("gone", OTHER_ID if version >= 7 else ZERO_UUID, (state.replace(leader=-2),)),),
+        live_brokers={1: BrokerImage(1, NO_EPOCH, endpoints, "r" if version >= 2 else None)},
+        topics=(TopicStates("t", ID if version >= 7 else ZERO_UUID, (state,)),),
+        deleted_topics=(TopicStates("gone", OTHER_ID if version >= 7 else ZERO_UUID, (state.replace(leader=-2),)),),
         says_if_full=False,
     )
 
@@ -272,8 +272,8 @@ def test_a_security_protocol_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize(("name", "partition"), [("..", 0), ("a/b", 0), ("", 0), ("t", -1), ("t", 200_000)])
 def test_topics_that_cannot_be_are_refused(name: str, partition: int) -> None:
     topics = (TopicStates(name, ID, (image(partition),)),)
-    roles = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics)))
-    metadata = asyncio.run(update_metadata_request(UpdateMetadata(1, 7, 50, {}, topics)))
+    roles = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics)))
+    metadata = asyncio.run(update_metadata_request(UpdateMetadata(1, 7, 50, topics=topics)))
     for command in (
         codec.leader_and_isr_command(over_the_wire(roles, 7)),
         update_metadata_command(over_the_wire(metadata, 8), 8),

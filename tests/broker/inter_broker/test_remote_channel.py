@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -33,9 +34,9 @@ from tests.kit.waiting import eventually_on_loop, turns
 ID = uuid_of(11)
 T0 = TopicPartition("t", 0)
 BROKER = BrokerImage(2, NO_EPOCH, {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092, "PLAINTEXT")}, "r")
-LEAD = LeaderAndIsr(1, 7, 50, (TopicStates("t", ID, (image(0),), is_new=True),), is_full=True)
-STOP = StopReplica(1, 7, 50, (StoppedReplica(T0, 5, delete_partition=True),))
-UPDATE = UpdateMetadata(1, 7, 50, {2: BROKER}, (TopicStates("t", ID, (image(0),)),))
+LEAD = LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, (image(0),), is_new=True),), is_full=True)
+STOP = StopReplica(1, 7, 50, partitions=(StoppedReplica(T0, 5, delete_partition=True),))
+UPDATE = UpdateMetadata(1, 7, 50, live_brokers={2: BROKER}, topics=(TopicStates("t", ID, (image(0),)),))
 
 
 class CountingNetwork(LoopNetwork):
@@ -49,7 +50,7 @@ class CountingNetwork(LoopNetwork):
 
 
 def channel_to(port: int, network: LoopNetwork | None = None) -> RemoteChannel:
-    client = InterBrokerClient(network or LoopNetwork(), ("127.0.0.1", port), "1", 60_000)
+    client = InterBrokerClient(network or LoopNetwork(), ("127.0.0.1", port), "1", 60_000, numbers=count(1))
     return RemoteChannel(2, client, retry_backoff_ms=1)
 
 
@@ -86,7 +87,7 @@ async def test_a_refusal_is_an_answer(error_code: ErrorCode) -> None:
 async def test_commands_arrive_in_the_order_of_the_calls() -> None:
     async with command_server() as there:
         channel = channel_to(there.port)
-        large = UpdateMetadata(0, 7, 50, {}, (TopicStates("t", ID, tuple(image(each) for each in range(5000))),))
+        large = UpdateMetadata(0, 7, 50, topics=(TopicStates("t", ID, tuple(image(each) for each in range(5000))),))
         await asyncio.gather(
             channel.update_metadata(large), *(channel.update_metadata(update(n)) for n in range(1, 20))
         )
@@ -107,6 +108,8 @@ async def test_commands_survive_lost_connections_in_their_order() -> None:
         arrived = [command.controller_id for command in there.channel.commands]
         assert list(dict.fromkeys(arrived)) == list(range(200))
         assert arrived == sorted(arrived)
+        numbers = [command.number for command in there.channel.commands]
+        assert numbers == sorted(set(numbers)), "a late copy can be told from a newer command"
         channel.close()
 
 
@@ -160,8 +163,13 @@ async def test_a_broker_is_reached_through_the_listener_of_brokers() -> None:
         inside = Endpoint("INSIDE", "127.0.0.1", there.port, "PLAINTEXT")
         channel = make(BrokerImage(2, 50, {"PLAINTEXT": outside, "INSIDE": inside}))
         await channel.update_metadata(UPDATE)
-        assert there.channel.commands == [UPDATE]
         channel.close()
+        channel = make(BrokerImage(2, 50, {"INSIDE": inside}))
+        await channel.update_metadata(UPDATE)
+        channel.close()
+        assert there.channel.commands == [UPDATE, UPDATE]
+        first, second = (command.number for command in there.channel.commands)
+        assert first < second, "also when the broker has changed its endpoints"
         unreachable = make(BrokerImage(3, 60, {"PLAINTEXT": outside}))
         call = asyncio.ensure_future(unreachable.update_metadata(UPDATE))
         await turns()

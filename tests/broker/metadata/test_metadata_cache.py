@@ -21,7 +21,7 @@ def partition(number: int, leader: int = 1) -> PartitionImage:
 def told(cache: MetadataCache, *numbers: int, topic_id: Uuid = ID, leader: int = 1) -> TopicImage:
     """The topic after the cache was told of some of its partitions."""
     states = TopicStates("t", topic_id, tuple(partition(number, leader) for number in numbers))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (states,)))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(states,)))
     return cache.image.topics["t"]
 
 
@@ -45,7 +45,7 @@ def test_a_deleted_topic_is_gone() -> None:
     cache = MetadataCache(CommandFence())
     told(cache, 0, 1)
     gone = TopicStates("t", ID, (partition(0, -2), partition(1, -2)))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (), (gone, gone.replace(topic="never-known"))))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, deleted_topics=(gone, gone.replace(topic="never-known"))))
     assert cache.image.topics == {}
 
 
@@ -54,15 +54,15 @@ def test_what_a_full_command_does_not_name_is_gone() -> None:
     cache = MetadataCache(CommandFence())
     told(cache, 0, 1)
     other = TopicStates("u", LATER_ID, (partition(0),))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (other,)))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(other,)))
     assert sorted(cache.image.topics) == ["t", "u"]
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (other,), is_full=True))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(other,), is_full=True))
     assert sorted(cache.image.topics) == ["u"]
 
 
 def update(*, is_full: bool = False, says_if_full: bool = True) -> UpdateMetadata:
     """Of no topics."""
-    return UpdateMetadata(1, 7, -1, {}, (), is_full=is_full, says_if_full=says_if_full)
+    return UpdateMetadata(1, 7, -1, is_full=is_full, says_if_full=says_if_full)
 
 
 def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics() -> None:
@@ -99,7 +99,7 @@ def test_waiting_for_topics_has_an_end() -> None:
 def test_a_controller_of_apache_kafka_tells_of_all_topics_at_once() -> None:
     cache = MetadataCache(CommandFence())
     states = TopicStates("t", ID, (partition(0),))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (states,), says_if_full=False))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(states,), says_if_full=False))
     assert cache.knows_all_topics
 
 

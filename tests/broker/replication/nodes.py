@@ -245,13 +245,13 @@ class Nodes:
         """Send brokers (default: all) the roles of the day."""
         states = (TopicStates("t", topic_id, tuple(self.states.values()), is_new),)
         return [
-            await self[each].replicas.hosted.become_leader_or_follower(LeaderAndIsr(1, 1, -1, states))
+            await self[each].replicas.hosted.become_leader_or_follower(LeaderAndIsr(1, 1, -1, topics=states))
             for each in broker_ids or BROKERS
         ]
 
     async def stop_replica(self, broker_id: int, number: int = 0, *, delete: bool) -> Answer:
         stopped = StoppedReplica(TopicPartition("t", number), -1, delete)
-        return await self[broker_id].replicas.hosted.stop_replicas(StopReplica(1, 1, -1, (stopped,)))
+        return await self[broker_id].replicas.hosted.stop_replicas(StopReplica(1, 1, -1, partitions=(stopped,)))
 
     def elect(self, leader: int, *numbers: int, isr: tuple[int, ...] | None = None) -> None:
         """A new leader of partitions (default: all)."""

@@ -91,7 +91,7 @@ async def test_who_is_not_alive_is_not_waited_for(nodes: Nodes) -> None:
     await eventually_on_loop("the second hears", lambda: nodes[2].partition().log.log_start_offset == 3)
     assert not waiting.done()
     live_brokers = {each: broker for each, broker in nodes.image().brokers.items() if each != 3}
-    nodes[1].metadata.update_metadata(UpdateMetadata(1, 1, -1, live_brokers))
+    nodes[1].metadata.update_metadata(UpdateMetadata(1, 1, -1, live_brokers=live_brokers))
     assert await outcome(waiting) == (3, ErrorCode.NONE)
     assert await outcome(delete(nodes, 4)) == (4, ErrorCode.NONE)
 

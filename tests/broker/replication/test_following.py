@@ -36,7 +36,7 @@ async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None
     def move(port: int) -> None:
         address = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")
         brokers = {1: BrokerImage(1, 51, {"PLAINTEXT": address})}
-        follower.metadata.update_metadata(UpdateMetadata(1, 1, -1, brokers))
+        follower.metadata.update_metadata(UpdateMetadata(1, 1, -1, live_brokers=brokers))
 
     try:
         await nodes.tell(1, 2, is_new=True)

@@ -12,6 +12,7 @@ from broker.replication import hosted_partitions
 from broker.replication.hosted_partitions import HostedPartitions
 from cluster.controller.commands import (
     EPOCH_DURING_DELETE,
+    NO_NUMBER,
     CommandFence,
     LeaderAndIsr,
     StoppedReplica,
@@ -74,10 +75,11 @@ class Broker:
         is_full: bool = False,
         controller_epoch: int = 7,
         broker_epoch: int = 50,
+        number: int = NO_NUMBER,
     ) -> dict[int, ErrorCode]:
         """Send LeaderAndIsr; the answer by number of the partition."""
         topics = (TopicStates(topic, topic_id, states, is_new),) if states else ()
-        command = LeaderAndIsr(9, controller_epoch, broker_epoch, topics, is_full)
+        command = LeaderAndIsr(9, controller_epoch, broker_epoch, number, topics, is_full)
         answer = await self.hosted.become_leader_or_follower(command)
         return {each.partition: error_code for each, error_code in answer.items()}
 
@@ -88,10 +90,11 @@ class Broker:
         delete: bool = True,
         controller_epoch: int = 7,
         broker_epoch: int = 50,
+        number: int = NO_NUMBER,
     ) -> ErrorCode:
         """Send StopReplica for t-0."""
-        stopped = (StoppedReplica(T0, leader_epoch, delete),)
-        return (await self.hosted.stop_replicas(StopReplica(9, controller_epoch, broker_epoch, stopped)))[T0]
+        command = StopReplica(9, controller_epoch, broker_epoch, number, (StoppedReplica(T0, leader_epoch, delete),))
+        return (await self.hosted.stop_replicas(command))[T0]
 
     def directories(self) -> list[str]:
         """The directories of logs on both disks."""
@@ -263,12 +266,23 @@ async def test_a_full_command_stops_the_partitions_it_does_not_know(broker: Brok
 
 @on_loop
 async def test_a_late_copy_of_a_full_command_sets_nothing_aside(broker: Broker) -> None:
-    await broker.lead(state(), topic="u", is_full=True)
-    await broker.lead(state(), is_new=True)
-    await broker.lead(state(), topic="u", is_full=True)
+    await broker.lead(state(), topic="u", is_full=True, number=2)
+    await broker.lead(state(), is_new=True, number=3)
+    with pytest.raises(ApiError, match="comes after"):
+        await broker.lead(state(), topic="u", is_full=True, number=1)
     assert sorted(broker.directories()) == ["t-0", "u-0"]
-    await broker.lead(state(), topic="u", is_full=True, broker_epoch=51)
+    await broker.lead(state(), topic="u", is_full=True, broker_epoch=51, number=1)
     assert list(broker.hosted.partitions) == [TopicPartition("u", 0)]
+
+
+@on_loop
+async def test_a_late_copy_of_a_deletion_does_not_delete_the_next_topic_of_the_name(broker: Broker) -> None:
+    await broker.lead(state(epoch=0), is_new=True, number=1)
+    await broker.stop(number=3)
+    await broker.lead(state(epoch=0), topic_id=LATER_ID, is_new=True, number=4)
+    with pytest.raises(ApiError, match="comes after"):
+        await broker.stop(number=2)
+    assert broker.hosted.partitions[T0].log.topic_id == LATER_ID
 
 
 @on_loop
