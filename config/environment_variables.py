@@ -35,8 +35,8 @@ def keys_of(environment: Mapping[str, str]) -> dict[str, str]:
     """The keys that the variables set: `KAFKA_NUM_PARTITIONS` is num.partitions. One underscore stands for a dot, two
     for an underscore, three for a dash.
 
-    As in a file, a backslash in a value escapes, and a line break begins another key. Raises ConfigError for an escape
-    that is none.
+    As in a file, a backslash in a value escapes, and a line break begins another key. Raises ConfigError for an
+    escape that does not exist.
     """
     lines = [
         f"{_key(name)}={value}"

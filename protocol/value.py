@@ -174,5 +174,5 @@ class Value(metaclass=ValueType):
         return {name: getattr(self, name) for name, options in self.declared_fields.items() if options.init}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. Raises TypeError for names that are no fields."""
+        """A copy in which some fields have other values. Raises TypeError for names that are not fields."""
         return type(self)(**self.fields() | changes)

@@ -52,7 +52,7 @@ def whole_segment_marks(
     directories: Sequence[LogDirectory], logs: Iterable[UnifiedLog], unsure: Container[str]
 ) -> dict[str, dict[TopicPartition, int]]:
     """The entry WHOLE_SEGMENTS for each directory that may have it, by path: none of its logs has a gap above its
-    recovery point that is no loss, and its path is not among the `unsure`.
+    recovery point that is not a loss, and its path is not among the `unsure`.
     """
     gapped = {log.directory.path for log in logs if log.durability.gaps_end > log.durability.recovery_point}
     return {

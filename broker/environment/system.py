@@ -88,7 +88,7 @@ def room_for_connections(files_of_logs: int) -> int | None:
     """How many connections leave the logs enough descriptors (they would use `files_of_logs`, and get along with
     fewer), and some for everything else; None where nothing is limited.
 
-    Without any, no log can be rolled or flushed: that is no different from a disk that fails.
+    Without any, no log can be rolled or flushed: that is like a disk that fails.
     """
     import resource
 

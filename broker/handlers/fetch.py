@@ -120,7 +120,7 @@ class FetchHandlers:
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
     def _refuse_follower(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Nothing is recorded of a follower that is none: it gets no session, and moves no high watermark."""
+        """A client that is not a follower gets no session and moves no high watermark."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], None, ())

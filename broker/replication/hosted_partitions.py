@@ -215,7 +215,7 @@ class HostedPartitions:
         return partition
 
     def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
-        """Keep a replica whose log cannot be created. Without disk space that is no error: it is tried again later."""
+        """Keep a replica whose log cannot be created. A lack of disk space is not an error: it is tried again later."""
         error = offline.error
         logger.error("%s is not available here: %s", topic_partition, error)
         if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:

@@ -80,7 +80,7 @@ class TokenValidator:
         header = decoded_object(parts_of(token)[0], "header")
         algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-            raise TokenError(f"its algorithm is none of {', '.join(sorted(ALGORITHMS))}")
+            raise TokenError(f"its algorithm is not one of {', '.join(sorted(ALGORITHMS))}")
         if not isinstance(kid, str | None):
             raise TokenError("its kid is no text")
         if "crit" in header or "b64" in header:

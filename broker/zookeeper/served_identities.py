@@ -61,7 +61,7 @@ class ServedIdentities:
 
 
 def digest_identity(credentials: bytes) -> Identity:
-    """The user, and a hash of `user:password`. Bytes that are no UTF-8 are read as Java does."""
+    """The user, and a hash of `user:password`. Bytes that are not UTF-8 are read as Java does."""
     text = credentials.decode(errors="replace")
     secret = b64encode(hashlib.sha1(text.encode()).digest()).decode()  # noqa: S324 - the scheme's own
     return Identity("digest", f"{text.partition(':')[0]}:{secret}")

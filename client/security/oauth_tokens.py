@@ -81,7 +81,7 @@ class TokenHolder:
             pause_s = max(2 * pause_s, 0.001)
 
     def _hold(self, text: str, now_s: float) -> HeldToken:
-        """Raises WebError for a text that is no token with an end."""
+        """Raises WebError for a text that is not a token with an end."""
         ends_s = end_of(text)
         if ends_s <= now_s:
             raise WebError("the new token has expired already")
@@ -123,7 +123,7 @@ def ask_endpoint(source: EndpointSource, context: ssl.SSLContext | None) -> str:
 
 
 def end_of(token: str) -> float:
-    """When a token ends, in seconds since 1970. Raises WebError for a text that is no token with an end."""
+    """When a token ends, in seconds since 1970. Raises WebError for a text that is not a token with an end."""
     parts = token.split(".")
     try:
         claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))

@@ -107,7 +107,7 @@ class CommandFence:
     def admit(self, command: Command) -> None:
         """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
 
-        A broker epoch above ours is none of the past: the controller heard of the registration before we did.
+        A broker epoch above ours is not stale: the controller heard of the registration before we did.
 
         A controller sends a command again when it is not answered in time. The first copy may arrive after the answer
         to the second, and even after newer commands: it would delete the log of a topic that was made anew.

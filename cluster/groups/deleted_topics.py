@@ -60,7 +60,7 @@ class DeletedTopics:
         """Write the tombstones of a group that can be written now, if it has any left."""
         left, group = self._left.get(group_id), self._table.groups.get(group_id)
         if left is None or group is None:
-            self._left.pop(group_id, None)  # a group that is no more has no offsets
+            self._left.pop(group_id, None)  # a group that is gone has no offsets
             return ()
         if self._retry.due_ms is None:
             self._retry.set(now.monotonic_ms + _RETRY_MS)

@@ -71,7 +71,7 @@ def matches(entity: QuotaEntity, components: Iterable[Component], *, strict: boo
 
 
 def shown_quotas(entity: QuotaEntity, config: Mapping[str, str]) -> dict[str, float]:
-    """The quotas in an entity's configuration. Raises ApiError UNKNOWN_SERVER_ERROR for one that is no number."""
+    """The quotas in an entity's configuration. Raises ApiError UNKNOWN_SERVER_ERROR for one that is not a number."""
     keys = CLIENT_QUOTA_KEYS if entity.ip is None else IP_QUOTA_KEYS
     shown = {}
     for key in config.keys() & keys.keys():

@@ -156,7 +156,7 @@ class Partition:
         last record, for a reader that wants to know whether its log has split from this one (KIP-595).
 
         Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH or
-        NOT_LEADER_OR_FOLLOWER for a broker that is no replica, and what `UnifiedLog.read` raises.
+        NOT_LEADER_OR_FOLLOWER for a broker that is not a replica, and what `UnifiedLog.read` raises.
         """
         (self.check_leader if params.leader_only else self.check_epoch)(current_leader_epoch)
         log = self.log

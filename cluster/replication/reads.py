@@ -18,7 +18,7 @@ from storage.segment.transaction_index import AbortedTxn
 
 CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
-"""Of a reader that is no broker and asks about any replica, whoever leads."""
+"""Of a reader that is not a broker and asks about any replica, whoever leads."""
 
 
 class IsolationLevel(IntEnum):
@@ -96,7 +96,7 @@ def check_log(log: UnifiedLog, params: FetchParams, topic_id: Uuid) -> None:
 
 
 def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, knows_epoch: bool) -> ApiError:
-    """The error for a broker that is no follower. One that `knows_epoch`, which is the current one, may know of a
+    """The error for a broker that is not a follower. One that `knows_epoch`, which is the current one, may know of a
     reassignment before we do.
     """
     return ApiError(

@@ -28,7 +28,7 @@ class _Element(NamedTuple):
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a DER certificate, the most specific part first. Raises ValueError for bytes that are none."""
+    """The subject of a DER certificate, the most specific part first. Raises ValueError for other bytes."""
     body = _elements(_elements(certificate, 1)[0].content, 1)[0]
     fields = _elements(body.content, 6)
     # version (optional), serial number, algorithm, issuer, validity, subject

@@ -104,7 +104,7 @@ def check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
             raise TokenError("it has an audience, and sasl.oauthbearer.expected.audience has none")
         return
     if not isinstance(audiences, list) or not any(each in expected for each in audiences if isinstance(each, str)):
-        raise TokenError("its audience is none of sasl.oauthbearer.expected.audience")
+        raise TokenError("its audience is not one of sasl.oauthbearer.expected.audience")
 
 
 def unsecured_token(token: str, now_ms: int, rules: UnsecuredRules) -> BearerToken:

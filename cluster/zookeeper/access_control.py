@@ -38,14 +38,14 @@ Identities = tuple[Identity, ...]
 OPEN: Final[Acl] = (AclEntry(31, "world", "anyone"),)
 """Everybody may do everything."""
 _AUTHENTICATED: Final = frozenset({"digest", "sasl", "x509"})
-"""Schemes whose identities are proven; an address is none."""
+"""Schemes whose identities are proven; an address proves nothing."""
 
 
 def resolved(wanted: Iterable[AclEntry], identities: Identities, schemes: Collection[str]) -> Acl:
     """The list as a node keeps it: each entry once, and `auth` replaced by the identities that asked for it.
 
-    An empty list stands for one that cannot be kept: it was empty, is of a scheme that is none of `schemes`, has an id
-    that is none of its scheme, or says `auth` where nobody has proven to be anybody.
+    An empty list stands for one that cannot be kept: it was empty, has a scheme that is not in `schemes` or an id that
+    the scheme does not allow, or says `auth` where nobody has authenticated.
     """
     entries: dict[AclEntry, None] = {}
     for entry in dict.fromkeys(wanted):

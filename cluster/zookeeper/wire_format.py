@@ -57,7 +57,7 @@ _CONNECTED_STATE = 3
 
 
 class WireError(Exception):
-    """Bytes that are no frame of this protocol."""
+    """Bytes that are not a frame of this protocol."""
 
 
 class UnimplementedError(CoordinationError):

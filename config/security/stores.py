@@ -114,7 +114,7 @@ def _open_pkcs12(store: Store) -> PKCS12KeyAndCertificates:
     try:
         return load_pkcs12(content, (store.password or "").encode() or None)
     except ValueError as error:
-        reason = f"it does not open the store {store.location}, or that is no PKCS12 file: {error}"
+        reason = f"it does not open the store {store.location}, or that is not a PKCS12 file: {error}"
         raise ConfigError(store.password_name, "[hidden]", reason) from error
 
 

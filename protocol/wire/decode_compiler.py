@@ -42,7 +42,7 @@ ELEMENTS_PER_TURN = 500
 FieldsOf = Callable[[Any], list[FieldSpec]]
 
 _MISTAKES = (struct_error, IndexError, ValueError)
-"""Raised by a decode function for bytes that are no message."""
+"""Raised by a decode function for bytes that are not a message."""
 
 
 def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[int, int]:

@@ -154,7 +154,7 @@ class Struct(metaclass=StructType):
         return f"{type(self).__qualname__}({values})"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. Raises TypeError for names that are no fields."""
+        """A copy in which some fields have other values. Raises TypeError for names that are not fields."""
         return type(self)(**{name: getattr(self, name) for name in self.declared_fields} | changes)
 
 
@@ -254,7 +254,7 @@ class Message(Struct):
     def encode(self, version: int) -> Parts:
         """The message as parts to be written one after the other.
 
-        Large `records` are parts of their own, uncopied; so is, at any size, an object that is no bytes but has a
+        Large `records` are parts of their own, uncopied; so is, at any size, an object that is not bytes but has a
         length, which the writer of the parts has to know.
 
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared or cannot carry a field that is set, and

@@ -49,7 +49,7 @@ def events(
 
 
 def observed(rows: DataFrame, name: str) -> DataFrame:
-    """`rows` of `events`, counted as they pass: all, and those that are none. `name` is one of the query's own."""
+    """`rows` of `events`, counted as they pass: all, and those that are not events. `name` is of the query alone."""
     return rows.observe(name, sql.count(sql.lit(1)).alias("records"), sql.count_if(sql.col(FAILED)).alias("failed"))
 
 

@@ -13,7 +13,7 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def read_properties(path: str) -> dict[str, str]:
     """The entries of a file in UTF-8. A backslash escapes what follows; at the end of a line, the line goes on in the
-    next one. Raises OSError, and ValueError naming a line that is no entry.
+    next one. Raises OSError, and ValueError naming a line that is not an entry.
     """
     properties = {}
     for number, line in _logical_lines(Path(path).read_text(encoding="utf-8")):

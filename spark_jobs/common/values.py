@@ -248,7 +248,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _fits(value: Any, kind: DataType) -> bool:
-    """Whether Spark reads this JSON value, not null, as a `kind` that is no struct, array or map."""
+    """Whether Spark reads this JSON value, not null, as a `kind` that is not a struct, array or map."""
     if isinstance(kind, StringType):
         return True
     if isinstance(kind, BooleanType):

@@ -106,7 +106,7 @@ def transform(df: DataFrame, config: UpsertConfig) -> DataFrame:
 
 
 def dead_letter_rows(changes: DataFrame, config: UpsertConfig) -> DataFrame:
-    """Those of `transform`'s rows that are no change: the record as it came, and the reason."""
+    """Those of `transform`'s rows that are not a change: the record as it came, and the reason."""
     letters = changes.where(sql.col(REASON).isNotNull())
     why = explained(config.changes).alias(REASON)
     return letters.select(*RECORD_COLUMNS, sql.col("raw_value").alias("value"), why, *DERIVED_PARTITIONS)
@@ -337,7 +337,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how long readers can go on with a snapshot that was replaced (default: 10m)",
     )
     table.add_argument(
-        "--dead-letters", metavar="DIR", help="where records go that are no change (default: OUTPUT-dead-letters)"
+        "--dead-letters", metavar="DIR", help="where records go that are not a change (default: OUTPUT-dead-letters)"
     )
 
 

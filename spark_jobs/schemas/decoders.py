@@ -95,7 +95,7 @@ class _AvroDecoder:
 
     @functools.cached_property
     def _beginnings(self) -> list[Any]:
-        """The schema with its first field only, then with two, and so on; none for a schema that is no record."""
+        """The schema with its first field only, then with two, and so on; none for a schema that is not a record."""
         fields = self._schema.get("fields", []) if isinstance(self._schema, dict) else []
         return [self._parse({**self._schema, "fields": fields[: count + 1]}) for count in range(len(fields))]
 

@@ -26,9 +26,10 @@ CHECKPOINTS = (
 """All of a log directory."""
 
 WHOLE_SEGMENTS = TopicPartition("odradek:whole-segments-above-recovery-points", 0)
-"""An entry among the recovery points of a log directory that is none: it says that they were written by us, while the
-logs were open, and that above them no segment ends before the next one begins. So where one does, a power cut has taken
-its tail away. Kafka passes over partitions that it does not have, and leaves the entry out when it writes the file.
+"""An entry among the recovery points of a log directory that stands for no partition: it says that Odradek wrote them
+while the logs were open, and that above them no segment ends before the next one begins. A segment that does has lost
+its tail in a power cut. Kafka ignores partitions that it does not have, and leaves the entry out when it writes the
+file.
 """
 
 _VERSION = "0"

@@ -44,7 +44,7 @@ def validate_produced(
     in_transaction: bool = False,
 ) -> tuple[RecordBatch, int | None]:
     """The one batch that `records` must be for partition `name`, fit to be appended; a new one if it had to be
-    recompressed. Bytes behind it that are no whole batch are cut off, as Kafka does. With it the largest timestamp
+    recompressed. Bytes behind it that are not a whole batch are cut off, as Kafka does. With it the largest timestamp
     (ms) of its records, None where they were not read. Clients may send transactional batches only `in_transaction`.
 
     Raises ApiError: NotOneBatchError (INVALID_RECORD, CORRUPT_MESSAGE), INVALID_RECORD for a batch that contradicts

@@ -52,7 +52,7 @@ def _is_inside(batch: RecordBatch, first_offset: int, limit: int) -> bool:
 
 
 Found: TypeAlias = "tuple[int, RecordBatch] | CorruptRange"
-"""A sound batch and its position, or what is none."""
+"""A sound batch and its position, or a range that is damaged."""
 
 
 def walk(read: Read, place: Place, stop: int, end: int, limit: int) -> Iterator[Found]:

@@ -25,7 +25,7 @@ class RefusedError(ToolError):
 
 
 def check_address(kinds: Iterable[str], names: Iterable[str]) -> None:
-    """Raise ToolError for a name of an ip that is none."""
+    """Raise ToolError for a name that is not an IP address."""
     if IPS not in kinds:
         return
     for name in names:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 Deserializer = Callable[[bytes], bytes]
-"""From the bytes of a field to the UTF-8 text shown. Raises ValueError for bytes that are no such value."""
+"""From the bytes of a field to the UTF-8 text shown. Raises ValueError for other bytes."""
 
 _PACKAGE = "org.apache.kafka.common.serialization."
 

@@ -11,7 +11,7 @@ from tools.support.options import UsageError
 
 
 def parse_topic_arguments(arguments: Sequence[str]) -> dict[str, list[int] | None]:
-    """Partitions by topic, None for all. Raises UsageError for a partition that is no number."""
+    """Partitions by topic, None for all. Raises UsageError for a partition that is not a number."""
     topics: dict[str, list[int] | None] = {}
     for argument in arguments:
         topic, colon, numbers = argument.partition(":")

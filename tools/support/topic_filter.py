@@ -11,7 +11,7 @@ class TopicFilter:
     """Topics whose whole name matches. In it a comma means "or"; blanks, and quotes around it, are nothing."""
 
     def __init__(self, expression: str, *, exclude_internal: bool = False) -> None:
-        """Raises ToolError for something that is no regular expression."""
+        """Raises ToolError for something that is not a regular expression."""
         self.expression = expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
         self._exclude_internal = exclude_internal
         try:

@@ -127,7 +127,7 @@ def _results(
 
 
 def _check(name: str, names: list[str]) -> None:
-    """Raise ApiError for a name that is none, or that is asked for twice."""
+    """Raise ApiError for an empty name, and for one that is asked for twice."""
     if not name:
         raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, NO_NAME)
     if names.count(name) > 1:
