@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def select(only: str | None) -> list[Scenario]:
-    """The scenarios named, in their own order; raises ValueError naming what is none."""
+    """The scenarios named, in their own order; raises ValueError naming those that do not exist."""
     if only is None:
         return SCENARIOS
     patterns = [name.strip() for name in only.split(",")]

@@ -283,7 +283,7 @@ class Side:
 
 
 def side(text: str) -> Side:
-    """The side that the command line calls `text`; raises ValueError when it is none."""
+    """The side that the command line calls `text`; raises ValueError for other texts."""
     if text == "kafka":
         return Side(ApacheKafka.name, ApacheKafka, is_kafka=True)
     if text == "odradek":

@@ -34,7 +34,7 @@ class Properties:
         return self._values.get(name, default)
 
     def number(self, name: str, default: int, low: int = 0, high: int = _INT32_MAX) -> int:
-        """The integer of `name`. Raises SettingsError when it is none, or outside `low` to `high`."""
+        """The integer of `name`. Raises SettingsError for another text, and outside `low` to `high`."""
         text = self.text(name, str(default)).strip()
         kind = "INT" if high <= _INT32_MAX else "LONG"
         try:

@@ -63,7 +63,7 @@ class _Reporter:
 
 
 class _Run:
-    """Counts records up to a limit; negative is none."""
+    """Counts records up to a limit; a negative limit is no limit."""
 
     def __init__(self, limit: int, *, verbose: bool) -> None:
         self._left = limit

@@ -291,7 +291,7 @@ def reply(xid: int, zxid: int, error: int = 0, body: bytes = b"") -> bytes:
 
 
 def watch_event(event: WatchEvent) -> bytes:
-    """The frame that tells of a change. Its zxid is none: clients take theirs from replies."""
+    """The frame that tells of a change. It carries no zxid: clients take theirs from replies."""
     body = _EVENT_HEAD.pack(_EVENT_CODES[event.type], _CONNECTED_STATE) + encode_string(event.path)
     return reply(WATCH_XID, -1, 0, body)
 

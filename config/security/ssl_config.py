@@ -90,7 +90,7 @@ def _protocols(own: SslKeys) -> tuple[str, ...]:
     protocols = own.words(name)
     for protocol in protocols:
         if protocol not in PROTOCOLS:
-            raise ConfigError(own.name(name), protocols, f"{protocol} is none of {', '.join(PROTOCOLS)}")
+            raise ConfigError(own.name(name), protocols, f"{protocol} is not one of {', '.join(PROTOCOLS)}")
     if not protocols:
         raise ConfigError(own.name(name), protocols, f"it must name some of {', '.join(PROTOCOLS)}")
     return protocols

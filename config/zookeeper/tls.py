@@ -112,7 +112,7 @@ def _protocols(values: Mapping[str, Value]) -> tuple[str, ...]:
     protocols = enabled if isinstance(enabled, tuple) and enabled else (_text(values[name]),)
     for protocol in protocols:
         if protocol not in _PROTOCOLS:
-            raise ConfigError(name, values[name], f"{protocol} is none of {', '.join(_PROTOCOLS)}")
+            raise ConfigError(name, values[name], f"{protocol} is not one of {', '.join(_PROTOCOLS)}")
     return protocols
 
 

@@ -54,7 +54,7 @@ def control_type(record: Record) -> ControlRecordType:
 
 
 def decode_end_txn_marker(record: Record) -> EndTxnMarker:
-    """The marker in `record`. Raises ApiError INVALID_RECORD when it is none."""
+    """The marker in `record`. Raises ApiError INVALID_RECORD for any other record."""
     kind = control_type(record)
     value = record.value
     if kind not in {ControlRecordType.ABORT, ControlRecordType.COMMIT} or value is None or len(value) < 6:

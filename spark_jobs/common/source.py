@@ -78,7 +78,7 @@ def _with_pem_texts(properties: dict[str, str]) -> dict[str, str]:
 
 
 def starting_options(starting: str) -> dict[str, str]:
-    """Spark's source options for a `starting` value; raises ValueError when it is none of the four forms."""
+    """Spark's source options for a `starting` value; raises ValueError for any but the four forms."""
     if starting.startswith("@"):
         # A time after the last record starts at the end, as a consumer's seek does, instead of failing the query.
         return {

@@ -145,7 +145,7 @@ def _no_batch(records: memoryview, name: TopicPartition) -> ApiError:
 def _first_size(records: memoryview) -> int | None:
     """Bytes of the first batch or message, None when there is no whole one (Kafka's ByteBufferLogInputStream).
 
-    Raises NotOneBatchError CORRUPT_MESSAGE when a length or magic is none that a batch can have.
+    Raises NotOneBatchError CORRUPT_MESSAGE for a length or magic that no batch can have.
     """
     if len(records) <= LOG_OVERHEAD_BYTES:
         return None

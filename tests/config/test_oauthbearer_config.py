@@ -101,7 +101,7 @@ def test_tokens_without_a_signature_are_for_those_who_ask_for_them() -> None:
         ({"sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "0"}, "Value must be at least 1"),
         ({"sasl.oauthbearer.clock.skew.seconds": "-1"}, "Value must be at least 0"),
         ({"sasl.oauthbearer.sub.claim.name": " "}, "it must name a claim"),
-        ({JAAS: f'{MODULE} ssl.enabled.protocols="SSLv3";'}, "SSLv3 is none of"),
+        ({JAAS: f'{MODULE} ssl.enabled.protocols="SSLv3";'}, "SSLv3 is not one of"),
         (
             {HANDLER: UNSECURED, JAAS: f'{MODULE} unsecuredValidatorAllowableClockSkewMs="-1";'},
             "unsecuredValidatorAllowableClockSkewMs must be a number",

@@ -79,7 +79,7 @@ def test_suites_decide_which_versions_are_spoken() -> None:
         ),
         ({"ssl.client.auth": "required"}, "ssl.client.auth: it needs ssl.truststore.location"),
         ({"ssl.client.auth": "Required"}, r"String must be one of: required, requested, none"),
-        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.3"}, r"TLSv1\.1 is none of TLSv1\.2, TLSv1\.3"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.3"}, r"TLSv1\.1 is not one of TLSv1\.2, TLSv1\.3"),
         ({"ssl.enabled.protocols": ""}, "it must name some of"),
         ({"ssl.protocol": "SSLv3"}, "String must be one of: TLS, TLSv1.2, TLSv1.3"),
         ({"ssl.cipher.suites": "RC4"}, r"ssl\.cipher\.suites: not a suite of TLSv1\.2"),

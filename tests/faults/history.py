@@ -218,7 +218,7 @@ class History:
             # Records were deleted up to the high watermark: that of a log without its end was there or above.
             allowed.add(found.start)
         if found.high_watermark not in allowed:
-            raise Violation(f"high watermark {found.high_watermark} is none of {allowed}")
+            raise Violation(f"high watermark {found.high_watermark} is not one of {allowed}")
         if found.high_watermark not in self.watermarks:
             # The log was cut below what had been checkpointed, and the start may have written that down.
             self.watermarks.append(found.high_watermark)

@@ -116,7 +116,7 @@ def parse_case(text: str) -> Case:
         kind, call, ending = parts[at : at + 3]
         how, seed = ending.split(".")
         if how not in ENDS:
-            raise ValueError(f"'{how}' in '{text}' is none of {', '.join(ENDS)}")
+            raise ValueError(f"'{how}' in '{text}' is not one of {', '.join(ENDS)}")
         points.append(Point(FaultKind(kind), int(call), Ending(how, int(seed))))
     return Case(scenario, points[0], points[1] if len(points) == 2 else None)
 

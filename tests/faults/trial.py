@@ -127,7 +127,7 @@ class Neighbour:
         else:
             generation = max(allowed, default=0) if found.topic_id is None else int.from_bytes(found.topic_id, "big")
             if generation not in allowed:
-                raise Violation(f"the second partition is number {generation}, which is none of {sorted(allowed)}")
+                raise Violation(f"the second partition is number {generation}, which is not one of {sorted(allowed)}")
             if generation != self.generation:
                 self.generation, self.flushed_end = generation, 0
             self._check_content(found)

@@ -110,7 +110,7 @@ def tls_session(connect: str, key_store: Path, trusted: Path | str) -> dict[str,
 
 @contextlib.contextmanager
 def something_else() -> Iterator[str]:
-    """The address of a server that is no ZooKeeper and says so to everybody, for a block."""
+    """The address of a server that is not a ZooKeeper and says so to everybody, for a block."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:

@@ -31,7 +31,7 @@ class KnownDifference(NamedTuple):
 
 @functools.cache
 def known_differences() -> tuple[KnownDifference, ...]:
-    """Every entry. Raises ValueError naming a line that is none."""
+    """Every entry. Raises ValueError naming a line that is not an entry."""
     entries = []
     for number, line in enumerate(FILE.read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):

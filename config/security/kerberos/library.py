@@ -135,7 +135,7 @@ def _of_keytab(library: Any, login: KerberosLogin) -> Any:
 
 
 def _credentials(library: Any, login: KerberosLogin, usage: str, store: dict[str, str]) -> Any:
-    """Of Kerberos alone: what other mechanisms of the library would accept is none of GSSAPI in SASL (RFC 4752)."""
+    """Of Kerberos alone: the library accepts tokens of other mechanisms, which GSSAPI in SASL does not (RFC 4752)."""
     principal = None
     if login.principal is not None:
         principal = library.Name(login.principal, library.NameType.kerberos_principal)

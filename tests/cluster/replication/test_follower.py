@@ -160,7 +160,7 @@ def common_prefix(log: ListLog, other: ListLog) -> int:
 
 
 def test_two_fast_fail_overs_are_told_apart_epoch_by_epoch() -> None:
-    """M2, the example of KIP-279: the epoch that the leader names is none of the follower's."""
+    """M2, the example of KIP-279: the follower does not have the epoch that the leader names."""
     leader = ListLeader(ListLog((1, 1), (1, 2), (3, 5), (3, 6)), 4)
     follower = ListLog((1, 1), (1, 2), (2, 3), (2, 4))
     follow(follower, leader)

@@ -1,4 +1,4 @@
-"""Reading batches out of windows of any size, and the end of it at bytes that are none."""
+"""Reading batches out of windows of any size, and the end of it at bytes that are not a batch."""
 
 from __future__ import annotations
 
