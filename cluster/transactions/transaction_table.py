@@ -96,6 +96,15 @@ class TransactionTable:
                 f"{transaction.transactional_id!r} cannot become {metadata.state.name}: it is "
                 f"{transaction.metadata.state.name}, and about to be {transaction.pending}"
             )
+        return self._append(transaction, metadata, then)
+
+    def write_again(self, transaction: Transaction, then: Then) -> Append:
+        """An append of the state that a transactional id has. A coordinator that another has replaced, and that has not
+        heard of it, cannot make it.
+        """
+        return self._append(transaction, transaction.metadata, then)
+
+    def _append(self, transaction: Transaction, metadata: TransactionMetadata, then: Then) -> Append:
         transaction.pending = metadata.state
         record = TransactionRecord(transaction.transactional_id, metadata)
         return Append([record], partial(self._changed, transaction, then))

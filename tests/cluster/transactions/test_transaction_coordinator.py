@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.coordinators.results import Reply, Result
 from cluster.transactions.producer_sessions import LAST_EPOCH, Initialized
 from cluster.transactions.transaction_records import TransactionRecord
 from protocol.errors import ErrorCode
@@ -156,9 +157,9 @@ def test_a_transaction_begins_with_its_first_partition(coordinator: Harness) -> 
     assert coordinator.add(producer, B) is ErrorCode.NONE
     assert (coordinator.state, coordinator.metadata.start_ms) == ("Ongoing", START_MS + 5)
     assert coordinator.metadata.partitions == {A, B}
-    written = len(coordinator.log)
-    assert coordinator.add(producer, A, B) is ErrorCode.NONE
-    assert len(coordinator.log) == written
+    metadata = coordinator.metadata
+    assert coordinator.add(producer, A, B) is ErrorCode.NONE, "a retry"
+    assert coordinator.metadata == metadata
 
 
 def test_who_may_add(coordinator: Harness) -> None:
@@ -186,6 +187,40 @@ def test_the_end(coordinator: Harness, commit: bool) -> None:
     assert coordinator.end(producer, commit=not commit) is ErrorCode.INVALID_TXN_STATE
     assert coordinator.add(producer, A) is ErrorCode.NONE
     assert coordinator.end((producer[0], 1), commit=True) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize(
+    ("error_code", "answer"),
+    [
+        (ErrorCode.NONE, ErrorCode.NONE),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+def test_a_retry_is_answered_when_the_state_is_written_again(
+    coordinator: Harness, error_code: ErrorCode, answer: ErrorCode
+) -> None:
+    """A coordinator that has been replaced does not know what it is about, and cannot write."""
+    producer, transactions = coordinator.producer(), coordinator.shard.transactions
+
+    def check(retry: Result[ErrorCode]) -> None:
+        metadata = coordinator.metadata
+        (append,) = retry.appends
+        assert append.records == [TransactionRecord(ID, metadata)]
+        assert coordinator.add(producer, B) is ErrorCode.CONCURRENT_TRANSACTIONS
+        if error_code is ErrorCode.NONE:
+            coordinator.shard.complete(coordinator.now(), append, 0)
+        else:
+            coordinator.shard.fail(coordinator.now(), append, error_code)
+        assert isinstance(retry.response, Reply)
+        assert retry.response.value is answer
+        assert coordinator.metadata == metadata
+
+    coordinator.add(producer, A)
+    check(transactions.add_partitions(coordinator.now(), ID, *producer, [A]))
+    coordinator.ended(producer, commit=True)
+    check(transactions.end(coordinator.now(), ID, *producer, commit=True))
+    assert coordinator.add(producer, B) is ErrorCode.NONE, "the next transaction"
 
 
 def test_markers_are_sent_only_for_what_is_committed_to_the_log(coordinator: Harness) -> None:

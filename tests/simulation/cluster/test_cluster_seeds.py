@@ -51,6 +51,7 @@ PAST_SEEDS = {
     2_016_004: "a member fetched its offsets from a deposed coordinator, and not where it had joined",
     2_016_022: "a broker obeyed a full LeaderAndIsr after its copy, and took a topic made in between for a stray",
     2_017_079: "recovery saw the first batch of a segment before a torn one, and did not see that it aborted",
+    2_019_436: "a replaced coordinator took the end of a transaction for that of an earlier one, and said it was done",
 }
 """Seeds that violated something once, and what. Those before FIRST_SEED plan more kinds of faults today."""
 _HASHES = (
