@@ -210,7 +210,7 @@ def test_apache_kafkas_controller_counts_on_when_it_connects_again(tmp_path: Pat
             await cluster.until("live brokers", lambda: me.commands(UpdateMetadata))
             me.to_hang_up_on = 3
             await create_topic(cluster)
-            assert me.to_hang_up_on == 0
+            await cluster.until("copies", lambda: me.to_hang_up_on == 0)
             commands = [each for each in me.received if each.command is not None]
             assert len({each.body for each in commands}) < len(commands), "it sent copies"
             numbers = [each.number for each in commands]
