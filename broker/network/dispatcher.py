@@ -19,6 +19,7 @@ from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatched
 from broker.network.registry import (
     NOTHING,
+    START,
     CloseConnection,
     Handle,
     HandlerRegistry,
@@ -38,9 +39,7 @@ from protocol.value import Value, maker
 from protocol.wire.schema import Request, Response
 
 _KEY_AND_VERSION = struct.Struct(">hh")
-_START = struct.Struct(">Ii")
-"""API key and version as one number, correlation id."""
-_HEADER_AT: Final = _START.size
+_HEADER_AT: Final = START.size
 _SIZE = struct.Struct(">i")
 _SIZE_BYTES: Final = _SIZE.size
 
@@ -93,7 +92,7 @@ class Dispatcher:
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
         """See `broker.network.connection_contract.Dispatch`."""
         try:
-            start, correlation_id = _START.unpack_from(frame)
+            start, correlation_id = START.unpack_from(frame)
         except struct.error:
             short = f"Received a request of {len(frame)} bytes, which is shorter than any header"
             raise CloseConnection(short) from None

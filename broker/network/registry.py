@@ -27,8 +27,8 @@ _HEAD = struct.Struct(">ii")
 """In front of a reply's body: its size and the correlation id."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")
 """As above, and that there are no tagged fields."""
-_CORRELATION_ID = struct.Struct(">4xi")
-"""Behind the API key and the version of a request."""
+START: Final = struct.Struct(">Ii")
+"""Of a request: API key and version as one number, correlation id."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
@@ -87,8 +87,8 @@ class CloseConnection(Exception):
 
 class RequestContext(Value, eq=False):
     """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
-    that what is found out about the client can be remembered by it. But each that is decoded in turns has its own, with
-    its `correlation_id`.
+    that what is found out about the client can be remembered by it. A request that is decoded in turns has a context of
+    its own, with its `correlation_id`.
 
     `client_address` is the peer's IP address as text.
     """
@@ -184,7 +184,7 @@ def _begin_to_decode(
     decode: Callable[[memoryview, int], _Decoding], frame: memoryview, body_at: int
 ) -> tuple[int, _Decoding]:
     """The correlation id, and the generator that decodes the request."""
-    (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+    _, correlation_id = START.unpack_from(frame)
     return correlation_id, decode(frame, body_at)
 
 

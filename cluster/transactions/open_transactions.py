@@ -56,7 +56,7 @@ class OpenTransactions:
     ) -> Result[ErrorCode]:
         """Make partitions part of the transaction, which begins with them. Answered when that is committed.
 
-        As with `end`, a request that is sent again is answered when the state is written again.
+        A request that is sent again is answered as by `end`.
         """
         try:
             transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
@@ -65,9 +65,9 @@ class OpenTransactions:
             return Result(error.error_code)
         metadata = transaction.metadata
         is_open = metadata.state is TransactionState.ONGOING
-        reply: Reply[ErrorCode] = Reply()
         if is_open and metadata.partitions.issuperset(partitions):
-            return Result(reply, [self._table.write_again(transaction, partial(_answer, reply))])
+            return self._answer_again(transaction)
+        reply: Reply[ErrorCode] = Reply()
         extended = metadata.replace(
             state=TransactionState.ONGOING,
             partitions=metadata.partitions.union(partitions),
@@ -101,9 +101,7 @@ class OpenTransactions:
     ) -> Result[ErrorCode]:
         """Commit a transaction or abort it. Answered when that is decided for good; markers are written afterwards.
 
-        A request that is sent again is answered as the first one was, when the state is written again: a coordinator
-        that has been replaced may take the request for that of an earlier transaction of the producer, whose epoch is
-        the same. Apache Kafka answers at once.
+        A request that is sent again is answered as the first one was, once the state is written again.
         """
         try:
             transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
@@ -111,17 +109,24 @@ class OpenTransactions:
         except ApiError as error:
             return Result(error.error_code)
         state = transaction.metadata.state
-        reply: Reply[ErrorCode] = Reply()
         if state in NO_TRANSACTION:
             done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
             if state is done:
-                return Result(reply, [self._table.write_again(transaction, partial(_answer, reply))])
+                return self._answer_again(transaction)
             logger.warning(
                 "TransactionalId: %s's state is %s, but received transaction marker result to send: %s",
                 transactional_id, state.label, "COMMIT" if commit else "ABORT",
             )  # fmt: skip
             return Result(ErrorCode.INVALID_TXN_STATE)
+        reply: Reply[ErrorCode] = Reply()
         return Result(reply, [self.prepare(now, transaction, reply.set, commit=commit)])
+
+    def _answer_again(self, transaction: Transaction) -> Result[ErrorCode]:
+        """Answer NONE to what changes nothing, once the state is written again. A coordinator that has been replaced
+        may know an earlier transaction of the same producer and epoch, and cannot write. Apache Kafka answers at once.
+        """
+        reply: Reply[ErrorCode] = Reply()
+        return Result(reply, [self._table.write_again(transaction, partial(_answer, reply))])
 
     def fence(self, now: Moment, transaction: Transaction, answer: Callable[[ErrorCode], None]) -> Append:
         """Abort an open transaction for its producer, whose epoch is void from then on.

@@ -99,9 +99,7 @@ class TransactionTable:
         return self._append(transaction, metadata, then)
 
     def write_again(self, transaction: Transaction, then: Then) -> Append:
-        """An append of the state that a transactional id has. A coordinator that another has replaced, and that has not
-        heard of it, cannot make it.
-        """
+        """An append of the state that a transactional id has, on which nothing else is under way."""
         return self._append(transaction, transaction.metadata, then)
 
     def _append(self, transaction: Transaction, metadata: TransactionMetadata, then: Then) -> Append:

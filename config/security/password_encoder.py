@@ -77,7 +77,7 @@ class PasswordEncoder:
         return ",".join(f"{name}:{value}" for name, value in parts.items())
 
     def decode(self, text: str) -> str:
-        """The password. Raises ValueError for a text of another secret, and for any other text."""
+        """The password. Raises ValueError for a text that was not encoded with this secret."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
         from cryptography.hazmat.primitives.padding import PKCS7
 

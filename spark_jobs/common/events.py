@@ -49,7 +49,7 @@ def events(
 
 
 def observed(rows: DataFrame, name: str) -> DataFrame:
-    """`rows` of `events`, counted as they pass: all, and those that are not events. `name` is of the query alone."""
+    """`rows` of `events`, with counts of all and of those that are not events, as `name`."""
     return rows.observe(name, sql.count(sql.lit(1)).alias("records"), sql.count_if(sql.col(FAILED)).alias("failed"))
 
 

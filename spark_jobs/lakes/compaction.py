@@ -71,7 +71,7 @@ def directory_of(partition: str, batch: int, prefix: str = "") -> str:
 
 
 def fragments(files: Iterable[tuple[str, int]]) -> list[Fragment]:
-    """Fragments that these files, paths below the table and sizes, make up; without hidden ones."""
+    """Fragments that these files, paths below the table and sizes, make up. Hidden files are ignored."""
     found: dict[tuple[str, int], list[int]] = {}
     for path, size_bytes in files:
         match = _DATA_FILE.fullmatch(path)
