@@ -1,4 +1,4 @@
-"""The common part of all layers of tests: the time per layer, and skips where Java or Maven is missing.
+"""The common part of all layers of tests: time per layer, failed tests, and skips where Java or Maven is missing.
 
 A layer is a directory under tests/. Marked tests (`java`, `spark`) are skipped with the reason on a machine without
 what they need; under `CI=true` they run, and so fail, because there a skip would hide a broken machine.
@@ -79,6 +79,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     layer = item.path.relative_to(TESTS_DIR).parts[0] if item.path.is_relative_to(TESTS_DIR) else "elsewhere"
     item.config.stash[layer_seconds][layer] += call.duration
     return (yield)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a failed test for `tests/kit/flaky.py`."""
+    noted = os.environ.get("ODRADEK_FAILED")
+    if noted and report.failed:
+        with open(noted, "a", encoding="utf-8") as file:
+            file.write(report.nodeid + "\n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
