@@ -126,7 +126,9 @@ class FileSystem(Protocol):
         """When the content of a file last changed, by the wall clock."""
 
     def list_dir(self, path: str) -> list[FileInfo]:
-        """The entries of a directory, in no order."""
+        """The files and directories in a directory, in no order, those behind links too. As in Kafka, a link without a
+        target is left out, and so are pipes, sockets and devices.
+        """
 
     def make_dir(self, path: str) -> None:
         """Create one directory. Raises FileExistsError."""
@@ -141,7 +143,9 @@ class FileSystem(Protocol):
         """Remove a file."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it."""
+        """Remove a directory and all in it. Of links only the link is removed, except that of the directory itself:
+        what it leads to is emptied.
+        """
 
     def sync_file(self, path: str) -> None:
         """Fsync a file by name."""

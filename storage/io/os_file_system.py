@@ -304,8 +304,16 @@ class OsFileSystem:
         entries = []
         with self._opened(os.scandir, path) as scan:
             for entry in scan:
-                info = entry.stat()
+                try:
+                    info = entry.stat()
+                except OSError as error:
+                    # Its link leads nowhere, or it was removed after the directory was read.
+                    if isinstance(error, FileNotFoundError) or entry.is_symlink():
+                        continue
+                    raise
                 is_dir = stat.S_ISDIR(info.st_mode)
+                if not is_dir and not stat.S_ISREG(info.st_mode):
+                    continue
                 size = 0 if is_dir else info.st_size
                 entries.append(FileInfo(entry.name, size, info.st_mtime_ns // 1_000_000, is_dir))
         return entries
@@ -330,7 +338,10 @@ class OsFileSystem:
                 self.remove_tree(entry.path)
             else:
                 os.unlink(entry.path)
-        os.rmdir(path)
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
+            os.rmdir(path)
 
     def sync_file(self, path: str) -> None:
         fd = self._opened(os.open, path, os.O_RDONLY | os.O_CLOEXEC)

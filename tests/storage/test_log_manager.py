@@ -15,6 +15,7 @@ from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
+from tests.storage.compaction.cleaning import clean_log, put
 from tests.storage.support import (
     DIR,
     T0,
@@ -200,6 +201,24 @@ class TestDeletion:
         log.delete_records_before(1, 1)
         log.delete_old_segments()
         assert len(info.file.pread(info.position, info.size)) == info.size
+
+    def test_links_that_lead_nowhere(self, tmp_path) -> None:
+        """Kafka ignores them at start, and when it compacts."""
+        config = CONFIG.replace(cleanup_policy=frozenset({"compact"}))
+        manager, _ = open_manager(OsFileSystem(), config, str(tmp_path))
+        log = manager.get_or_create(TP, None, config, T0)
+        for number in range(21):
+            put(log, (b"k%d" % (number % 2), b"value"))
+        close_cleanly(manager)
+        for name in ("dangling", "other-0", f"{TP}/dangling", f"{TP}/00000000000000000007.log"):
+            (tmp_path / name).symlink_to("nowhere")
+        manager, report = open_manager(OsFileSystem(), config, str(tmp_path))
+        assert (report.clean, list(manager.logs), len(manager.directories.online)) == (True, [TP], 1)
+        log = manager.logs[TP]
+        log.roll(T0)
+        (tmp_path / str(TP) / "dangling-too").symlink_to("nowhere")
+        clean_log(OsFileSystem(), manager, log, T0)
+        assert [offset for offset, _ in values_in(log)] == [19, 20]
 
 
 class TestManyPartitions:

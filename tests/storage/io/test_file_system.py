@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,45 @@ class TestContract:
         file_system.create(f"{root}/f")
         with pytest.raises(NotADirectoryError):
             file_system.list_dir(f"{root}/f")
+
+
+class TestLinks:
+    """Entries of a directory beside files and directories, as Java's `isFile` and `isDirectory` see it."""
+
+    def test_what_leads_nowhere_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"abc")
+        (tmp_path / "linked").symlink_to("file")
+        (tmp_path / "directory").symlink_to(".")
+        (tmp_path / "dangling").symlink_to("nowhere")
+        (tmp_path / "circle").symlink_to("circle")
+        (tmp_path / "below-a-file").symlink_to("file/below")
+        os.mkfifo(tmp_path / "pipe")
+        found = {info.name: (info.size, info.is_dir) for info in OsFileSystem().list_dir(str(tmp_path))}
+        assert found == {"file": (3, False), "linked": (3, False), "directory": (0, True)}
+
+    def test_what_goes_while_it_is_listed_is_left_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "kept").touch()
+        (tmp_path / "gone").touch()
+        scandir = os.scandir
+
+        def removing(path: str) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
+            with scandir(path) as scan:
+                entries = list(scan)
+            (tmp_path / "gone").unlink()
+            return contextlib.nullcontext(iter(entries))
+
+        monkeypatch.setattr(os, "scandir", removing)
+        assert [info.name for info in OsFileSystem().list_dir(str(tmp_path))] == ["kept"]
+
+    def test_a_linked_directory_is_removed(self, tmp_path: Path) -> None:
+        other_disk = tmp_path / "other-disk"
+        other_disk.mkdir()
+        (other_disk / "file").touch()
+        (other_disk / "dangling").symlink_to("nowhere")
+        (tmp_path / "t-0").symlink_to(other_disk)
+        OsFileSystem().remove_tree(str(tmp_path / "t-0"))
+        assert [each.name for each in tmp_path.iterdir()] == ["other-disk"]
+        assert list(other_disk.iterdir()) == []
 
 
 class TestOperatingSystem:
