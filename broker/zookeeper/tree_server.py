@@ -19,6 +19,10 @@ from storage.io.file_system import FileSystem, Lock
 
 logger = logging.getLogger(__name__)
 
+_LOOPBACK = "127.0.0.1"
+"""Where a tree is served unless `clientPortAddress` says otherwise (ZooKeeper: on every interface). A client without
+authentication may change all that access control lists do not protect, the keys of users too.
+"""
 _DEFAULT_TICK_MS = 3000
 _LEAST_TICKS, _MOST_TICKS = 2, 20
 _REFUSED = (
@@ -36,10 +40,10 @@ _REAL_DATA = "version-2"
 
 
 class TreeServerConfig(NamedTuple):
-    """The settings that a server of the tree reads of zookeeper.properties. `host` None: all interfaces."""
+    """The settings that a server of the tree reads of zookeeper.properties."""
 
     directory: str
-    host: str | None
+    host: str
     port: int
     least_timeout_ms: int
     most_timeout_ms: int
@@ -67,7 +71,7 @@ class TreeServerConfig(NamedTuple):
             raise ConfigError("clientPort", str(port), "a port between 1 and 65535 is needed")
         return cls(
             directory,
-            properties.get("clientPortAddress") or None,
+            properties.get("clientPortAddress") or _LOOPBACK,
             port,
             _number(properties, "minSessionTimeout", _LEAST_TICKS * tick_ms),
             _number(properties, "maxSessionTimeout", _MOST_TICKS * tick_ms),

@@ -161,10 +161,12 @@ def _compaction_threshold(snapshot_bytes: int) -> int:
 
 
 def _write_temporary(file_system: FileSystem, path: str, tree: ZnodeTree) -> None:
-    """Write a file that holds just `tree` beside `path`, durably."""
+    """Write a file that holds just `tree` beside `path`, durably. Trees hold the keys of users (SCRAM) and delegation
+    tokens: nobody else may read it.
+    """
     if file_system.exists(_temporary(path)):
         file_system.remove(_temporary(path))
-    file = file_system.open(_temporary(path))
+    file = file_system.open(_temporary(path), is_private=True)
     try:
         file.append([journal_format.MAGIC])
         for piece in journal_format.snapshot_frames(tree):

@@ -101,8 +101,8 @@ class Lock(Protocol):
 class FileSystem(Protocol):
     """Files and directories by absolute path. Raises OSError (FileNotFoundError, ...) as the operating system does."""
 
-    def open(self, path: str) -> File:
-        """The file at `path`, created empty when missing."""
+    def open(self, path: str, *, is_private: bool = False) -> File:
+        """The file at `path`, created empty when missing. A private one is created for its owner alone (mode 0600)."""
 
     def attach(self, path: str, size: int) -> File:
         """A handle on an existing file of known size; nothing is opened before its first use."""
@@ -134,7 +134,7 @@ class FileSystem(Protocol):
         """Create one directory. Raises FileExistsError."""
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents where missing."""
+        """Create a directory, for its owner alone (mode 0700), and its parents where missing."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; a file replaces the file that has the name."""

@@ -220,9 +220,9 @@ class OsFileSystem:
         """Descriptors held for Files now."""
         return len(self._open_files)
 
-    def _open_descriptor(self, path: str, flags: int) -> _Descriptor:
+    def _open_descriptor(self, path: str, flags: int, mode: int = 0o644) -> _Descriptor:
         self._make_room(self.max_open_files - 1)
-        return _Descriptor(self._opened(os.open, path, flags, 0o644))
+        return _Descriptor(self._opened(os.open, path, flags, mode))
 
     def _hold(self, file: OsFile, descriptor: _Descriptor) -> None:
         # In this order: nothing holds a descriptor that is not counted, whatever another thread evicts meanwhile.
@@ -265,9 +265,9 @@ class OsFileSystem:
     def _forget(self, file: OsFile) -> None:
         self._open_files.pop(file, None)
 
-    def open(self, path: str) -> OsFile:
+    def open(self, path: str, *, is_private: bool = False) -> OsFile:
         file = OsFile(self, path, 0, None)
-        descriptor = self._open_descriptor(path, _FLAGS | os.O_CREAT)
+        descriptor = self._open_descriptor(path, _FLAGS | os.O_CREAT, 0o600 if is_private else 0o644)
         self._hold(file, descriptor)
         file.size = os.fstat(descriptor.fd).st_size
         return file
@@ -322,7 +322,7 @@ class OsFileSystem:
         os.mkdir(path)
 
     def make_dirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -277,7 +277,7 @@ class MemoryFileSystem:
 
     # -- the FileSystem contract --------------------------------------------------------------------------------------
 
-    def open(self, path: str) -> MemoryFile:
+    def open(self, path: str, *, is_private: bool = False) -> MemoryFile:
         with self._call("open", path):
             inode = self._file_or_new(path)
             return MemoryFile(self, path, inode, len(inode.content))

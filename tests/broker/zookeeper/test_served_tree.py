@@ -19,6 +19,8 @@ from broker.zookeeper.tree_server import TreeServerConfig
 from cluster.zookeeper.coordination import EventType, SessionState, WatchEvent
 from cluster.zookeeper.wire_format import MOST_FRAME_BYTES, OpCode, encode_buffer, encode_string, encode_strings
 from config.definitions import ConfigError
+from config.properties import load_properties
+from tests.kit.broker_process import ROOT
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
 from tests.kit.zookeeper import new_served_tree, new_session, real_zookeeper, served_tree
@@ -356,7 +358,8 @@ def test_a_stopped_server_leaves_in_order(tmp_path: Path) -> None:
 
 
 def test_the_keys_of_zookeeper() -> None:
-    assert TreeServerConfig.parse({"dataDir": "/d", "clientPort": "2181"}) == ("/d", None, 2181, 6000, 60_000, False)
+    parsed = TreeServerConfig.parse({"dataDir": "/d", "clientPort": "2181"})
+    assert parsed == ("/d", "127.0.0.1", 2181, 6000, 60_000, False)
     given = {
         "dataDir": "/d",
         "clientPort": "1",
@@ -366,6 +369,12 @@ def test_the_keys_of_zookeeper() -> None:
         "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
     }
     assert TreeServerConfig.parse(given) == ("/d", "::1", 1, 200, 9, True)
+
+
+def test_the_file_that_comes_with_it_opens_no_port_to_other_machines() -> None:
+    properties = load_properties((ROOT / "config" / "zookeeper.properties").read_bytes())
+    assert properties["clientPortAddress"] == "127.0.0.1"  # for a real ZooKeeper too
+    assert TreeServerConfig.parse(properties).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import Check, Create, Delete, MultiError, NoSpaceError, SetData
 from cluster.zookeeper.durable_tree import JOURNAL_NAME, DurableTree, JournalError
 from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Resumable, Transaction, ZnodeTree
+from storage.directory.directory_lock import lock_directory
+from storage.io.os_file_system import OsFileSystem
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 
 DIRECTORY = "/data"
@@ -363,3 +367,31 @@ def test_a_path_that_the_journal_cannot_hold_changes_nothing() -> None:
         durable.apply(Multi(1, (Create("/" + "x" * 70_000),)), 0)
     assert not durable.dirty
     assert durable.tree.children("/")[0] == []
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_nobody_else_can_read_the_keys_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_COMPACTION_FLOOR_BYTES", 1)
+    directory = tmp_path / "new" / "data"
+    lock_directory(OsFileSystem(), str(directory))
+    assert directory.stat().st_mode & 0o777 == 0o700
+    journal = directory / JOURNAL_NAME
+    tree = DurableTree.open(OsFileSystem(), str(directory), 0)
+    assert journal.stat().st_mode & 0o777 == 0o600
+    inode = journal.stat().st_ino
+    for transaction in scenario():
+        tree.apply(transaction, 0)
+        tree.flush()
+    assert journal.stat().st_ino != inode, "it was never compacted"
+    assert journal.stat().st_mode & 0o777 == 0o600
+    tree.close()
+    journal.chmod(0o644)  # as a version before wrote it
+    DurableTree.open(OsFileSystem(), str(directory), 0).close()
+    assert journal.stat().st_mode & 0o777 == 0o600
