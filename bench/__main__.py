@@ -12,16 +12,17 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from bench import cluster_scenarios, coordinator_scenarios, scenarios, spark_scenarios, waits
 from bench.brokers import Side, side
 from bench.clusters import Cluster
 from bench.load import Load
-from bench.report import Row, Samples, heading, line, rows
+from bench.report import MOST_SPENT, Row, Samples, heading, line, noise_of_the_machine, rows, worse
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import READY_TOPIC
 from bench.security import access_scenarios, tls_scenarios
@@ -35,6 +36,7 @@ SCENARIOS = [
     *access_scenarios.SCENARIOS,
     *waits.SCENARIOS,
 ]
+SIDES = ("first", "second", "second again")
 SETTLE_S = 3
 """A moment of quiet between a broker's start and its load, the same for both sides."""
 
@@ -52,7 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
         default="kafka,odradek",
         metavar="A,B",
         help="the two to compare: kafka, odradek, or the path of a checkout (two states of the code, with targets for "
-        "what must not get worse); kafka,kafka shows what a ratio of 1 looks like",
+        "what must not get worse). The same one twice shows the noise of the machine: kafka,kafka or odradek,odradek",
+    )
+    parser.add_argument(
+        "--noise", action="store_true", help="measure B twice, and print the ratio of the two in a column of its own"
     )
     return parser
 
@@ -70,11 +75,17 @@ def select(only: str | None) -> list[Scenario]:
 
 def unworsened(scenario: Scenario) -> Scenario:
     """The scenario with the targets that two states of the code are held to: nothing gets worse."""
-    worst = 0.97 if scenario.higher_is_better else 1.1 if scenario.unit == "ms" else 1.03
+    worst = 0.97 if scenario.higher_is_better else 1.1 if scenario.unit == "ms" else MOST_SPENT
     limit = scenario.limit if scenario.either else None
     details = dict.fromkeys(scenario.detail_targets, 1.1)
     return dataclasses.replace(
-        scenario, target=worst, cpu_target=1.03, limit=limit, detail_targets=details, detail_limits={}
+        scenario,
+        target=worst,
+        cpu_target=MOST_SPENT,
+        limit=limit,
+        detail_targets=details,
+        detail_limits={},
+        compares_states=True,
     )
 
 
@@ -116,15 +127,15 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
 
 
 def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[Side], rounds: int) -> Samples:
-    """`rounds` samples of each side, in turns: whoever went first in one round goes second in the next."""
-    taken: list[list[Sample]] = [[], []]
+    """`rounds` samples of each side, in turns: the first of one round is the last of the next."""
+    taken: list[list[Sample]] = [[] for _ in kinds]
     for round_number in range(rounds):
-        for index in (0, 1) if round_number % 2 == 0 else (1, 0):
+        for index in range(len(kinds)) if round_number % 2 == 0 else reversed(range(len(kinds))):
             sample = take_sample(scenario, context, kinds[index])
             taken[index].append(sample)
             said = f"{kinds[index].name}: {sample.value:,.2f} {scenario.unit}"
             print(f"  {scenario.name} {said}", file=sys.stderr, flush=True)
-    return {"first": taken[0], "second": taken[1]}
+    return dict(zip(SIDES, taken, strict=False))
 
 
 def raise_file_limit() -> None:
@@ -149,43 +160,48 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
     raise_file_limit()
     names = [first.name, second.name]
+    kinds = (first, second, second) if arguments.noise else (first, second)
     results: dict[str, Samples] = {}
-    lines: list[Row] = []
+    lines: dict[str, list[Row]] = {}
     failed = False
     with ExitStack() as stack:
         context = Context(Load(), arguments.scale, stack)
         print(
             f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, scale {arguments.scale:g}\n"
         )
-        print(heading(names), flush=True)
+        print(heading(names, noise=arguments.noise), flush=True)
         for scenario in chosen if has_kafka else map(unworsened, chosen):
             try:
-                samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
+                samples = run_scenario(scenario, context, kinds, arguments.rounds or scenario.rounds)
             except RuntimeError as failure:
                 print(f"{scenario.name} FAILED: {failure}", flush=True)
                 failed = True
                 continue
             results[scenario.name] = samples
-            lines += rows(scenario, samples)
+            lines[scenario.name] = rows(scenario, samples)
             # At once, line by line and into the file: a run that is interrupted has shown what it measured.
-            print("\n".join(map(line, rows(scenario, samples))), flush=True)
+            print("\n".join(map(line, lines[scenario.name])), flush=True)
             if arguments.json:
                 Path(arguments.json).write_text(json.dumps(as_json(names, results, lines), indent=2) + "\n")
+    same = first == second
+    if same or arguments.noise:
+        print(f"\n{noise_of_the_machine(list(chain(*lines.values())), of_ratios=same)}")
+    if not has_kafka and not same:
+        print(f"\n{worse(lines)}")
     return 1 if failed else 0
 
 
-def as_json(names: Sequence[str], results: dict[str, Samples], lines: Sequence[Row]) -> dict[str, object]:
+def as_json(names: Sequence[str], results: dict[str, Samples], lines: Mapping[str, Sequence[Row]]) -> dict[str, object]:
     """Everything that was measured, and the table."""
     return {
         "sides": list(names),
         "samples": {
-            scenario: {
-                name: [dataclasses.asdict(sample) for sample in samples]
-                for name, samples in zip(("first", "second"), both.values(), strict=True)
-            }
+            scenario: {name: [dataclasses.asdict(sample) for sample in samples] for name, samples in both.items()}
             for scenario, both in results.items()
         },
-        "rows": [{**dataclasses.asdict(row), "ratio": row.ratio, "reached": row.reached} for row in lines],
+        "rows": [
+            {**dataclasses.asdict(row), "ratio": row.ratio, "reached": row.reached} for row in chain(*lines.values())
+        ],
     }
 
 

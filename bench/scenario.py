@@ -74,5 +74,7 @@ class Scenario:
     """Of the broker's processes."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the broker's server.properties, beside those of every broker."""
+    compares_states: bool = False
+    """Whether the sides are two states of the code: what is slower is noise where the broker spends no more CPU."""
     prepare: Callable[[Broker], None] | None = None
     """Is given the broker before anything of it is started, to make files for it and to complete its settings."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Final
 
@@ -35,16 +37,23 @@ from protocol.messages import (
 )
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
-from tests.kit.wire_client import WireClient
+from tests.kit import heavy_requests as heavy
+from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.kit.wire_requests import framed, request_bytes
 
 PATIENCE_S: Final = 300
 NODE: Final = "0"
 MEMBER_JOINS_BY_ID: Final = 4
 """JoinGroup sends a new member back for its id from this version on."""
-JOIN_WINDOW_MS: Final = 5_000
+JOIN_SETTINGS: Final = {"group.initial.rebalance.delay.ms": "5000"}
+"""The broker waits so long for more members of a new group, so that many join at once."""
+ANSWER_S: Final = 30.0
+"""No longer is the answer to a heavy request awaited: Apache Kafka takes minutes for 500,000 unknown names."""
+HELD_S: Final = 3.0
+"""Half a frame is held so long."""
 
-Load = Callable[[], None]
+Load = Callable[[], int | None]
+"""Gives the bytes of request and answer where the load is one request."""
 Prepare = Callable[[Context, Broker, str, ExitStack], Load]
 
 
@@ -53,9 +62,9 @@ def few(context: Context, count: int) -> int:
     return max(10, int(count * context.scale))
 
 
-def connect(broker: Broker, stack: ExitStack) -> WireClient:
+def connect(broker: Broker, stack: ExitStack, patience_s: float = PATIENCE_S) -> WireClient:
     """A connection that is closed with the sample."""
-    client = WireClient("127.0.0.1", broker.port, "load", PATIENCE_S)
+    client = WireClient("127.0.0.1", broker.port, "load", patience_s)
     stack.callback(client.close)
     return client
 
@@ -68,12 +77,16 @@ def encoded(request: Request, version: int) -> bytes:
 def exchange(client: WireClient, request: Request, version: int) -> Load:
     """Sends the request and awaits its answer, which nobody decodes."""
     data = encoded(request, version)
+    return lambda: ask(client, data)
 
-    def load() -> None:
+
+def ask(client: WireClient, data: bytes) -> int:
+    """Send a request and await its answer, or that the broker hangs up or takes too long: the bytes of both."""
+    try:
         client.send_bytes(data)
-        client.receive_frame()
-
-    return load
+        return len(data) + len(client.receive_frame())
+    except (ConnectionClosed, TimeoutError):
+        return len(data)
 
 
 def make_topics(client: WireClient, names: Sequence[str], partitions: int = 1) -> None:
@@ -352,5 +365,65 @@ def pipelined_metadata(context: Context, broker: Broker, topic: str, stack: Exit
                 client.sendall(data)
             time.sleep(max(1 - (time.monotonic() - began), 0))
         broker.cpu_s()  # returns when what it left behind is done
+
+    return load
+
+
+def request(make: Callable[[int], bytes], count: int, *, clients: int = 1, in_a_group: bool = False) -> Prepare:
+    """One of `heavy_requests`, sent by so many clients at once; `in_a_group`: to the coordinator of its group."""
+
+    def prepare(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
+        data = make(few(context, count))
+        if in_a_group:
+            await_coordinator(broker, heavy.GROUP, stack)
+        connections = [connect(broker, stack, ANSWER_S) for _ in range(clients)]
+        executor = stack.enter_context(ThreadPoolExecutor(clients))
+        return lambda: sum(executor.map(lambda client: ask(client, data), connections))
+
+    return prepare
+
+
+def half_frames(count: int) -> Prepare:
+    """Connections that send 80 MB of a frame of 100 MB at once, and wait for three seconds."""
+
+    def prepare(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
+        data = heavy.half_frame(few(context, 100_000_000))
+        executor = stack.enter_context(ThreadPoolExecutor(count))
+
+        def load() -> None:
+            with ExitStack() as connections:
+                clients = [open_socket(broker, connections) for _ in range(count)]
+                began = time.monotonic()
+                deque(executor.map(lambda client: send_what_is_taken(client, data), clients))
+                time.sleep(max(HELD_S - (time.monotonic() - began), 0))
+
+        return load
+
+    return prepare
+
+
+def open_socket(broker: Broker, stack: ExitStack) -> socket.socket:
+    """A connection that may send for `HELD_S`."""
+    return stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), HELD_S))
+
+
+def send_what_is_taken(client: socket.socket, data: bytes) -> None:
+    """Send until the broker hangs up, or takes nothing more."""
+    with contextlib.suppress(OSError):
+        client.sendall(data)
+
+
+def hang_ups(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
+    """Three times: ten half frames that end, while one client asks for the metadata of 60,000 names."""
+    once = half_frames(10)(context, broker, topic, stack)
+    data = heavy.metadata_of_unknown(few(context, 60_000))
+    client = connect(broker, stack, ANSWER_S)
+    executor = stack.enter_context(ThreadPoolExecutor(1))
+
+    def load() -> None:
+        for _ in range(3):
+            asking = executor.submit(ask, client, data)
+            once()
+            asking.result()
 
     return load

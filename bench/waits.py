@@ -1,4 +1,4 @@
-"""How long one client waits for another: legal requests that are large, and clients that behave badly.
+"""How long one client waits for another: requests that are large, and clients that behave badly.
 
 Every load is prepared first (topics made, requests encoded), then run while a probe asks (`bench.probe`).
 """
@@ -6,48 +6,83 @@ Every load is prepared first (topics made, requests encoded), then run while a p
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from bench import wait_loads as loads
 from bench.brokers import Broker
 from bench.probe import Probe
 from bench.scenario import Context, Measure, Sample, Scenario
+from tests.kit import heavy_requests as heavy
 
-CALM_S: Final = 1.0
+CALM_S: Final = 2.0
 """The probe goes on so long after the load."""
+LIMITS: Final = {"peak_by_request_and_answer": 3, "MB_more_2_s_later": 5}
+"""For a request that leaves nothing behind: the memory above idle that it takes, by its own size, and keeps."""
 
 
 def longest_wait(prepare: loads.Prepare) -> Measure:
-    """Milliseconds that the slowest probe waited, and by how much the broker's memory was larger at its peak."""
+    """Milliseconds that the slowest probe waited; below, how much more memory the broker had at its peak and later."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         with ExitStack() as stack:
             load = prepare(context, broker, topic, stack)
-            broker.cpu_s()  # once it has come to rest
-            before = memory_bytes(broker.pid)
+            spent = broker.cpu_s()  # once it has come to rest
+            idle = memory_bytes(broker.pid)
+            forget_peak(broker.pid)
             with Probe(broker.port) as probe:
-                load()
+                began = time.monotonic()
+                exchanged = load()
+                seconds = time.monotonic() - began
                 time.sleep(CALM_S)
-            more = max(memory_bytes(broker.pid, at_the_peak=True) - before, 0)
-            return Sample(probe.longest_ms, details={"MB_more_at_the_peak": more / 1e6})
+                later = memory_bytes(broker.pid) - idle
+            peak = max(memory_bytes(broker.pid, at_the_peak=True) - idle, 0)
+            details = {
+                "seconds_of_the_load": seconds,
+                "MB_more_at_the_peak": peak / 1e6,
+                "MB_more_2_s_later": later / 1e6,
+            }
+            if exchanged:
+                details["peak_by_request_and_answer"] = peak / exchanged
+            return Sample(probe.longest_ms, broker.cpu_s() - spent, details=details)
 
     return measure
 
 
 def memory_bytes(pid: int, *, at_the_peak: bool = False) -> int:
-    """The memory that a process has, or the most that it ever had, without its children."""
+    """The memory that a process has, or the most that it had since `forget_peak`, without its children."""
     name = "VmHWM:" if at_the_peak else "VmRSS:"
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def _scenario(name: str, title: str, prepare: loads.Prepare, **settings: str) -> Scenario:
+def forget_peak(pid: int) -> None:
+    """Reset the peak of a process's memory to its present size (`/proc/PID/clear_refs`, see man 5 proc)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _scenario(
+    name: str,
+    title: str,
+    prepare: loads.Prepare,
+    *,
+    limits: Mapping[str, float] = MappingProxyType({}),
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Scenario:
     return Scenario(
         f"wait-{name}", f"wait: {title}", "ms", longest_wait(prepare), higher_is_better=False,
-        target=1.0, limit=100, either=True, leaves_many_files=True, settings=settings,
+        target=1.0, limit=100, either=True, leaves_many_files=True, settings=settings, detail_limits=limits,
     )  # fmt: skip
+
+
+def _request(
+    name: str, title: str, make: Callable[[int], bytes], count: int, *, clients: int = 1, in_a_group: bool = False
+) -> Scenario:
+    prepare = loads.request(make, count, clients=clients, in_a_group=in_a_group)
+    return _scenario(name, title, prepare, limits=LIMITS)
 
 
 SCENARIOS = [
@@ -63,8 +98,19 @@ SCENARIOS = [
     _scenario("create", "create 500 topics", loads.create_topics),
     _scenario("create-large", "create 5,000 partitions", loads.create_large_topic),
     _scenario("delete-large", "delete 5,000 partitions", loads.delete_large_topic),
-    _scenario(
-        "group", "group of 2,500", loads.large_group, **{"group.initial.rebalance.delay.ms": str(loads.JOIN_WINDOW_MS)}
-    ),
+    _scenario("group", "group of 2,500", loads.large_group, settings=loads.JOIN_SETTINGS),
     _scenario("pipeline", "8,000 Metadata, unread", loads.pipelined_metadata),
+    _request("fetch-unknown", "Fetch of 999,000 unknown", heavy.fetch_unknown, heavy.MOST_ELEMENTS),
+    _request("fetch-refused", "Fetch of 3,000,000 unknown", heavy.fetch_unknown, 3_000_000),
+    _request("metadata", "Metadata of 500,000 names", heavy.metadata_of_unknown, heavy.NAMES),
+    _request("metadata-alike", "Metadata of one, 999,000 times", heavy.metadata_of_one, heavy.MOST_ELEMENTS),
+    _request("metadata-six", "six Metadata of 18 MB at once", heavy.metadata_of_unknown, 428_000, clients=6),
+    _request("list-offsets", "ListOffsets of 999,000", heavy.list_offsets_of_unknown, heavy.MOST_ELEMENTS),
+    _request("leader-epochs", "OffsetForLeaderEpoch of 999,000", heavy.epochs_of_unknown, heavy.MOST_ELEMENTS),
+    _request("offset-fetch", "OffsetFetch of 999,000", heavy.offset_fetch, heavy.MOST_ELEMENTS, in_a_group=True),
+    _request("produce-empty", "Produce to 500,000, no records", heavy.produce_nothing, heavy.NAMES),
+    _request("join", "JoinGroup, 500,000 protocols", heavy.join_group, heavy.NAMES, in_a_group=True),
+    _request("create-bad", "CreateTopics of 100,000 bad names", heavy.create_bad_names, 100_000),
+    _scenario("half-frames", "40 x 80 of 100 MB", loads.half_frames(40)),
+    _scenario("hang-ups", "3 x 10 x 80 of 100 MB, hung up", loads.hang_ups),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from bench.__main__ import SCENARIOS, select, unworsened
 from bench.brokers import side
-from bench.report import Row, goal, heading, line, number, rows
+from bench.report import Row, Samples, goal, heading, line, noise_of_the_machine, number, rows, worse
 from bench.scenario import Context, Sample, Scenario
 from tests.kit.due import due
 from tests.kit.jars import require
@@ -56,6 +56,71 @@ def test_a_detail_with_a_limit_of_its_own() -> None:
     figure, detail = rows(limited, samples)
     assert (figure.reached, detail.reached, goal(detail)) == (None, False, "<= 50.0  MISSED")
     assert unworsened(limited).detail_limits == {}
+
+
+def compared(*, value: float, cpu_s: float, **details: float) -> list[Row]:
+    """The rows of a state of the code beside one that has 100 records a second and spends 1 s, p99 1 ms, 30 MB."""
+    known = {"p99_ms": 1.0, "MB_more": 30.0}
+    samples: Samples = {
+        "first": [Sample(100, broker_cpu_s=1, details=known)],
+        "second": [Sample(value, broker_cpu_s=cpu_s, details=known | details)],
+    }
+    return rows(unworsened(scenario(detail_targets=dict.fromkeys(known, 1.0))), samples)
+
+
+@pytest.mark.parametrize(
+    ("value", "cpu_s", "details", "said"),
+    [
+        (97, 1.03, {}, "none"),
+        (90, 1.03, {}, "none"),
+        (90, 1.04, {}, "x 0.90, x (broker) 1.04"),
+        (100, 1.04, {}, "x (broker) 1.04"),
+        (100, 1.00, {"p99_ms": 2.0}, "none"),
+        (100, 1.04, {"p99_ms": 2.0}, "x (broker) 1.04, x (p99 ms) 2.00"),
+        (90, 1.00, {"MB_more": 60.0}, "x (MB more) 2.00"),
+    ],
+)
+def test_what_is_slower_is_worse_only_where_the_broker_spends_more(
+    value: float, cpu_s: float, details: dict[str, float], said: str
+) -> None:
+    lines = compared(value=value, cpu_s=cpu_s, **details)
+    assert worse({"x": lines}) == f"Worse: {said}"
+    assert (
+        goal(lines[0]) == f">= 0.97  {'ok' if value >= 97 else 'MISSED' if 'x 0.90' in said else 'noise: no more CPU'}"
+    )
+
+
+def test_what_is_slower_is_worse_where_nobody_knows_what_the_broker_spent() -> None:
+    (figure,) = rows(unworsened(scenario()), {"first": [Sample(100)], "second": [Sample(90)]})
+    assert figure.reached is False
+
+
+def test_a_detail_that_tells_what_the_broker_spent_decides_as_well() -> None:
+    def figure(spent: float) -> Row:
+        samples: Samples = {
+            "first": [Sample(100, details={"broker_CPU_us_a_request": 10.0})],
+            "second": [Sample(90, details={"broker_CPU_us_a_request": spent})],
+        }
+        return rows(unworsened(scenario()), samples)[0]
+
+    assert (figure(10.2).reached, figure(10.4).reached) == (True, False)
+
+
+def test_noise_is_the_ratio_of_two_measurements_of_the_same_code() -> None:
+    samples: Samples = {
+        "first": [Sample(100, broker_cpu_s=1)],
+        "second": [Sample(200, broker_cpu_s=2)],
+        "second again": [Sample(190, broker_cpu_s=2.2)],
+    }
+    lines = rows(scenario(), samples)
+    assert [row.noise for row in lines] == [0.95, 1.1]
+    assert line(lines[0]).split()[-2:] == ["2.00", "0.95"]
+    assert noise_of_the_machine(lines, of_ratios=False).endswith("figures 0.95 to 0.95, the broker's CPU 1.10 to 1.10")
+    assert noise_of_the_machine(lines, of_ratios=True).endswith("figures 2.00 to 2.00, the broker's CPU 2.00 to 2.00")
+
+
+def test_a_limit_holds_where_the_other_side_has_no_figure() -> None:
+    assert goal(Row("t", "MB", (0, 6), limit=5)) == "<= 5.00 MB  MISSED"
 
 
 def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
@@ -116,9 +181,9 @@ def test_two_checkouts_are_held_to_what_was() -> None:
         side("/nowhere")
 
 
-SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create"
+SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create,wait-fetch-unknown,wait-half-frames"
 COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
-BY_TLS = "tls-produce,tls-consume,tls-handshakes"
+BY_TLS = "tls-produce,tls-consume,tls-handshakes,wait-handshakes"
 GUARDED = "acls-produce,quotas-unbatched"
 WHOLE = (SERVED, COORDINATED, BY_TLS, GUARDED)
 HEADERS = ("/usr/include/librdkafka/rdkafka.h", "/usr/include/openssl/ssl.h")
