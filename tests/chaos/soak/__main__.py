@@ -20,6 +20,9 @@ def main() -> int:
     parser.add_argument(
         "--secured", action="store_true", help="SASL_SSL; certificates, ACLs and quotas change under load"
     )
+    parser.add_argument(
+        "--hostile", action="store_true", help="a client floods the brokers; no probe may wait a second"
+    )
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="odradek-soak-"))
     began_s = time.monotonic()
@@ -28,7 +31,14 @@ def main() -> int:
         print(f"{time.monotonic() - began_s:8.1f} s  {what}", flush=True)
 
     say(f"seed {arguments.seed}, {arguments.minutes} minutes in {directory}")
-    soak = run_soak(directory, minutes=arguments.minutes, seed=arguments.seed, say=say, secured=arguments.secured)
+    soak = run_soak(
+        directory,
+        minutes=arguments.minutes,
+        seed=arguments.seed,
+        say=say,
+        secured=arguments.secured,
+        hostile=arguments.hostile,
+    )
     say(f"seed {arguments.seed}: {soak}")
     for violation in soak.violations:
         print(f"VIOLATION {violation}")

@@ -18,8 +18,11 @@ from confluent_kafka import KafkaException
 from tests.chaos.cluster_load import TimedSender, check_replicas, goes_on
 from tests.chaos.soak.changes import Administrator
 from tests.chaos.soak.faults import FULL_DISK_BROKER, Fault, World, draw_fault
+from tests.chaos.soak.hostile import TOPIC as HOSTILE_TOPIC
+from tests.chaos.soak.hostile import Hostility
 from tests.chaos.soak.loads import ClientStream
 from tests.chaos.soak.security import Security, SecurityOfficer, grant_alice
+from tests.chaos.soak.watch import MOST_GROWTH, FaultTimes, Watch
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS, Verdict, compare, create_topics
 from tests.kit.broker_cluster import BrokerCluster
@@ -33,6 +36,8 @@ MOST_AT_ONCE = 3
 LONGEST_PAUSE_S = 3.0
 """Between two beginnings of faults."""
 HEALED_WITHIN_S = 60.0
+LONGEST_WAIT_S = 1.0
+"""The probe may wait so long for an answer."""
 DISK_MB = 320
 CLIENTS = ("java-3.9", "aiokafka")
 TRANSACTIONS = "transfers"
@@ -80,6 +85,10 @@ class Soak:
     verdict: Verdict = field(default_factory=Verdict)
     longest_gap_s: float = 0.0
     slowest_healing_s: float = 0.0
+    floods: Counter[str] = field(default_factory=Counter)
+    longest_wait_s: float = 0.0
+    """The longest wait of the probe that no fault explains."""
+    memory: str = ""
     violations: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -99,7 +108,9 @@ class Soak:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
         changes = "".join(f", {kind} {count}" for kind, count in sorted(self.security_changes.items()))
         found = self.verdict
+        floods = f"floods {self.floods.total()}, longest wait of the probe {self.longest_wait_s:.2f} s{self.memory}; "
         return (
+            f"{floods if self.floods else ''}"
             f"faults {self.fault_count} ({kinds}), changes {self.changes}{changes}; acknowledged {found.acknowledged}, "
             f"lost {found.lost}, doubled {found.doubled}, reordered {found.reordered}, refused {len(found.refused)}; "
             f"longest gap {self.longest_gap_s:.1f} s; "
@@ -145,8 +156,9 @@ class _Active(NamedTuple):
 class _Round:
     """Faults that begin one after the other, some at once, until they are all ended."""
 
-    def __init__(self, world: World, chance: random.Random, say: Say) -> None:
+    def __init__(self, world: World, chance: random.Random, say: Say, times: FaultTimes) -> None:
         self._world = world
+        self._times = times
         self._chance = chance
         self._say = say
         self._active: list[_Active] = []
@@ -179,6 +191,7 @@ class _Round:
         self._say(f"{fault.kind}: {fault.what} for {fault.lasts_s:.1f} s")
         count(fault)
         stack = contextlib.ExitStack()
+        stack.enter_context(self._times.lasting(fault.victims))
         begun = self._executor.submit(stack.enter_context, fault.happen())
         if not fault.takes_long:
             begun.result()
@@ -258,6 +271,41 @@ def _load(
 
 
 @contextlib.contextmanager
+def _hostility(
+    cluster: BrokerCluster, security: Security | None, seed: int, say: Say, times: FaultTimes
+) -> Iterator[tuple[Hostility, Watch]]:
+    """Run a hostile client and the probe for a block; the probe uses TLS when the cluster is secured."""
+    create_topics(cluster.address, {HOSTILE_TOPIC: {}}, replication_factor=len(cluster.brokers))
+    addresses = {number: broker.address for number, broker in cluster.brokers.items()}
+    secured = {} if security is None else security.addresses
+    trusted = None if security is None else security.trusted
+    with (
+        Watch(cluster, secured or addresses, trusted, times, say) as watch,
+        Hostility(list(addresses.values()), list(secured.values()), seed, say) as hostility,
+    ):
+        yield hostility, watch
+
+
+def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wait_s: float) -> None:
+    """Note waits of the probe that no fault explains, and memory that has grown since minute five."""
+    soak.floods = Counter(hostility.floods)
+    waits = sorted(watch.waits, key=lambda gap: -gap.lasted_s)
+    soak.longest_wait_s = waits[0].lasted_s if waits else 0.0
+    with soak.noting("waits of the probe"):
+        assert hostility.is_running, "the hostile client has ended"
+        assert watch.is_running, "the probe has ended"
+        found = [f"broker {gap.broker} {gap.lasted_s:.2f} s" for gap in waits if gap.lasted_s > longest_wait_s]
+        assert not found, ", ".join(found)
+    grown = watch.growth()
+    if grown is None:
+        return
+    settled, last = grown
+    soak.memory = f", memory in minute five {settled} MB, in the last one {last} MB"
+    with soak.noting("memory"):
+        assert max(last.values()) <= MOST_GROWTH * max(settled.values()), f"{settled} MB, then {last} MB"
+
+
+@contextlib.contextmanager
 def _officer(cluster: BrokerCluster, security: Security | None, seed: int) -> Iterator[SecurityOfficer | None]:
     """For a block; None without security."""
     if security is None:
@@ -272,28 +320,44 @@ def _officer(cluster: BrokerCluster, security: Security | None, seed: int) -> It
         officer.stop()
 
 
-def run_soak(directory: Path, *, minutes: float, seed: int, say: Say, secured: bool = False) -> Soak:
+def run_soak(
+    directory: Path,
+    *,
+    minutes: float,
+    seed: int,
+    say: Say,
+    secured: bool = False,
+    hostile: bool = False,
+    longest_wait_s: float = LONGEST_WAIT_S,
+) -> Soak:
     """Run a cluster with its data and logs in `directory` for so long; `say` is told what happens. If it is `secured`,
-    its brokers and librdkafka's producers speak SASL_SSL, and what secures them changes.
+    its brokers and librdkafka's producers speak SASL_SSL, and what secures them changes. If it is `hostile`, a
+    client floods the brokers, and no wait of a probe may exceed `longest_wait_s`.
 
     Faults and their order come from the seed; when exactly they meet what the brokers do, the machine decides.
     """
     chance = random.Random(seed)
     soak = Soak()
     security = Security(directory) if secured else None
+    times = FaultTimes()
     with _world(directory, say, security) as world:
         cluster = world.cluster
         with world.supervised(say):
             with (
                 _officer(cluster, security, seed) as officer,
                 _load(cluster, directory, seed, security) as (loads, administrator),
+                _hostility(cluster, security, seed, say, times) if hostile else contextlib.nullcontext() as flooding,
             ):
                 end_s = time.monotonic() + minutes * 60
                 while time.monotonic() < end_s and not soak.violations:
                     soak.rounds += 1
                     until_s = min(time.monotonic() + ROUND_S, end_s)
-                    _Round(world, chance, say).run(until_s, lambda fault: soak.faults.update({fault.kind: fault.count}))
+                    _Round(world, chance, say, times).run(
+                        until_s, lambda fault: soak.faults.update({fault.kind: fault.count})
+                    )
                     _heal(cluster, loads, officer, soak)
+                    if flooding is not None:
+                        _check_hostility(*flooding, soak, longest_wait_s)
                     soak.changes = administrator.changes
                     if officer is not None:
                         soak.security_changes = Counter(officer.changes)

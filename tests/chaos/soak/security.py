@@ -65,7 +65,8 @@ class Security:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._authority = Authority()
-        self._trusted = str(self._authority.write_pem(directory / "trusted.pem"))
+        self.trusted = str(self._authority.write_pem(directory / "trusted.pem"))
+        """The certificate that clients trust."""
         users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
         own = f'username="broker" password="{PASSWORDS["broker"]}"'
         self.settings = {
@@ -76,11 +77,12 @@ class Security:
             "connections.max.reauth.ms": "20000",
             "ssl.keystore.type": "PEM",
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": self._trusted,
+            "ssl.truststore.location": self.trusted,
             "authorizer.class.name": ACL_AUTHORIZER,
             "super.users": "User:broker;User:ANONYMOUS",
         }
-        self._addresses: dict[int, str] = {}
+        self.addresses: dict[int, str] = {}
+        """Of the secured listeners, by broker."""
         self._stores: dict[int, list[Path]] = {}
         """The key stores of each broker, more than one where nobody knows which of them it was told."""
         self._serials: dict[int, int] = {}
@@ -91,35 +93,35 @@ class Security:
         port = free_port()
         server = self._authority.issue("zookeeper", hosts=(host,)).write_pem(self._directory / "zookeeper.pem")
         broker = self._authority.issue("broker").write_pem(self._directory / "session.pem")
-        listener = tls_listener(port, server, self._trusted, host=host)
-        settings = {"zookeeper.set.acl": "true", **tls_session(f"{host}:{port}", broker, self._trusted)}
+        listener = tls_listener(port, server, self.trusted, host=host)
+        settings = {"zookeeper.set.acl": "true", **tls_session(f"{host}:{port}", broker, self.trusted)}
         return SecuredTree(partial(new_zookeeper, settings=listener), settings)
 
     def attach(self, cluster: BrokerCluster) -> None:
         """Give each broker a listener with a certificate. Its last line of a key counts."""
         for number, broker in cluster.brokers.items():
             host = broker.address.rpartition(":")[0]
-            self._addresses[number] = f"{host}:{free_port()}"
+            self.addresses[number] = f"{host}:{free_port()}"
             store = self._directory / f"broker-{number}.pem"
             self._stores[number] = [store]
             self.renew_file(number)
-            listeners = f"PLAINTEXT://{broker.address},SASL_SSL://{self._addresses[number]}"
+            listeners = f"PLAINTEXT://{broker.address},SASL_SSL://{self.addresses[number]}"
             with (broker.output.parent / "server.properties").open("a") as properties:
                 properties.write(f"listeners={listeners}\nssl.keystore.location={store}\n")
 
     def client(self, user: str) -> dict[str, str]:
         """Settings of librdkafka."""
         return {
-            "bootstrap.servers": ",".join(self._addresses.values()),
+            "bootstrap.servers": ",".join(self.addresses.values()),
             "security.protocol": "SASL_SSL",
-            "ssl.ca.location": self._trusted,
+            "ssl.ca.location": self.trusted,
             "sasl.mechanism": "PLAIN",
             "sasl.username": user,
             "sasl.password": PASSWORDS[user],
         }
 
     def _new(self, number: int) -> Identity:
-        return self._authority.issue("broker", hosts=(self._addresses[number].rpartition(":")[0],))
+        return self._authority.issue("broker", hosts=(self.addresses[number].rpartition(":")[0],))
 
     def renew_file(self, number: int) -> None:
         """A new certificate in the place of the old one."""
@@ -151,8 +153,8 @@ class Security:
 
     def shown_serial(self, number: int) -> int:
         """Serial number of the certificate that a broker shows to whoever trusts its authority. Raises OSError."""
-        host, _, port = self._addresses[number].rpartition(":")
-        context = ssl.create_default_context(cafile=self._trusted)
+        host, _, port = self.addresses[number].rpartition(":")
+        context = ssl.create_default_context(cafile=self.trusted)
         with (
             socket.create_connection((host, int(port)), timeout=5) as connected,
             context.wrap_socket(connected, server_hostname=host) as secured,
