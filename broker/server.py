@@ -39,6 +39,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.server.KafkaServer")
 
 
+_REASONS_NOT_TO_START = (
+    OSError,
+    LogDirError,
+    ClusterError,
+    JournalError,
+    CoordinationError,
+    znodes.ZnodeFormatError,
+    ApiError,
+    ConfigError,
+)
+
+
 class StartupError(Exception):
     """The broker cannot start; the message is the one line that says why."""
 
@@ -109,7 +121,7 @@ class KafkaServer:
                 self._renew_certificates(serving)
             if any(each.tokens is not None for each in self._config.sasl.values()):
                 self._refresh_issuer_keys(serving)
-        except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError, ConfigError) as error:
+        except _REASONS_NOT_TO_START as error:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
         broker_id = serving.directories.identity.broker_id

@@ -68,8 +68,22 @@ RECOVERED, RECOVERING = 0, 1
 INITIAL_CONTROLLER_EPOCH = 0
 
 
+_SECRET = ("/config/", "/delegation_token/")
+"""Below these, nodes may hold keys and passwords."""
+_MOST_SHOWN = 200
+
+
 class ZnodeFormatError(Exception):
-    """A znode whose content this broker cannot understand; the message names the path."""
+    """A znode whose content this broker cannot understand; the message names the path, and shows the beginning of the
+    content unless it may be secret.
+    """
+
+    def __init__(self, path: str, reason: Exception | str, data: bytes | None = None) -> None:
+        # Not repr(): a UnicodeDecodeError's has all of the content.
+        text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        shown = "" if path.startswith(_SECRET) else f": {(data or b'')[:_MOST_SHOWN]!r}"
+        super().__init__(f"{path} cannot be understood ({text}){shown}")
+        self.path = path
 
 
 def broker_path(broker_id: int) -> str:
@@ -186,14 +200,18 @@ class TopicAssignment(Value):
 
     @classmethod
     def decode(cls, topic: str, data: bytes | None) -> TopicAssignment:
-        """From a payload of version 1 to 3."""
+        """From a payload of version 1 to 3. Partitions are numbered from 0, and have replicas."""
 
         def build(value: dict[str, Any]) -> TopicAssignment:
             topic_id = Uuid.from_text(value["topic_id"]) if "topic_id" in value else ZERO_UUID
             partitions, adding, removing = (
-                {int(partition): tuple(map(int, replicas)) for partition, replicas in value.get(key, {}).items()}
+                {int(partition): tuple(map(_int32, replicas)) for partition, replicas in value.get(key, {}).items()}
                 for key in ("partitions", "adding_replicas", "removing_replicas")
             )
+            if not partitions or sorted(partitions) != list(range(len(partitions))):
+                raise ValueError("the partitions are not numbered from 0")
+            if not all(partitions.values()):
+                raise ValueError("a partition has no replicas")
             return cls(topic_id, dict(sorted(partitions.items())), adding, removing)
 
         return _parse(topic_path(topic), data, build)
@@ -226,10 +244,10 @@ class PartitionState(Value):
             partition_state_path(topic, partition),
             data,
             lambda value: cls(
-                int(value["leader"]),
-                int(value["leader_epoch"]),
-                tuple(map(int, value["isr"])),
-                int(value["controller_epoch"]),
+                _int32(value["leader"]),
+                _int32(value["leader_epoch"]),
+                tuple(map(_int32, value["isr"])),
+                _int32(value["controller_epoch"]),
                 int(value.get("leader_recovery_state", 0)),
                 EligibleLeaders.decode(value),
             ),
@@ -256,7 +274,7 @@ def decode_controller_epoch(data: bytes | None) -> int:
     try:
         return int(data or b"")
     except ValueError:
-        raise ZnodeFormatError(f"{CONTROLLER_EPOCH} is not a number: {data!r}") from None
+        raise ZnodeFormatError(CONTROLLER_EPOCH, "not a number", data) from None
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -276,7 +294,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 def decode_config(path: str, data: bytes | None) -> dict[str, str]:
     """The overrides of an entity; empty when the node carries no data."""
-    if data is None:
+    if not data:
         return {}
     return _parse(path, data, lambda value: {str(key): str(each) for key, each in value["config"].items()})
 
@@ -382,7 +400,15 @@ def _parse(path: str, data: bytes | None, build: Callable[[dict[str, Any]], T]) 
             raise TypeError("not a JSON object")
         return build(value)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ZnodeFormatError(f"{path} cannot be understood ({error!r}): {data!r}") from error
+        raise ZnodeFormatError(path, error, data) from error
+
+
+def _int32(value: Any) -> int:
+    """A number that messages can carry."""
+    number = int(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{number} does not fit in 32 bits")
+    return number
 
 
 def _by_text(replicas: Mapping[int, Iterable[int]]) -> dict[str, list[int]]:

@@ -75,7 +75,7 @@ class ActiveController:
             office.requests.add_broker(broker)
         await self._load(unclean=unclean)
         if find_replicas is not None and not await office.zk_client.exists(znodes.LOGS_ADOPTED):
-            await self._adopt(find_replicas(), settings)
+            await self._adopt([each for each in find_replicas() if each.topic not in context.damaged_topics], settings)
         if self._tree is None or settings.delete_topics:
             marked = await office.zk_client.topic_deletions()
             context.topics_to_be_deleted.update(dict.fromkeys(each for each in marked if each in context.topics))
@@ -126,9 +126,10 @@ class ActiveController:
         began_s = loop.time()
         operations: list[Operation] = []
         if self._tree is not None:
-            topics = await self._tree.read_topics()
+            topics, context.damaged_topics = await self._tree.read_topics()
         else:
-            topics = await office.zk_client.topics.read_all(await office.zk_client.topic_names())
+            names = await office.zk_client.topic_names()
+            topics, context.damaged_topics = await office.zk_client.topics.read_all(names)
         read_ms = round((loop.time() - began_s) * 1000)
         for read in topics:
             changes, topic = take_over(read, context, unclean=unclean)

@@ -94,9 +94,10 @@ class BrokerRequests:
         self, topics: Iterable[TopicStates], *, only: Iterable[int] | None = None, is_full: bool = False
     ) -> OfflineReplicas:
         """Send the brokers (those in `only`, or all) their roles in these partitions. Gives the replicas of the own
-        broker that it cannot use.
+        broker that it cannot use. `is_full`: there are no others, as far as all topics can be read.
         """
         topics, context = tuple(topics), self._context
+        is_full = is_full and not context.damaged_topics
         commands: dict[int, BrokerCommand] = {}
         for broker in self._receivers(only):
             held = tuple(_held_by(broker.broker_id, topics, context.deleted_replicas))
@@ -129,14 +130,14 @@ class BrokerRequests:
         is_full: bool = False,
     ) -> None:
         """Send brokers (those in `only`, or all) these partitions and all live brokers, for their clients. The context
-        knows those that are `deleted` still. `is_full`: there are no other topics.
+        knows those that are `deleted` still. `is_full`: there are no others, as far as all topics can be read.
 
         Topics that are to be deleted are told as deleted only: clients would use them again.
         """
         context = self._context
         topics = tuple(each for each in topics if each.topic not in context.topics_to_be_deleted)
         gone = tuple(context.states_of(deleted))
-        live_brokers = dict(context.live_brokers)
+        live_brokers, knows_all = dict(context.live_brokers), not context.damaged_topics
         await self._send(
             {
                 broker.broker_id: UpdateMetadata(
@@ -146,7 +147,8 @@ class BrokerRequests:
                     live_brokers=live_brokers,
                     topics=topics,
                     deleted_topics=gone,
-                    is_full=is_full,
+                    is_full=is_full and knows_all,
+                    says_if_full=knows_all,
                 )
                 for broker in self._receivers(only)
             }

@@ -10,6 +10,7 @@ from functools import partial
 
 from broker.environment.contract import Clock, Ensemble, Random
 from broker.zookeeper.kafka_zk_client import ClusterError, KafkaZkClient
+from broker.zookeeper.pipelined_reads import DamagedNodes
 from cluster import znodes
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import BrokerImage, ConfigResource
@@ -58,6 +59,7 @@ class ClusterMembership:
         self._given_up: str | None = None
         self._registration: znodes.BrokerRegistration | None = None
         self._cluster_id: str | None = None
+        self._damaged = DamagedNodes()
         self._own_sessions: dict[int, None] = {}
         """All that this broker has had: what they own is its own."""
         self._at_end: list[Callable[[], None]] = []
@@ -80,7 +82,7 @@ class ClusterMembership:
     def _take_session(self) -> None:
         session = self.coordination = self._ensemble.session()
         session.add_session_listener(partial(self._session_changed, session))
-        self.zk_client = KafkaZkClient(session, self._clock)
+        self.zk_client = KafkaZkClient(session, self._clock, self._damaged)
         self._has_expired = False
 
     def on_session_change(self, ended: Callable[[], None], began: Callable[[BrokerImage], Awaitable[None]]) -> None:
@@ -113,7 +115,13 @@ class ClusterMembership:
         return await self._agree(known, is_shared=is_shared)
 
     async def _agree(self, known: str | None, *, is_shared: bool) -> str:
-        cluster_id = await self.zk_client.cluster_id()
+        try:
+            cluster_id = await self.zk_client.cluster_id()
+        except znodes.ZnodeFormatError as error:
+            if self._cluster_id is None:
+                raise ClusterError(str(error)) from error
+            self._damaged.report(error, "no broker can start")
+            return self._cluster_id
         if cluster_id is None:
             if is_shared and known is not None:
                 raise ClusterError(

@@ -21,11 +21,12 @@ from broker.controller.cluster_membership import RETRY_S, ClusterMembership
 from broker.controller.controller_settings import ControllerSettings, controller_settings
 from broker.controller.office import Office
 from broker.controller.topic_changes import NOBODY, Requester, TopicRules
-from broker.zookeeper.kafka_zk_client import ClusterError
+from broker.zookeeper.kafka_zk_client import UNKNOWN_CONTROLLER, ClusterError
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic, TopicPlan
+from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
@@ -49,6 +50,12 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 T = TypeVar("T")
 
+SHORT_TERM_S = 60.0
+"""A term that this broker gives up earlier counts as one that failed."""
+ELECTION_PAUSE_S = 20.0
+"""After the second such term in a row, this broker waits so long after any election before it stands again: the cause
+may be in the tree, and every epoch disturbs all brokers.
+"""
 DELETION_PATIENCE_S = 5.0
 """How long a deletion waits for brokers that live, before it goes on behind its caller's back."""
 
@@ -83,6 +90,12 @@ class ControllerService:
         self._active: ActiveController | None = None
         self._changes = ChangeQueue()
         self._is_closed = False
+        self._elected_at_s = 0.0
+        self._failed_terms = 0
+        """In a row."""
+        self._stands_from_s = 0.0
+        """When this broker stands for election again; like all times of elections, on the event loop's clock."""
+        self._next_election: asyncio.TimerHandle | None = None
         membership.on_session_change(self._session_ended, self._session_began)
 
     def config_changed(self, config: BrokerConfig) -> None:
@@ -115,6 +128,8 @@ class ControllerService:
     async def close(self) -> None:
         """Finish the changes under way. The office is left with the session."""
         self._is_closed = True
+        if self._next_election is not None:
+            self._next_election.cancel()
         await self._changes.close()
         await self._resign()
 
@@ -124,7 +139,7 @@ class ControllerService:
         """Become the controller, unless another broker is it: then the watch tells when that one goes. Resign, if the
         office has gone to another.
         """
-        broker, zk_client = self._broker, self._membership.zk_client
+        broker, zk_client, is_shared = self._broker, self._membership.zk_client, self._membership.is_shared
         if broker is None:
             return
         owner = await zk_client.controller_id(self._controller_node_changed)
@@ -132,23 +147,24 @@ class ControllerService:
             if owner == broker.broker_id:
                 return
             await self._resign()
-        if owner == broker.broker_id:
+        if owner in (broker.broker_id, UNKNOWN_CONTROLLER):
             # This broker gave the office up, but the node stayed, or it never heard that the node was created.
             session_id = self._membership.coordination.session_id
             if not await zk_client.delete_node_of(znodes.CONTROLLER, [session_id]):
                 return
         elif owner is not None:
             logger.info("Broker %d has been elected as the controller, so stopping the election process.", owner)
+            self._rest_after_election()
             return
-        term = await zk_client.register_controller(broker.broker_id)
+        term = await self._stand(broker.broker_id)
         if term is None:
             return
         logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
-        brokers = await zk_client.live_brokers(self._broker_nodes_changed) if self._membership.is_shared else {}
+        brokers = await zk_client.live_brokers(self._broker_nodes_changed) if is_shared else {}
         rules, live = self._rules, [broker, *brokers.values()]
         context = ControllerContext(broker.broker_id, term.epoch, live, rules.unclean, rules.min_isr)
         requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
-        coordination, is_shared = self._membership.coordination, self._membership.is_shared
+        coordination = self._membership.coordination
         office = Office(context, term, coordination, zk_client, requests, is_shared=is_shared)
         active = self._active = ActiveController(office, self._rules, lambda reaction: self._begin_in(active, reaction))
         try:
@@ -157,6 +173,25 @@ class ControllerService:
             if not is_shared:
                 raise
             await self._give_up(f"it could not be taken: {error}")
+
+    async def _stand(self, broker_id: int) -> ControllerTerm | None:
+        """Stand for election, or do so later after terms that failed. None when this broker is not elected."""
+        zk_client, loop = self._membership.zk_client, asyncio.get_running_loop()
+        if loop.time() < self._stands_from_s:
+            self._elect_later()
+            return None
+        try:
+            term = await zk_client.register_controller(broker_id)
+        except znodes.ZnodeFormatError as error:
+            if not self._membership.is_shared:
+                raise
+            zk_client.damaged.report(error, "no controller is elected")
+            self._stands_from_s = loop.time() + ELECTION_PAUSE_S
+            self._elect_later()
+            return None
+        zk_client.damaged.is_readable(znodes.CONTROLLER_EPOCH)
+        self._elected_at_s = loop.time()
+        return term
 
     async def _resign(self) -> None:
         """Be the controller no longer."""
@@ -173,13 +208,31 @@ class ControllerService:
             self._membership.lost(reason)
             return
         logger.warning("The office of the controller is given up: %s", reason)
+        now_s = asyncio.get_running_loop().time()
+        if self._active is not None:
+            is_short = now_s - self._elected_at_s < SHORT_TERM_S
+            self._failed_terms = self._failed_terms + 1 if is_short else 0
         await self._resign()
         zk_client, session_id = self._membership.zk_client, self._membership.coordination.session_id
         try:
             await zk_client.delete_node_of(znodes.CONTROLLER, [session_id])
         except CoordinationError as error:
             logger.warning("%s may still name this broker: %s", znodes.CONTROLLER, error)
-        asyncio.get_running_loop().call_later(RETRY_S, self._begin, self._elect)
+        self._stands_from_s = now_s + RETRY_S
+        self._rest_after_election()
+        self._elect_later()
+
+    def _rest_after_election(self) -> None:
+        """A broker was elected now, or was until now."""
+        if self._failed_terms > 1:
+            self._stands_from_s = asyncio.get_running_loop().time() + ELECTION_PAUSE_S
+
+    def _elect_later(self) -> None:
+        """Stand for election when that is allowed, unless another broker is elected before."""
+        if self._next_election is not None:
+            self._next_election.cancel()
+        loop = asyncio.get_running_loop()
+        self._next_election = loop.call_at(self._stands_from_s, self._begin, self._elect)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

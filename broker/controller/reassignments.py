@@ -92,7 +92,7 @@ class Reassignments:
         for state in states:
             for each in state.partitions:
                 known = before[each.partition].replicas
-                if each.partition_epoch != NO_STATE:
+                if each.partition_epoch >= 0:
                     for broker_id in each.replicas:
                         told = state.replace(partitions=(each,), is_new=broker_id not in known)
                         roles.setdefault(broker_id, []).append(told)
@@ -164,7 +164,7 @@ class Reassignments:
         changed: dict[str, list[PartitionImage]] = {}
         for name, partition in self.under_way().items():
             logger.info("Going on with the reassignment of %s to %s", name, decisions.target_replicas(partition))
-            if partition.partition_epoch != NO_STATE:
+            if partition.partition_epoch >= 0:
                 state = next_state(name.topic, partition, partition.leader, partition.isr, context)
                 operations.append(write(name.topic, partition, state))
                 changed.setdefault(name.topic, []).append(after(partition, state))

@@ -85,7 +85,7 @@ class Roles:
                 if missing:
                     writes, begun = first_states(topic.name, missing, context)
                     operations += writes
-                    partitions += [each for each in begun if each.partition_epoch != NO_STATE]
+                    partitions += [each for each in begun if each.partition_epoch >= 0]
                 if partitions:
                     changed.setdefault(topic.name, []).extend(partitions)
                 judged += len(part)

@@ -54,7 +54,7 @@ class TopicDeletions:
             logger.info("Removing %s since delete topic is disabled", known)
             await office.transact([Delete(znodes.delete_topic_path(name)) for name in known])
         for name in marked:
-            if name not in context.topics:
+            if name not in context.topics and name not in context.damaged_topics:
                 leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
                 await office.transact([Delete(path) for path in leftovers if await office.zk_client.exists(path)])
 

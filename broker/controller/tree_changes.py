@@ -16,11 +16,13 @@ from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from broker.controller.topic_deletions import TopicDeletions
 from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.topic_reader import UNREADABLE
 from cluster import znodes
 from cluster.controller.commands import TopicStates
-from cluster.controller.elections import NO_STATE
+from cluster.controller.context import without_cut_replicas
+from cluster.controller.elections import DAMAGED_STATE
 from cluster.controller.reassignment import assignment_operation
-from cluster.controller.start_up import ReadTopic, take_over
+from cluster.controller.start_up import ReadTopic, elect_found, take_over
 from cluster.controller.topics import new_partitions
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.zookeeper.coordination import Delete, EventType, Watch, WatchEvent
@@ -64,11 +66,11 @@ class TreeChanges:
         self._watched: dict[str, None] = {}
         """The topics whose nodes are watched."""
 
-    async def read_topics(self) -> list[ReadTopic]:
-        """All topics, watched from now on."""
+    async def read_topics(self) -> tuple[list[ReadTopic], dict[str, None]]:
+        """All topics, and the names of those that cannot be read, watched from now on."""
         names = await self._office.zk_client.topic_names()
         self._watched = dict.fromkeys(names)
-        return await self._office.zk_client.topics.read_all(names, self._topic_node_changed)
+        return await self._office.zk_client.topics.read_all(names, self._node_of_topic_changed)
 
     async def start(self, *, deletes_topics: bool) -> None:
         """Obey what is there when the term begins, and from then on what comes. `deletes_topics` is
@@ -88,9 +90,10 @@ class TreeChanges:
 
         return fire
 
-    def _topic_node_changed(self, event: WatchEvent) -> None:
-        name = event.path.removeprefix(znodes.topic_path(""))
-        self._watch(partial(self._topic_changed, name))(event)
+    def _node_of_topic_changed(self, event: WatchEvent) -> None:
+        """The node of a topic, or a damaged state of one of its partitions."""
+        name, _, state = event.path.removeprefix(znodes.topic_path("")).partition("/")
+        self._watch(partial(self._mend_partitions if state else self._topic_changed, name))(event)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -101,6 +104,7 @@ class TreeChanges:
             if name not in names and name not in context.topics_to_be_deleted:
                 logger.info("The nodes of topic %s are gone: it is forgotten, its logs stay", name)
                 context.remove_topic(name)
+        context.damaged_topics = {name: None for name in context.damaged_topics if name in names}
         unwatched = [name for name in names if name not in self._watched]
         self._watched = names
         for name in unwatched:
@@ -114,40 +118,65 @@ class TreeChanges:
             await self._reassignments().go_on()
 
     async def _add(self, name: str) -> None:
-        """A topic that somebody else has created gets leaders, and an id unless it has one."""
+        """Give leaders to a topic that somebody else has created, or whose node could not be read, and an id unless it
+        has one.
+        """
         office, context = self._office, self._office.context
-        try:
-            read = await office.zk_client.topics.read(name, self._topic_node_changed)
-        except znodes.ZnodeFormatError as error:
-            logger.error("A new topic is not understood: %s", error)
+        read = await office.zk_client.topics.read(name, self._node_of_topic_changed)
+        if read is None:
+            self._watched.pop(name, None)
             return
-        if read is None or name in context.topics:
+        if name in context.topics:
             return
-        if list(read.assignment.partitions) != list(range(len(read.assignment.partitions))):
-            logger.error("The partitions of the new topic %s are not numbered from 0: %s", name, read.assignment)
+        if read is UNREADABLE:
+            context.damaged_topics[name] = None
             return
+        is_new = name not in context.damaged_topics
         operations, topic = take_over(read, context, unclean=False)
         if topic.topic_id == ZERO_UUID:
             topic = TopicImage(name, self._new_id(), topic.partitions)
             operations.insert(0, assignment_operation(topic))
-        logger.info("New topic %s with %d partitions", name, len(topic.partitions))
+        logger.info("%s topic %s with %d partitions", "New" if is_new else "Mended", name, len(topic.partitions))
         await office.transact(operations)
         context.put_topics([topic])
-        await self._announce(topic, topic.partitions)
+        await self._announce(topic, topic.partitions, is_new=is_new)
+        if not is_new:  # while it could not be read, what is asked for in it was left alone
+            await self._deletions_changed()
+            await self._reassignments().resume()
 
     async def _topic_changed(self, name: str) -> None:
-        await self._grow(name, await self._assignment(name))
+        if name in self._office.context.topics:
+            await self._grow(name, await self._assignment(name))
+        elif name in self._watched:
+            await self._add(name)
 
     async def _assignment(self, name: str) -> znodes.TopicAssignment | None:
-        """The node of a topic, watched from now on; None when it is not there, or not understood."""
-        try:
-            found = await self._office.zk_client.topics.assignment(name, self._topic_node_changed)
-        except znodes.ZnodeFormatError as error:
-            logger.error("A change of a topic is not understood: %s", error)
-            return None
+        """The node of a topic, watched from now on; None when it is not there, or cannot be read."""
+        found = await self._office.zk_client.topics.assignment(name, self._node_of_topic_changed)
         if found is None:
             self._watched.pop(name, None)
-        return found
+        return None if found is UNREADABLE else found
+
+    async def _mend_partitions(self, name: str) -> None:
+        """States of a topic's partitions may be readable that were not: elect leaders there."""
+        office, context = self._office, self._office.context
+        known = context.topics.get(name)
+        if known is None or name in context.topics_to_be_deleted:
+            return
+        read = await office.zk_client.topics.read(name, self._node_of_topic_changed)
+        if read is None or read is UNREADABLE:
+            return
+        damaged = [each.partition for each in known.partitions if each.partition_epoch == DAMAGED_STATE]
+        states = {number: read.states[number] for number in damaged if number in read.states}
+        if not states:
+            return
+        found = without_cut_replicas(read.image(), context.live_brokers.values())
+        image = known.with_partitions([found.partitions[number] for number in states])
+        operations, topic = elect_found(read.replace(states=states), image, context, unclean=False)
+        logger.info("The states of the partitions %s of topic %s can be read again", list(states), name)
+        await office.transact(operations)
+        context.put_topics([topic])
+        await self._announce(topic, tuple(topic.partitions[number] for number in states), is_new=False)
 
     async def _grow(self, name: str, assignment: znodes.TopicAssignment | None) -> None:
         """A topic may have more partitions. Other changes of its node are the controller's own."""
@@ -162,19 +191,17 @@ class TreeChanges:
         if name in context.topics_to_be_deleted:
             logger.warning("Skipping adding partitions %s for topic %s since it is being deleted", list(added), name)
             await office.transact([assignment_operation(topic)])
-        elif list(added) != list(range(count, count + len(added))):
-            logger.error("The new partitions %s of topic %s are not numbered from %d", list(added), name, count)
         else:
             logger.info("New partitions of topic %s: %s", name, added)
             operations, partitions = new_partitions(name, added, context)
             await office.transact(operations)
             context.put_topics([topic.with_partitions(partitions)])
-            await self._announce(topic, partitions)
+            await self._announce(topic, partitions, is_new=True)
 
-    async def _announce(self, topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> None:
-        led = tuple(each for each in partitions if each.partition_epoch != NO_STATE)
+    async def _announce(self, topic: TopicImage, partitions: tuple[PartitionImage, ...], *, is_new: bool) -> None:
+        led = tuple(each for each in partitions if each.partition_epoch >= 0)
         if led:
-            await self._roles.announce([TopicStates(topic.name, topic.topic_id, led, is_new=True)])
+            await self._roles.announce([TopicStates(topic.name, topic.topic_id, led, is_new=is_new)])
 
     async def _deletions_changed(self) -> None:
         await self._deletions.obey_marks(is_enabled=self._deletes_topics, watch=self._watch(self._deletions_changed))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.controller.start_up import KEEP_EVERYTHING
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.definitions import Value
+from config.definitions import ConfigError, Value
 from config.topic_config import TOPIC_KEYS, parse_topic_config
 from protocol.config_resources import ConfigResourceType
 from protocol.records.batch import TimestampType
 from protocol.records.compression import CompressionType
 from storage.log_config import LogConfig, ValidateRecords
+
+logger = logging.getLogger("kafka.server.TopicConfigHandler")
 
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 _COMPRESSION_TYPES = {"producer": None, "uncompressed": CompressionType.NONE} | {
@@ -21,10 +25,28 @@ _COMPRESSION_TYPES = {"producer": None, "uncompressed": CompressionType.NONE} | 
 
 
 def log_config_of(broker_config: BrokerConfig, image: MetadataImage, topic: str) -> LogConfig:
-    """The effective configuration of a topic's logs: its overrides over the broker's defaults."""
-    overrides = image.config(ConfigResourceType.TOPIC, topic)
-    values = parse_topic_config(overrides, broker_config.topic_defaults())
+    """The effective configuration of a topic's logs: its overrides over the broker's defaults. A value that cannot be
+    used, which others may write into the tree, is left out; one of retention then keeps everything.
+    """
+    overrides, defaults = image.config(ConfigResourceType.TOPIC, topic), broker_config.topic_defaults()
+    try:
+        values = parse_topic_config(overrides, defaults)
+    except ConfigError:
+        values = parse_topic_config(_usable(topic, overrides), defaults)
     return _log_config(values, ValidateRecords(broker_config.log_validate_records))
+
+
+def _usable(topic: str, overrides: Mapping[str, str]) -> Mapping[str, str]:
+    usable: dict[str, str] = {}
+    for name, text in overrides.items():
+        try:
+            parse_topic_config({name: text})
+        except ConfigError as error:
+            logger.error("Configuration %s of topic %s is ignored: %s", name, topic, error)
+            usable.update({name: KEEP_EVERYTHING[name]} if name in KEEP_EVERYTHING else {})
+        else:
+            usable[name] = text
+    return usable
 
 
 def _log_config(values: Mapping[str, Value], validate_records: ValidateRecords) -> LogConfig:

@@ -15,14 +15,23 @@ from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Random
 from broker.metadata.refreshing import Refreshing
 from broker.security.acl_tree import AclTree, Entries
-from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster.metadata_image import BrokerImage
 from cluster.security.acl_rules import AclRules, check_principal
-from cluster.security.acl_znodes import CHANGES
+from cluster.security.acl_znodes import CHANGES, acl_path
 from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import CoordinationError
 from config.security.authorization import Authorization
-from protocol.acl_types import AccessControlEntry, AclBinding, AclFilter, PatternType, ResourcePattern
+from protocol.acl_types import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    AccessControlEntry,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPermissionType,
+    PatternType,
+    ResourcePattern,
+)
 from protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
@@ -30,17 +39,19 @@ logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 Deleted = dict[AclBinding, ApiError | None]
 """Bindings that matched, and why they are still there, if so."""
 
+_DENIED = AccessControlEntry(WILDCARD_PRINCIPAL, WILDCARD, AclOperation.ALL, AclPermissionType.DENY)
+
 
 class AclAuthorizer:
     """Owner of the lists. `rules` decide by what is known here."""
 
     def __init__(self, membership: ClusterMembership, random: Random, settings: Authorization) -> None:
         self.rules = AclRules(settings.super_users, allows_unmentioned=settings.allows_unmentioned)
+        self._membership = membership
         self._tree = AclTree(membership, random)
         self._last_notices = dict.fromkeys(CHANGES, "")
         self._outdated: dict[ResourcePattern, None] = {}
         """Those that the tree may have otherwise than `rules`."""
-        self._unreadable: list[ZnodeFormatError] = []
         self._knows_all = False
         self._applying = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -48,13 +59,9 @@ class AclAuthorizer:
         membership.on_session_change(lambda: None, self._session_began)
 
     async def start(self) -> None:
-        """Read all lists, and watch for changes. Raises CoordinationError; ClusterError when lists are not understood:
-        one that denies could be among them.
-        """
+        """Read all lists, and watch for changes. Raises CoordinationError."""
         await self._tree.prepare()
         await self._apply()
-        if self._unreadable:
-            raise ClusterError(f"ACLs of the cluster are not understood: {self._unreadable[0]}")
 
     async def close(self) -> None:
         """Heed no changes any more."""
@@ -84,12 +91,19 @@ class AclAuthorizer:
                 self._knows_all = True
 
     def _take(self, found: Mapping[ResourcePattern, Entries | ZnodeFormatError]) -> None:
-        self._unreadable = [entries for entries in found.values() if isinstance(entries, ZnodeFormatError)]
-        for error in self._unreadable:
-            logger.error("ACLs stay as they were: %s", error)
+        """Have these count. Lists that cannot be read stay as they were; where they never could, one that denies may be
+        among them: everything is denied.
+        """
+        damaged = self._membership.zk_client.damaged
         for pattern, entries in found.items():
             if not isinstance(entries, ZnodeFormatError):
                 self.rules.index.replace(pattern, entries)
+                damaged.is_readable(acl_path(pattern))
+            elif self.rules.index.entries(pattern):
+                damaged.report(entries, "its ACLs stay as they were")
+            else:
+                damaged.report(entries, "only super users may use what its ACLs are about")
+                self.rules.index.replace(pattern, [_DENIED])
             self._outdated.pop(pattern, None)
         self.rules.changed()
 

@@ -204,12 +204,15 @@ class DelegationTokenManager:
         return found
 
     async def _all(self) -> list[DelegationToken]:
+        damaged = self._membership.zk_client.damaged
+
         async def token_of(token_id: str) -> DelegationToken | None:
             try:
                 found = await self._read(token_id)
             except ZnodeFormatError as error:
-                logger.error("A delegation token is left out: %s", error)
+                damaged.report(error, "nobody can use the token")
                 return None
+            damaged.is_readable(token_path(token_id))
             return None if found is None else found[0]
 
         names = (await self._membership.coordination.children(TOKENS))[0]

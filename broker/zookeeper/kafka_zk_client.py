@@ -7,9 +7,10 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.environment.contract import Clock
-from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.pipelined_reads import DamagedNodes, each_of
 from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
+from cluster.controller.start_up import KEEP_EVERYTHING
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.quotas.empty_nodes import removal
@@ -41,6 +42,7 @@ CONFIG_ENTITIES: Mapping[int, str] = {
 }
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
+UNKNOWN_CONTROLLER = -1
 _NOTICE_LIFETIME_MS = 15 * 60 * 1000
 CONFIG_CHANGE_PREFIX = "config_change_"
 
@@ -54,10 +56,12 @@ class ClusterError(Exception):
 class KafkaZkClient:
     """Reads and writes of single znodes, in Kafka's layout. Raises CoordinationError."""
 
-    def __init__(self, coordination: Coordination, clock: Clock) -> None:
+    def __init__(self, coordination: Coordination, clock: Clock, damaged: DamagedNodes | None = None) -> None:
+        """`damaged` are the nodes that were reported in earlier sessions."""
         self._coordination = coordination
         self._clock = clock
-        self.topics = TopicReader(coordination)
+        self.damaged = DamagedNodes() if damaged is None else damaged
+        self.topics = TopicReader(coordination, self.damaged)
 
     async def exists(self, path: str) -> bool:
         """Whether there is such a node."""
@@ -138,13 +142,18 @@ class KafkaZkClient:
 
         async def registration(name: str) -> BrokerImage | None:
             try:
-                data, stat = await self._coordination.get(znodes.broker_path(int(name)), watch)
-                return BrokerImage.of(znodes.BrokerRegistration.decode(int(name), data), stat.czxid)
+                data, stat = await self._coordination.get(path := znodes.broker_path(int(name)), watch)
+                broker = BrokerImage.of(znodes.BrokerRegistration.decode(int(name), data), stat.czxid)
             except NoNodeError:
                 return None
-            except (znodes.ZnodeFormatError, ValueError) as error:
-                logger.error("The registration of broker %s is not understood: %s", name, error)
+            except ValueError as error:
+                self.damaged.report(znodes.ZnodeFormatError(f"{znodes.BROKER_IDS}/{name}", error), "it is no broker")
                 return None
+            except znodes.ZnodeFormatError as error:
+                self.damaged.report(error, "the broker counts as absent")
+                return None
+            self.damaged.is_readable(path)
+            return broker
 
         found = [each for each in await each_of(ids, registration) if each is not None]
         return {each.broker_id: each for each in sorted(found, key=lambda each: each.broker_id)}
@@ -152,13 +161,20 @@ class KafkaZkClient:
     # -- the controller ------------------------------------------------------------------------------------------------
 
     async def controller_id(self, watch: Watch | None = None) -> int | None:
-        """The broker that is the controller; None while there is none. `watch` fires when that changes."""
+        """The broker that is the controller; None while there is none, UNKNOWN_CONTROLLER while it cannot be read.
+        `watch` fires when that changes.
+        """
         if await self._coordination.exists(znodes.CONTROLLER, watch) is None:
             return None
         try:
-            return znodes.decode_controller((await self._coordination.get(znodes.CONTROLLER))[0])
+            controller_id = znodes.decode_controller((await self._coordination.get(znodes.CONTROLLER))[0])
         except NoNodeError:
             return None
+        except znodes.ZnodeFormatError as error:
+            self.damaged.report(error, "no other controller is elected")
+            return UNKNOWN_CONTROLLER
+        self.damaged.is_readable(znodes.CONTROLLER)
+        return controller_id
 
     async def register_controller(self, broker_id: int) -> ControllerTerm | None:
         """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch). None
@@ -282,12 +298,21 @@ class KafkaZkClient:
             return []
 
     async def read_config(self, resource: ConfigResource) -> dict[str, str]:
-        """The overrides of one resource; empty when it has none."""
+        """The overrides of one resource; empty when it has none, and where the node cannot be read: but of a topic such
+        as delete nothing.
+        """
         path = _config_path_of(resource)
         try:
-            return znodes.decode_config(path, (await self._coordination.get(path))[0])
+            config = znodes.decode_config(path, (await self._coordination.get(path))[0])
         except NoNodeError:
-            return {}
+            config = {}
+        except znodes.ZnodeFormatError as error:
+            is_topic = resource[0] == ConfigResourceType.TOPIC
+            kept = "; retention deletes nothing" if is_topic else ""
+            self.damaged.report(error, f"what it sets has its default{kept}")
+            return dict(KEEP_EVERYTHING) if is_topic else {}
+        self.damaged.is_readable(path)
+        return config
 
     async def users(self) -> list[str]:
         """Every user of whom anything is kept."""
@@ -357,11 +382,14 @@ class KafkaZkClient:
     async def allocate_producer_ids(self, broker_id: int) -> znodes.ProducerIdBlock:
         """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager).
 
-        Raises ApiError UNKNOWN_SERVER_ERROR when there are no more, ZnodeFormatError when the last block is unknown.
+        Raises ApiError UNKNOWN_SERVER_ERROR when there are no more, and when the last block cannot be read.
         """
         while True:
             data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
-            last = znodes.ProducerIdBlock.decode(data).last if data else -1
+            try:
+                last = znodes.ProducerIdBlock.decode(data).last if data else -1
+            except znodes.ZnodeFormatError as error:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
             if last > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
                 raise ApiError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, f"Have exhausted all producerIds: the last block ends at {last}"

@@ -2,70 +2,114 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.pipelined_reads import DamagedNodes, each_of
 from cluster import znodes
 from cluster.controller.start_up import ReadTopic
 from cluster.zookeeper.coordination import READS_PER_REQUEST, Coordination, NoNodeError, Watch, ZnodeStat
 
 
+class Unreadable(enum.Enum):
+    """In place of the content of a node that cannot be understood."""
+
+    UNREADABLE = enum.auto()
+
+
+UNREADABLE: Final = Unreadable.UNREADABLE
+
+FoundState = tuple[znodes.PartitionState, ZnodeStat] | Unreadable
+
+
 class TopicReader:
     """Reads of one session. Raises CoordinationError."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, damaged: DamagedNodes) -> None:
         self._coordination = coordination
+        self._damaged = damaged
 
-    async def assignment(self, name: str, watch: Watch | None = None) -> znodes.TopicAssignment | None:
+    async def assignment(self, name: str, watch: Watch | None = None) -> znodes.TopicAssignment | Unreadable | None:
         """Which brokers hold a topic; None when there is no such topic. `watch` fires when that changes."""
+        path = znodes.topic_path(name)
         try:
-            data, _ = await self._coordination.get(znodes.topic_path(name), watch)
+            data, _ = await self._coordination.get(path, watch)
+            found = znodes.TopicAssignment.decode(name, data)
         except NoNodeError:
+            self._damaged.is_readable(path)
             return None
-        return znodes.TopicAssignment.decode(name, data)
+        except znodes.ZnodeFormatError as error:
+            self._damaged.report(error, "the topic is not served")
+            return UNREADABLE
+        self._damaged.is_readable(path)
+        return found
 
-    async def read_all(self, names: Iterable[str], watch: Watch | None = None) -> list[ReadTopic]:
-        """Topics with their partitions, as far as a crash let them be created; `watch` as of `assignment`."""
+    async def read_all(
+        self, names: Iterable[str], watch: Watch | None = None
+    ) -> tuple[list[ReadTopic], dict[str, None]]:
+        """Topics with their partitions, as far as a crash let them be created; beside them the names of those whose
+        nodes cannot be read. `watch` fires when the node of a topic changes, and when a damaged state does.
+        """
         wanted = list(names)
         read = await each_of(wanted, lambda name: self.assignment(name, watch))
-        assignments = {name: each for name, each in zip(wanted, read, strict=True) if each is not None}
+        found = dict(zip(wanted, read, strict=True))
+        assignments = {name: each for name, each in found.items() if isinstance(each, znodes.TopicAssignment)}
+        unreadable = {name: None for name, each in found.items() if each is UNREADABLE}
         partitions = [(name, number) for name, each in assignments.items() for number in sorted(each.partitions)]
         parts = [partitions[at : at + READS_PER_REQUEST] for at in range(0, len(partitions), READS_PER_REQUEST)]
-        states: dict[str, dict[int, tuple[znodes.PartitionState, ZnodeStat]]] = {name: {} for name in assignments}
-        for part in await each_of(parts, self._states):
-            for name, number, state, stat in part:
-                states[name][number] = state, stat
-        return await each_of(assignments, lambda name: self._topic(name, assignments[name], states[name]))
+        states: dict[str, dict[int, FoundState]] = {name: {} for name in assignments}
+        for part in await each_of(parts, lambda part: self._states(part, watch)):
+            for name, number, state in part:
+                states[name][number] = state
+        topics = await each_of(assignments, lambda name: self._topic(name, assignments[name], states[name]))
+        return topics, unreadable
 
-    async def read(self, name: str, watch: Watch | None = None) -> ReadTopic | None:
+    async def read(self, name: str, watch: Watch | None = None) -> ReadTopic | Unreadable | None:
         """See `read_all`. None when there is no such topic."""
-        return next(iter(await self.read_all([name], watch)), None)
+        topics, unreadable = await self.read_all([name], watch)
+        return UNREADABLE if unreadable else next(iter(topics), None)
 
     async def _states(
-        self, partitions: Sequence[tuple[str, int]]
-    ) -> list[tuple[str, int, znodes.PartitionState, ZnodeStat]]:
+        self, partitions: Sequence[tuple[str, int]], watch: Watch | None
+    ) -> list[tuple[str, int, FoundState]]:
         """The states of those partitions that have one."""
         found = await self._coordination.get_each([znodes.partition_state_path(*each) for each in partitions])
-        return [
-            (name, number, znodes.PartitionState.decode(name, number, read[0]), read[1])
-            for (name, number), read in zip(partitions, found, strict=True)
-            if read is not None
-        ]
+        states: list[tuple[str, int, FoundState]] = []
+        for (name, number), read in zip(partitions, found, strict=True):
+            if read is not None:
+                try:
+                    state: FoundState = znodes.PartitionState.decode(name, number, read[0]), read[1]
+                except znodes.ZnodeFormatError:
+                    state = await self._watched_state(name, number, watch)
+                else:
+                    self._damaged.is_readable(znodes.partition_state_path(name, number))
+                states.append((name, number, state))
+        return states
 
-    async def _topic(
-        self,
-        name: str,
-        assignment: znodes.TopicAssignment,
-        read: Mapping[int, tuple[znodes.PartitionState, ZnodeStat]],
-    ) -> ReadTopic:
+    async def _watched_state(self, name: str, number: int, watch: Watch | None) -> FoundState:
+        """A state that cannot be read, or could not a moment ago."""
+        path = znodes.partition_state_path(name, number)
+        try:
+            data, stat = await self._coordination.get(path, watch)
+            return znodes.PartitionState.decode(name, number, data), stat
+        except NoNodeError:  # a watch of the topic's node tells of a deletion
+            return UNREADABLE
+        except znodes.ZnodeFormatError as error:
+            self._damaged.report(error, "the partition has no leader")
+            return UNREADABLE
+
+    async def _topic(self, name: str, assignment: znodes.TopicAssignment, read: Mapping[int, FoundState]) -> ReadTopic:
         """A topic of its parts, and of the nodes that a crash left without a state."""
-        states = {number: (state, stat.version) for number, (state, stat) in read.items()}
-        written_at = {number: stat.mzxid for number, (_, stat) in read.items()}
-        if len(states) == len(assignment.partitions):
-            return ReadTopic(name, assignment, states, True, written_at)
+        found = {number: each for number, each in read.items() if not isinstance(each, Unreadable)}
+        states = {number: (state, stat.version) for number, (state, stat) in found.items()}
+        written_at = {number: stat.mzxid for number, (_, stat) in found.items()}
+        damaged = [number for number in read if number not in found]
+        if len(read) == len(assignment.partitions):
+            return ReadTopic(name, assignment, states, True, written_at, damaged=damaged)
         try:
             numbers = sorted(map(int, (await self._coordination.children(znodes.partitions_path(name)))[0]))
         except NoNodeError:
             return ReadTopic(name, assignment, {}, has_partitions_node=False)
-        stateless = [number for number in numbers if number in assignment.partitions and number not in states]
-        return ReadTopic(name, assignment, states, True, written_at, stateless)
+        stateless = [number for number in numbers if number in assignment.partitions and number not in read]
+        return ReadTopic(name, assignment, states, True, written_at, stateless, damaged)

@@ -67,6 +67,10 @@ class ControllerContext:
         """Of the registrations of all brokers that were there in this term."""
         self.brokers_are(live_brokers)
         self.topics: dict[str, TopicImage] = {}
+        self.damaged_topics: dict[str, None] = {}
+        """Topics of the tree whose nodes cannot be read. While there are any, `topics` are not all topics: brokers must
+        not take what they have of the others for left over.
+        """
         self.topics_to_be_deleted: dict[str, None] = {}
         """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
         self.deleted_replicas: dict[tuple[int, TopicPartition], None] = {}
@@ -108,6 +112,7 @@ class ControllerContext:
         """The tree has these topics now, in place of those of their names."""
         for topic in topics:
             self.topics[topic.name] = topic
+            self.damaged_topics.pop(topic.name, None)
             self._flat_names.setdefault(flat_name(topic.name), {})[topic.name] = None
 
     def put_partitions(self, changed: Mapping[str, Iterable[PartitionImage]]) -> tuple[TopicStates, ...]:

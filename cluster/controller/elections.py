@@ -19,6 +19,10 @@ from protocol.topic_partition import TopicPartition
 
 NO_STATE = -1
 """Partition epoch and leader epoch of a partition whose state node does not exist yet."""
+DAMAGED_STATE = -2
+"""Partition epoch of a partition whose state node cannot be read. Only the node says who is in sync: nobody leads the
+partition, and nothing is written there.
+"""
 
 
 def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> PartitionState | None:
@@ -97,7 +101,7 @@ def decide_election(
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     if name in context.topics_to_be_deleted:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
-    has_state = partition.partition_epoch != NO_STATE
+    has_state = partition.partition_epoch >= 0
     if election_type is ElectionType.PREFERRED:
         is_needed = partition.leader != partition.replicas[0]
         state = preferred(name, partition, context) if has_state else None
@@ -130,7 +134,7 @@ def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicP
             wanted = each.replicas[0]
             totals[wanted] = totals.get(wanted, 0) + 1
             is_moving = bool(each.adding_replicas or each.removing_replicas)
-            if each.leader != wanted and each.partition_epoch != NO_STATE and not is_moving:
+            if each.leader != wanted and each.partition_epoch >= 0 and not is_moving:
                 elsewhere.setdefault(wanted, []).append((TopicPartition(topic.name, each.partition), each))
     return [
         topic_partition
@@ -162,7 +166,7 @@ def settle(
     operations: list[Operation] = []
     changed: list[PartitionImage] = []
     for partition in partitions:
-        state = elected(topic.name, partition, context) if partition.partition_epoch != NO_STATE else None
+        state = elected(topic.name, partition, context) if partition.partition_epoch >= 0 else None
         if state is not None:
             operations.append(write(topic.name, partition, state))
             changed.append(after(partition, state))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.elections import NO_STATE, after, next_state, write
+from cluster.controller.elections import after, next_state, write
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, topic_path
 from cluster.zookeeper.coordination import Operation, SetData
@@ -68,7 +68,7 @@ def plan(
     if partition is None or topic_partition.topic in context.topics_to_be_deleted:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     wanted = reassigned(partition, origin_replicas(partition) if target is None else target)
-    if partition.partition_epoch != NO_STATE:
+    if partition.partition_epoch >= 0:
         leader, isr = _among(wanted.replicas, partition, context)
         if not isr or (leader == NO_LEADER and partition.leader != NO_LEADER):
             raise ApiError(
@@ -127,7 +127,7 @@ def begun(
     partitions: list[PartitionImage] = []
     for number, image in wanted.items():
         before = topic.partitions[number]
-        if before.partition_epoch == NO_STATE:
+        if before.partition_epoch < 0:
             partitions.append(image)
             continue
         state = next_state(topic.name, image, *_among(image.replicas, before, context), context)

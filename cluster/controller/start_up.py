@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from cluster.controller.context import ControllerContext, without_cut_replicas
-from cluster.controller.elections import NO_STATE, after, elect_at_start, next_state, partition_image
+from cluster.controller.elections import DAMAGED_STATE, NO_STATE, after, elect_at_start, next_state, partition_image
 from cluster.controller.eligible_replicas import known_since
 from cluster.controller.topics import first_states
 from cluster.metadata_image import PartitionImage, TopicImage
@@ -94,7 +94,8 @@ def _adoption_operations(
 class ReadTopic(Value):
     """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions.
     `written_at` has the transactions (zxid) that wrote these states, as far as they are known. `stateless` are the
-    partitions that have a node but no state: Kafka makes one after the other.
+    partitions that have a node but no state: Kafka makes one after the other. The states of `damaged` partitions cannot
+    be read.
     """
 
     name: str
@@ -103,6 +104,7 @@ class ReadTopic(Value):
     has_partitions_node: bool
     written_at: Mapping[int, int] = MappingProxyType({})
     stateless: Sequence[int] = ()
+    damaged: Sequence[int] = ()
 
     def image(self) -> TopicImage:
         """The topic as the image has it; partitions without a state have no leader."""
@@ -110,6 +112,8 @@ class ReadTopic(Value):
         for number, replicas in sorted(self.assignment.partitions.items()):
             state, version = self.states.get(number, (None, 0))
             image = partition_image(number, replicas, state, version)
+            if number in self.damaged:
+                image = image.replace(partition_epoch=DAMAGED_STATE)
             adding = self.assignment.adding_replicas.get(number, ())
             removing = self.assignment.removing_replicas.get(number, ())
             if adding or removing:
@@ -130,14 +134,22 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
         topic.name, [each for each in result.partitions if each.partition_epoch == NO_STATE], context
     )
     operations.extend(created)
-    result = result.with_partitions(changed)
+    written, result = elect_found(topic, result.with_partitions(changed), context, unclean=unclean)
+    return [*operations, *written], result
+
+
+def elect_found(
+    topic: ReadTopic, image: TopicImage, context: ControllerContext, *, unclean: bool
+) -> tuple[list[Operation], TopicImage]:
+    """Elect leaders of the partitions whose states were found; `image` has them as they were read."""
+    operations: list[Operation] = []
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
-        partition, state = _at_start(topic, result.partitions[number], context, unclean=unclean)
+        partition, state = _at_start(topic, image.partitions[number], context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(after(partition, state))
-    return operations, result.with_partitions(elected)
+    return operations, image.with_partitions(elected)
 
 
 def _at_start(

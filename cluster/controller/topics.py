@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from cluster.controller.context import ControllerContext, flat_name
-from cluster.controller.elections import initial_state, partition_image
+from cluster.controller.elections import NO_STATE, initial_state, partition_image
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
     PartitionState,
@@ -73,7 +73,7 @@ def plan_topic(
     `planned` are the topics that are about to be created before this one, by their `flat_name`: it may not collide with
     them either.
     """
-    if topic.name in context.topics:
+    if topic.name in context.topics or topic.name in context.damaged_topics:
         raise _exists(topic.name)
     nulls = [key for key, value in topic.config.items() if value is None]
     if nulls:
@@ -292,7 +292,7 @@ def deletion_mark(topic: str) -> Operation:
 def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iterator[Operation]:
     """Give the operations that remove the nodes of these partitions."""
     for each in partitions:
-        if each.partition_epoch >= 0:
+        if each.partition_epoch != NO_STATE:
             yield Delete(partition_state_path(topic, each.partition))
             yield Delete(partition_path(topic, each.partition))
 

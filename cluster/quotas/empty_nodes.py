@@ -23,6 +23,13 @@ async def removal(coordination: Coordination, path: str, parents: Sequence[str])
         if len((await coordination.children(clients))[0]) == 1:
             removed.append(Delete(clients))
             data, stat = await coordination.get(user)
-            if stat.num_children == 1 and not znodes.decode_config(user, data):
+            if stat.num_children == 1 and _holds_nothing(user, data):
                 removed.append(Delete(user))
     return removed
+
+
+def _holds_nothing(path: str, data: bytes | None) -> bool:
+    try:
+        return not znodes.decode_config(path, data)
+    except znodes.ZnodeFormatError:  # somebody may mend it
+        return False

@@ -90,7 +90,7 @@ def decode_acls(path: str, data: bytes | None) -> list[AccessControlEntry]:
         for entry in entries:
             check_principal(entry.principal)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ZnodeFormatError(f"{path} cannot be understood ({error!r}): {data!r}") from error
+        raise ZnodeFormatError(path, error, data) from error
     return entries
 
 
@@ -124,7 +124,7 @@ def decode_change(kind: PatternType, path: str, data: bytes | None) -> ResourceP
             raise ValueError(f"pattern type {pattern_type.name}")
         return ResourcePattern(_member(ResourceType, value["resourceType"]), _text(value["name"]), pattern_type)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ZnodeFormatError(f"{path} cannot be understood ({error!r}): {data!r}") from error
+        raise ZnodeFormatError(path, error, data) from error
 
 
 _M = TypeVar("_M", bound=IntEnum)

@@ -92,7 +92,7 @@ class DelegationToken(Value):
                 expiry_ms=int(value["expiryTimestamp"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ZnodeFormatError(f"{token_path(token_id)} cannot be understood ({error!r}): {data!r}") from error
+            raise ZnodeFormatError(token_path(token_id), error) from error
 
 
 def new_token(

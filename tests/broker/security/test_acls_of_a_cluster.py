@@ -134,6 +134,27 @@ def test_what_kafka_writes_is_heeded() -> None:
     play(scenario)
 
 
+def test_lists_that_can_never_be_read_deny_everything() -> None:
+    """Kafka takes such a node for one without entries, so that whoever it denied may do anything."""
+    other = TOPIC._replace(name="u")
+    denied = AccessControlEntry("User:*", "*", AclOperation.ALL, AclPermissionType.DENY)
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        session = cluster.ensemble.session()
+        await session.connect()
+        await session.create("/kafka-acl/Topic/t", b"{")
+        await session.create("/kafka-acl/Topic/u", encode_acls([ALICE]))
+        for broker_id in (0, 1):
+            await cluster.expire_session(broker_id)  # a new session reads everything, as a start does
+        await heard(cluster, {AclBinding(TOPIC, denied), AclBinding(other, ALICE)})
+        await session.set("/kafka-acl/Topic/t", encode_acls([ALICE]))
+        await session.create("/kafka-acl-changes/acl_changes_", encode_change(TOPIC), sequential=True)
+        await heard(cluster, {AclBinding(TOPIC, ALICE), AclBinding(other, ALICE)})
+        await session.close()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("broker_id", [0, 1])
 def test_a_new_session_reads_everything(broker_id: int) -> None:
     async def scenario(cluster: InProcessCluster) -> None:

@@ -1,0 +1,252 @@
+"""Nodes that make no sense: the rest is served, each is named once, and counts again when it is rewritten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from broker.controller.active_controller import ActiveController
+from cluster import znodes
+from cluster.controller.commands import LeaderAndIsr, UpdateMetadata
+from cluster.controller.topics import NewTopic
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from tests.broker.controller.test_tree_changes import ask_for_election, read, until_gone, write
+from tests.kit.controller.controller_cluster import ControllerCluster
+from tests.kit.coordination_fixtures import in_loop
+
+GARBAGE = b"gar{bage \xff"
+DAMAGED_ASSIGNMENTS = [
+    GARBAGE,
+    b"",
+    b"[]",
+    b'{"version":2,"partitions":7}',
+    b'{"version":2,"partitions":{"0":["x"]}}',
+    b'{"version":2,"partitions":{"0":[4294967296]}}',
+    b'{"version":2,"partitions":{"0":[]}}',
+    b'{"version":2,"partitions":{"1":[1]}}',
+    b'{"version":2,"partitions":{}}',
+]
+DAMAGED_STATES = [
+    GARBAGE,
+    b"",
+    b'{"version":1,"leader":"x"}',
+    b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":9999999999,"isr":[1]}',
+]
+
+
+async def epoch(cluster: ControllerCluster) -> int:
+    return znodes.decode_controller_epoch(await read(cluster, znodes.CONTROLLER_EPOCH))
+
+
+async def next_controller(cluster: ControllerCluster) -> None:
+    """The controller goes, and comes back as one of the others controls."""
+    gone = cluster.controller.broker_id
+    before = await epoch(cluster)
+    await cluster.members.pop(gone).kill()
+    await cluster.until("another controller", lambda: any(each.service.is_active for each in cluster.members.values()))
+    await cluster.start_broker(gone)
+    await cluster.until("all know all", lambda: cluster.all_know([1, 2, 3]))
+    assert await epoch(cluster) == before + 1
+
+
+async def create(cluster: ControllerCluster, name: str) -> object:
+    return (await cluster.controller.service.create_topics([NewTopic(name, assignment={0: (1, 2)})]))[name]
+
+
+@pytest.mark.parametrize("data", DAMAGED_ASSIGNMENTS)
+@in_loop
+async def test_a_topic(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = await ControllerCluster().start()
+    for name in ("healthy", "t"):
+        await cluster.create(name, (1, 2, 3), (2, 3, 1))
+    whole = await read(cluster, znodes.topic_path("t"))
+    await write(cluster, znodes.topic_path("t"), data)
+    await next_controller(cluster)
+    await next_controller(cluster)
+    assert not isinstance(await create(cluster, "new"), ApiError)
+    await cluster.until("it is led", lambda: cluster.told("new", 1, (1, 2)))
+    assert cluster.controller.cache.image.topics["healthy"].partitions[0].leader >= 0
+    # A broker that takes these for all topics would set the logs of the others aside, and forget their offsets.
+    commands = [each for member in cluster.members.values() for each in member.inbox.commands]
+    last_epoch = await epoch(cluster)
+    last = [each for each in commands if each.controller_epoch == last_epoch]
+    assert last
+    assert not [each for each in last if isinstance(each, LeaderAndIsr | UpdateMetadata) and each.is_full]
+    refused = await create(cluster, "t")
+    assert isinstance(refused, ApiError)
+    assert refused.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+    await write(cluster, znodes.delete_topic_path("t"))
+    await write(cluster, znodes.topic_path("t"), whole)
+    await until_gone(cluster, znodes.topic_path("t"))  # now that it can be read, it is deleted as somebody asked
+    assert await epoch(cluster) == last_epoch
+    named = [each for each in caplog.messages if each.startswith("/brokers/topics/t cannot be understood")]
+    assert 1 <= len(named) <= 3, "each of three brokers names it once"
+
+
+@in_loop
+async def test_a_topic_that_is_mended_goes_on_as_it_was() -> None:
+    cluster = await ControllerCluster().start()
+    await cluster.create("t", (1, 2, 3))
+    whole = await read(cluster, znodes.topic_path("t"))
+    before = cluster.controller.cache.image.topics["t"]
+    await write(cluster, znodes.topic_path("t"), GARBAGE)
+    await next_controller(cluster)
+    for member in cluster.members.values():
+        member.inbox.commands.clear()
+    await write(cluster, znodes.topic_path("t"), whole)
+    await cluster.until("all are told", lambda: cluster.everywhere(lambda each: "t" in each.cache.image.topics))
+    topic = cluster.controller.cache.image.topics["t"]
+    assert topic.topic_id == before.topic_id
+    assert topic.partitions[0].leader_epoch > before.partitions[0].leader_epoch
+    await cluster.until("all have a role", lambda: cluster.everywhere(lambda each: each.role("t")))
+    told = [each for member in cluster.members.values() for each in member.inbox.commands]
+    topics = [topic for each in told if isinstance(each, LeaderAndIsr) for topic in each.topics if topic.topic == "t"]
+    assert topics
+    assert not any(topic.is_new for topic in topics), "a new topic's log is made on another disk if need be"
+
+
+@pytest.mark.parametrize("data", DAMAGED_STATES)
+@in_loop
+async def test_the_state_of_a_partition(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = await ControllerCluster().start()
+    await cluster.create("t", (1, 2, 3), (2, 3, 1))
+    path = znodes.partition_state_path("t", 0)
+    whole = await read(cluster, path)
+    await write(cluster, path, data)
+    await next_controller(cluster)
+    topic = cluster.controller.cache.image.topics["t"]
+    assert [each.leader >= 0 for each in topic.partitions] == [False, True]
+    # Nothing is written there by elections, moves, or a topic that grows.
+    await ask_for_election(cluster, ("t", 0), ("t", 1))
+    await until_gone(cluster, znodes.PREFERRED_ELECTION)
+    await cluster.controller.service.alter_reassignments({TopicPartition("t", 0): (1, 2)})
+    await cluster.controller.service.create_topics([NewTopic("other", assignment={0: (1,)})])
+    last_epoch = await epoch(cluster)
+    assert await read(cluster, path) == data
+    await write(cluster, path, whole)
+    await cluster.until("it is led again", lambda: cluster.everywhere(lambda each: leader_of(each, "t") >= 0))
+    assert await epoch(cluster) == last_epoch
+    assert len([each for each in caplog.messages if each.startswith(f"{path} cannot be understood")]) == 1
+
+
+def leader_of(member: Any, topic: str) -> int:
+    image = member.cache.image.partition(TopicPartition(topic, 0))
+    return -1 if image is None else image.leader
+
+
+@in_loop
+async def test_a_topic_with_a_damaged_state_can_be_deleted() -> None:
+    cluster = await ControllerCluster().start()
+    await cluster.create("t", (1, 2, 3))
+    await write(cluster, znodes.partition_state_path("t", 0), GARBAGE)
+    await next_controller(cluster)
+    last_epoch = await epoch(cluster)
+    await cluster.controller.service.delete_topics(["t"])
+    await until_gone(cluster, znodes.topic_path("t"))
+    assert await epoch(cluster) == last_epoch
+
+
+@in_loop
+async def test_who_the_controller_is() -> None:
+    cluster = await ControllerCluster().start()
+    last_epoch = await epoch(cluster)
+    await write(cluster, znodes.CONTROLLER, GARBAGE)
+    await cluster.until("a node that says it", lambda: any(m.service.is_active for m in cluster.members.values()))
+
+    async def is_elected() -> None:
+        while await epoch(cluster) == last_epoch or not any(m.service.is_active for m in cluster.members.values()):
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(is_elected(), 30)
+    assert json.loads(await read(cluster, znodes.CONTROLLER) or b"")["brokerid"] == cluster.controller.broker_id
+
+
+@in_loop
+async def test_other_nodes_stop_no_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    cluster = await ControllerCluster().start(1)
+    for path in ("topics/t", "brokers/1", "brokers/<default>", "brokers/x", "users/u", "clients/c", "ips/1.2.3.4"):
+        await write(cluster, f"/config/{path}", GARBAGE)
+    for path in ("/brokers/ids/x", "/brokers/ids/77", znodes.REASSIGN_PARTITIONS, znodes.PRODUCER_ID_BLOCK):
+        await write(cluster, path, GARBAGE)
+    for path in (f"{znodes.CONFIG_CHANGES}/config_change_0000000000", f"{znodes.LOG_DIR_EVENTS}/log_dir_event_0"):
+        await write(cluster, path, GARBAGE)
+    await write(cluster, "/isr_change_notification/isr_change_0000000000", GARBAGE)
+    member = await cluster.start_broker(2)
+    found = await member.membership.zk_client.read_configs()
+    assert found[2, "t"] == {"retention.ms": "-1", "retention.bytes": "-1"}, "what it was meant to keep stays"
+    assert {each: config for each, config in found.items() if config} == {(2, "t"): found[2, "t"]}
+    with pytest.raises(ApiError, match="/latest_producer_id_block cannot be understood"):
+        await cluster.controller.service.allocate_producer_ids(2, member.epoch)
+    assert "gar{bage" not in "".join(each for each in caplog.messages if "/config/" in each), "it may be a secret"
+    await write(cluster, "/config/topics/t", znodes.encode_config({"retention.ms": "5"}))
+    assert await member.membership.zk_client.read_config((2, "t")) == {"retention.ms": "5"}
+    assert [each for each in caplog.messages if each.startswith("/config/topics/t can be read again")]
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    """Time passes when there is nothing to do."""
+
+    def __init__(self) -> None:
+        super().__init__(selector := selectors.SelectSelector())
+        self._now_s = 0.0
+        select = selector.select
+
+        def advance(timeout: float | None = None) -> list[Any]:
+            self._now_s += timeout or 0
+            return select(0)
+
+        selector.select = advance  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._now_s
+
+
+def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
+        runner.run(test())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_terms_that_fail_are_not_followed_by_the_next_at_once(brokers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "it cannot be taken")
+
+    async def run() -> None:
+        cluster = ControllerCluster()
+        take_office = ActiveController.take_office
+        monkeypatch.setattr(ActiveController, "take_office", refuse)
+        for broker_id in range(1, brokers + 1):
+            await cluster.start_broker(broker_id)
+        await asyncio.sleep(60)
+        first_minute = await epoch(cluster)
+        await asyncio.sleep(600)
+        assert first_minute <= 4 * brokers
+        assert brokers <= (await epoch(cluster) - first_minute) / 10 <= 10
+        monkeypatch.setattr(ActiveController, "take_office", take_office)
+        await asyncio.sleep(30)
+        assert cluster.controller.service.is_active
+
+    in_virtual_time(run)
+
+
+def test_an_epoch_that_cannot_be_read() -> None:
+    async def run() -> None:
+        cluster = await ControllerCluster().start(2)
+        last_epoch = await epoch(cluster)
+        await write(cluster, znodes.CONTROLLER_EPOCH, GARBAGE)
+        await cluster.members.pop(cluster.controller.broker_id).kill()
+        await cluster.start_broker(3)
+        await asyncio.sleep(60)
+        assert not any(each.service.is_active for each in cluster.members.values())
+        await write(cluster, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(last_epoch))
+        await asyncio.sleep(30)
+        assert cluster.controller.service.is_active
+
+    in_virtual_time(run)
