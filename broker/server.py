@@ -182,7 +182,8 @@ class KafkaServer:
 
         links, configs = serving.member.links, serving.coordination.configs
         renewables = renewables_of(self._security, None if links is None else links.network)
-        renewal = CertificateRenewal(self._environment.executor, lambda: configs.current, self._config, renewables)
+        renewal = CertificateRenewal(self._environment.executor, lambda: configs.current, renewables)
+        configs.check_stores = renewal.check_stores
         serving.supervisor.every(CHECK_MS, "certificates", renewal.check)
 
     def _refresh_issuer_keys(self, serving: ServingBroker) -> None:

@@ -280,7 +280,7 @@ class ConfigHandlers:
                 )
             name = str(own_id)
         overrides = applied(resource, self._config_service.dynamic_of(name), declared_key)
-        self._config_service.validate_broker(overrides, per_broker=bool(name))
+        await self._config_service.validate_broker(overrides, per_broker=bool(name))
         kept = self._config_service.as_kept(overrides)
         if not validate_only:
             errors = await self._store.alter_configs({(ConfigResourceType.BROKER, name): kept})

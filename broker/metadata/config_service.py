@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from broker.metadata.metadata_cache import MetadataCache
@@ -95,6 +95,8 @@ class ConfigService:
             if (text := value_to_text(declared.default)) is not None
         }
         self._listeners: list[Callable[[BrokerConfig], None]] = []
+        self.check_stores: Callable[[BrokerConfig, BrokerConfig], Awaitable[None]] = _has_no_stores
+        """Raises ConfigError when the stores of TLS cannot become what the second configuration names."""
         self._overrides: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._current = static
         self._kept: Mapping[str, str] = {}
@@ -293,7 +295,7 @@ class ConfigService:
             text = f"Invalid config value for resource ConfigResource(type=TOPIC, name='{topic}'): {error}"
             raise ApiError(ErrorCode.INVALID_CONFIG, text) from error
 
-    def validate_broker(self, properties: Mapping[str, str], *, per_broker: bool) -> None:
+    async def validate_broker(self, properties: Mapping[str, str], *, per_broker: bool) -> None:
         """Judge what a broker's dynamic configuration (all of it) would be, as Kafka's `DynamicBrokerConfig.validate`.
 
         `per_broker` tells this broker's own from the defaults of all. Raises ApiError(INVALID_REQUEST), which is what
@@ -316,10 +318,7 @@ class ConfigService:
             proposed = self._proposed(properties, per_broker=per_broker)
             for name in properties:
                 check_promise(name, proposed)
-            if proposed.ssl != self.current.ssl:
-                from broker.security.renewal import check_stores
-
-                check_stores(self.current, proposed)
+            await self.check_stores(self.current, proposed)
         except ConfigRuleError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from error
         except ConfigError as error:
@@ -331,6 +330,10 @@ class ConfigService:
         defaults, own = self._dynamic(self._metadata.image)
         layers = (defaults, properties) if per_broker else (properties, own)
         return self._static.with_dynamic({**layers[0], **layers[1]})
+
+
+async def _has_no_stores(current: BrokerConfig, proposed: BrokerConfig) -> None:
+    """Of a broker without TLS."""
 
 
 def _key_of(overrides: Mapping[str, str]) -> Overrides:

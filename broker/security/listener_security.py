@@ -30,8 +30,8 @@ from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.security.principal_rules import PrincipalRules
 from config.security.sasl_config import SaslConfig
-from config.security.ssl_config import ClientSsl
-from config.security.tls_context import server_context
+from config.security.ssl_config import ClientSsl, SslConfig
+from config.security.tls_context import LoadedTls, TlsLoader
 
 if TYPE_CHECKING:
     from broker.security.issuer_keys import IssuerKeys
@@ -108,8 +108,10 @@ class SaslListener:
 class SecuredListener:
     """TLS, SASL or both of one listener."""
 
-    def __init__(self, tls: Tls | None, sasl: SaslListener | None) -> None:
+    def __init__(self, tls: Tls | None, loaded: LoadedTls | None, sasl: SaslListener | None) -> None:
+        """`loaded` is the TLS by which `tls` was made."""
         self.tls = tls
+        self.loaded = loaded
         self.sasl = sasl
 
     def protocol(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
@@ -125,8 +127,10 @@ def security_of_listeners(
     """Security of each listener that has any. Raises ConfigError."""
     handshakes = Handshakes(environment.executor)
     delay_s = config.connection_failed_authentication_delay_ms / 1000
+    loader = TlsLoader()
+    loaded = {name: loader.load(each) for name, each in config.ssl.items()}
     tls = {
-        name: Tls(server_context(each), _users_by(each.principal_rules), handshakes, delay_s)
+        name: Tls(loaded[name].context, _users_by(each.principal_rules), handshakes, delay_s)
         for name, each in config.ssl.items()
     }
     sasl = {
@@ -142,7 +146,9 @@ def security_of_listeners(
         )
         for name, each in config.sasl.items()
     }
-    return {name: SecuredListener(tls.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))}
+    return {
+        name: SecuredListener(tls.get(name), loaded.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))
+    }
 
 
 def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | None:
@@ -172,14 +178,18 @@ def issuer_keys_of(listeners: Mapping[str, SecuredListener]) -> list[IssuerKeys]
 
 def renewables_of(listeners: Mapping[str, SecuredListener], network: Network | None) -> list[Renewable]:
     """All that have certificates: listeners, and the `network` to other brokers where it has TLS."""
-    found = [_of_listener(name, each.tls) for name, each in listeners.items() if each.tls is not None]
-    if isinstance(network, SecuredNetwork) and network.context is not None:
-        found.append(Renewable("The connection to other brokers", network.renew, _channel_ssl))
+    found = [
+        Renewable(f"Listener {name}", each.loaded, each.tls.renew, _ssl_of(name))
+        for name, each in listeners.items()
+        if each.tls is not None and each.loaded is not None
+    ]
+    if isinstance(network, SecuredNetwork) and network.tls is not None:
+        found.append(Renewable("The connection to other brokers", network.tls, network.renew, _channel_ssl))
     return found
 
 
-def _of_listener(name: str, tls: Tls) -> Renewable:
-    return Renewable(f"Listener {name}", tls.renew, lambda config: config.ssl.get(name))
+def _ssl_of(name: str) -> Callable[[BrokerConfig], SslConfig | None]:
+    return lambda config: config.ssl.get(name)
 
 
 def _channel_ssl(config: BrokerConfig) -> ClientSsl | None:

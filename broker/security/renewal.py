@@ -12,97 +12,77 @@ from typing import Final, NamedTuple
 from broker.environment.contract import Executor
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.secret_files import FileStamp, stamp_of
-from config.security.ssl_config import ClientSsl, SslConfig
-from config.security.store_config import Store
-from config.security.stores import Identity, check_identity, identity_of
-from config.security.tls_context import client_context, server_context
+from config.security.stores import check_identity, identity_of
+from config.security.tls_context import AnySsl, LoadedTls, Stamps, TlsLoader, stamps_of
 
 logger = logging.getLogger("kafka.security.CertificateRenewal")
 
 CHECK_MS: Final = 2_000
 """How long new certificates may not be seen."""
 
-AnySsl = SslConfig | ClientSsl
-
 
 class Renewable(NamedTuple):
-    """TLS of a listener, or of the connections to other brokers. `config_of` tells what it should be now, and `renew`
-    has new connections use a context.
+    """TLS of a listener, or of the connections to other brokers, as it was `loaded`. `config_of` tells what it should
+    be now, and `renew` has new connections use a context.
     """
 
     title: str
+    loaded: LoadedTls
     renew: Callable[[ssl.SSLContext], None]
     config_of: Callable[[BrokerConfig], AnySsl | None]
 
 
-class _State(NamedTuple):
-    """The stores that were read last, usable or not, and whose key is in use."""
-
-    config: AnySsl | None
-    stamps: tuple[FileStamp | None, ...]
-    identity: Identity | None
-
-
 class CertificateRenewal:
-    """Looks at stores again and again, and takes over those that have changed and can be used."""
+    """Looks at stores again and again, and takes over those that have changed and can be used. Reads none while they
+    stay as they are, and none on the event loop.
+    """
 
-    def __init__(
-        self, executor: Executor, current: Callable[[], BrokerConfig], loaded: BrokerConfig, all_: Iterable[Renewable]
-    ) -> None:
-        """`loaded` is the configuration by which the contexts were made."""
+    def __init__(self, executor: Executor, current: Callable[[], BrokerConfig], all_: Iterable[Renewable]) -> None:
         self._executor = executor
         self._current = current
-        self._states = {each: _read(each.config_of(loaded)) for each in all_}
+        self._renewables = {each.title: each for each in all_}
+        self._in_use = {title: each.loaded for title, each in self._renewables.items()}
+        self._seen: dict[str, tuple[AnySsl, Stamps]] = {
+            title: (loaded.config, loaded.stamps) for title, loaded in self._in_use.items()
+        }
+        """The stores that were read last, usable or not."""
 
     async def check(self) -> None:
         """One look at all of them. What cannot be used is logged, and looked at again once it has changed."""
         config = self._current()
-        for renewable, state in self._states.items():
+        loader = TlsLoader()
+        for title, renewable in self._renewables.items():
             wanted = renewable.config_of(config)
             if wanted is None:
                 continue
-            stamps = await self._executor.run(_stamps, wanted)
-            if (wanted, stamps) == (state.config, state.stamps):
+            seen = wanted, await self._executor.run(stamps_of, wanted)
+            if seen == self._seen[title]:
                 continue
-            self._states[renewable] = state._replace(config=wanted, stamps=stamps)
+            self._seen[title] = seen
             try:
-                identity, context = await self._executor.run(_renewed, wanted, state.identity)
+                loaded = await self._executor.run(_replacement, loader, wanted, self._in_use[title])
             except ConfigError as error:
-                logger.error("%s keeps its certificates: %s", renewable.title, error)
+                logger.error("%s keeps its certificates: %s", title, error)
                 continue
-            self._states[renewable] = _State(wanted, stamps, identity)
-            renewable.renew(context)
-            logger.info("%s has taken over its new certificates", renewable.title)
+            self._in_use[title] = loaded
+            renewable.renew(loaded.context)
+            logger.info("%s has taken over its new certificates", title)
+
+    async def check_stores(self, current: BrokerConfig, proposed: BrokerConfig) -> None:
+        """Raise ConfigError when the stores of a proposed configuration could not be taken over. Those that it leaves
+        as they are in `current` are not read.
+        """
+        loader = TlsLoader()
+        for title, renewable in self._renewables.items():
+            wanted = renewable.config_of(proposed)
+            if wanted is not None and wanted != renewable.config_of(current):
+                await self._executor.run(_replacement, loader, wanted, self._in_use[title])
 
 
-def check_stores(current: BrokerConfig, proposed: BrokerConfig) -> None:
-    """Raise ConfigError when a listener could not take over its stores of a proposed configuration."""
-    for name, wanted in proposed.ssl.items():
-        before = current.ssl.get(name)
-        if before is not None and wanted != before:
-            _renewed(wanted, _read(before).identity)
-
-
-def _renewed(config: AnySsl, before: Identity | None) -> tuple[Identity | None, ssl.SSLContext]:
-    """Raises ConfigError."""
-    identity = None if config.key_store is None else identity_of(config.key_store)
-    if config.key_store is not None and identity is not None and before is not None:
-        check_identity(config.key_store, before, identity, config.allowed_changes)
-    context = server_context(config) if isinstance(config, SslConfig) else client_context(config)
-    return identity, context
-
-
-def _read(config: AnySsl | None) -> _State:
-    if config is None:
-        return _State(None, (), None)
-    try:
-        identity = None if config.key_store is None else identity_of(config.key_store)
-    except ConfigError:  # it was there a moment ago
-        identity = None
-    return _State(config, _stamps(config), identity)
-
-
-def _stamps(config: AnySsl) -> tuple[FileStamp | None, ...]:
-    stores: tuple[Store | None, ...] = (config.key_store, config.trust_store)
-    return tuple(None if each is None or each.location is None else stamp_of(each.location) for each in stores)
+def _replacement(loader: TlsLoader, wanted: AnySsl, in_use: LoadedTls) -> LoadedTls:
+    """Raises ConfigError, also for a certificate of somebody else than the one in use."""
+    loaded = loader.load(wanted)
+    if wanted.key_store is not None and loaded.chain is not None and in_use.chain not in (None, loaded.chain):
+        before, after = identity_of(wanted.key_store, in_use.chain), identity_of(wanted.key_store, loaded.chain)
+        check_identity(wanted.key_store, before, after, wanted.allowed_changes)
+    return loaded

@@ -16,7 +16,7 @@ from config.security.channel_config import ChannelConfig
 from config.security.kerberos.login import KerberosLogin
 from config.security.oauthbearer.token_login import TokenLogin
 from config.security.sasl_config import Login
-from config.security.tls_context import client_context
+from config.security.tls_context import TlsLoader
 from protocol.errors import ErrorCode
 from protocol.messages import (
     SaslAuthenticateRequest,
@@ -45,19 +45,21 @@ class SecuredNetwork:
         self._new_exchange = None if channel.login is None else _exchanges(channel.login)
         self._beginning = asyncio.Lock()
         """Tickets of Kerberos and tokens of OAuth are got and kept by one connection after another."""
-        self.context = None if channel.ssl is None else client_context(channel.ssl)
+        self.tls = None if channel.ssl is None else TlsLoader().load(channel.ssl)
+        """As it was at the beginning; None without."""
+        self._context = None if self.tls is None else self.tls.context
 
     def renew(self, context: ssl.SSLContext) -> None:
         """Open new connections in another context."""
-        self.context = context
+        self._context = context
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         """See `client.environment.Network`. Raises AuthenticationError too: asking again does not help."""
         loop = asyncio.get_running_loop()
         try:
-            name = None if self.context is None else host
+            name = None if self._context is None else host
             transport, made = await loop.create_connection(
-                protocol_factory, host, port, ssl=self.context, server_hostname=name
+                protocol_factory, host, port, ssl=self._context, server_hostname=name
             )
         except ssl.SSLError as error:
             raise _failed_handshake(error) from error

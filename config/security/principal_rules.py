@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 from config.definitions import ConfigError
 from config.security.java_patterns import Replacement, compiled, filled, parse_replacement
+from protocol.value import Value
 
 _FIELD = r"((?:\\.|[^\\/])*)"
 _RULE = rf"(DEFAULT)|RULE:{_FIELD}/{_FIELD}/([LU]?)"
@@ -31,11 +32,10 @@ class _Rule(NamedTuple):
         return self.change(self.pattern.sub(lambda found: filled(self.replacement, found), subject))
 
 
-class PrincipalRules:
+class PrincipalRules(Value):
     """Rules of which the first that matches the whole subject counts."""
 
-    def __init__(self, rules: tuple[_Rule, ...]) -> None:
-        self._rules = rules
+    rules: tuple[_Rule, ...]
 
     @classmethod
     def parse(cls, name: str, text: str) -> Self:
@@ -59,4 +59,4 @@ class PrincipalRules:
 
     def name_of(self, subject: str) -> str | None:
         """The user's name; None when no rule matches, and the client is to be refused."""
-        return next((name for rule in self._rules if (name := rule.apply(subject)) is not None), None)
+        return next((name for rule in self.rules if (name := rule.apply(subject)) is not None), None)

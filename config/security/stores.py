@@ -31,12 +31,12 @@ class Identity(NamedTuple):
     alternative_names: frozenset[str]
 
 
-def identity_of(store: Store) -> Identity:
-    """Whom the certificate of a key store is for. Raises ConfigError."""
+def identity_of(store: Store, chain: str) -> Identity:
+    """Whom the first certificate of `chain`, that of a key store, is for. Raises ConfigError."""
     from cryptography.x509 import ExtensionNotFound, SubjectAlternativeName, load_pem_x509_certificate
 
     try:
-        certificate = load_pem_x509_certificate(read_key(store).chain.encode())
+        certificate = load_pem_x509_certificate(chain.encode())
         try:
             names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
         except ExtensionNotFound:

@@ -3,41 +3,96 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Final, NamedTuple
 
 from config.definitions import ConfigError
-from config.security.secret_files import secret_file
+from config.security.secret_files import FileStamp, secret_file, stamp_of
 from config.security.ssl_config import ClientSsl, SslConfig
 from config.security.store_config import Store
-from config.security.stores import read_key, read_trusted
+from config.security.stores import KeyPem, read_key, read_trusted
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
+AnySsl = SslConfig | ClientSsl
+Stamps = tuple[FileStamp | None, ...]
+
+
+class LoadedTls(NamedTuple):
+    """A context made from a configuration. `stamps` are those of its stores before they were read, `chain` is the PEM
+    of the key store's certificates.
+    """
+
+    config: AnySsl
+    stamps: Stamps
+    context: ssl.SSLContext
+    chain: str | None
+
+
+class TlsLoader:
+    """Makes contexts. Reads each key store once, however many listeners name it: it takes 0.3 s to open a PKCS12 store
+    with a key of 4,096 bits, and other threads wait.
+
+    Holds private keys: a loader lives no longer than a start or a look at the stores.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[Store, FileStamp | None], KeyPem] = {}
+
+    def load(self, config: AnySsl) -> LoadedTls:
+        """Raises ConfigError, also for a key that is not that of its certificate and for one that its password does not
+        open.
+        """
+        stamps = stamps_of(config)
+        if isinstance(config, SslConfig):
+            pem = self._key(config.key_store, stamps[0])
+            return LoadedTls(config, stamps, _server_context(config, pem), pem.chain)
+        own = None if config.key_store is None else self._key(config.key_store, stamps[0])
+        return LoadedTls(config, stamps, _client_context(config, own), None if own is None else own.chain)
+
+    def _key(self, store: Store, stamp: FileStamp | None) -> KeyPem:
+        nameless = store._replace(name="", password_name="", key_password_name="")
+        pem = self._keys.get((nameless, stamp))
+        if pem is None:
+            pem = self._keys[nameless, stamp] = read_key(store)
+        return pem
+
+
+def stamps_of(config: AnySsl) -> Stamps:
+    """The stamps of the key store and the trust store."""
+    stores = config.key_store, config.trust_store
+    return tuple(None if each is None or each.location is None else stamp_of(each.location) for each in stores)
+
 
 def server_context(config: SslConfig) -> ssl.SSLContext:
-    """The context in which a listener accepts clients. Raises ConfigError, also for a key that is not that of its
-    certificate and for one that its password does not open.
-    """
+    """The context in which a listener accepts clients. Raises ConfigError as `TlsLoader.load`."""
+    return TlsLoader().load(config).context
+
+
+def client_context(config: ClientSsl) -> ssl.SSLContext:
+    """The context in which one connects. Raises ConfigError as `TlsLoader.load`."""
+    return TlsLoader().load(config).context
+
+
+def _server_context(config: SslConfig, key: KeyPem) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # Clients do not resume sessions, and tickets of TLS 1.3 would be made for each handshake.
     context.num_tickets = 0
     _limit(context, config)
-    _load_key(context, config.key_store)
+    _load_key(context, config.key_store, key)
     if config.trust_store is not None:
         _load_trusted(context, config.trust_store)
     context.verify_mode = _CLIENT_AUTH[config.client_auth]
     return context
 
 
-def client_context(config: ClientSsl) -> ssl.SSLContext:
-    """The context in which one connects. Raises ConfigError as `server_context`."""
+def _client_context(config: ClientSsl, key: KeyPem | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.checks_host_name
     _limit(context, config)
-    if config.key_store is not None:
-        _load_key(context, config.key_store)
+    if config.key_store is not None and key is not None:
+        _load_key(context, config.key_store, key)
     if config.trust_store is None:
         context.load_default_certs()
     else:
@@ -45,7 +100,7 @@ def client_context(config: ClientSsl) -> ssl.SSLContext:
     return context
 
 
-def _limit(context: ssl.SSLContext, config: ClientSsl | SslConfig) -> None:
+def _limit(context: ssl.SSLContext, config: AnySsl) -> None:
     """To the versions and suites that are allowed."""
     versions = [_VERSIONS[each] for each in config.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -62,8 +117,7 @@ def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:
         raise ConfigError("ssl.cipher.suites", suites, "OpenSSL does not have this suite") from error
 
 
-def _load_key(context: ssl.SSLContext, store: Store) -> None:
-    pem = read_key(store)
+def _load_key(context: ssl.SSLContext, store: Store, pem: KeyPem) -> None:
     shown = store.location or "[hidden]"
     asked = False
 

@@ -14,6 +14,8 @@ from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigRuleError
 from config.listeners import EndPoint
 from config.security.authorization import Authorization, authorization
+from config.security.channel_config import client_channel
+from config.security.token_settings import settings_of_tokens
 
 ROOT = Path(__file__).parents[2]
 AUTHORIZER = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
@@ -347,3 +349,54 @@ def test_brokers_speak_what_release_3_9_speaks(version: str) -> None:
     assert BrokerConfig({key: version}).values[key] == version
     for spoken in ("3.9", "3.9-IV0", "4.0-IV0"):
         assert BrokerConfig({key: spoken, "zookeeper.connect": "zk:2181"}).without_effect() == []
+
+
+def test_configurations_of_one_text_are_equal() -> None:
+    """In all their parts: whoever looks for what a change has changed must not find anything else."""
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearer"
+    login_modules = {
+        "plain": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'user_a="b" username="a" password="b"',
+        "gssapi": "com.sun.security.auth.module.Krb5LoginModule required "
+        'useKeyTab=true storeKey=true keyTab="/k" principal="kafka/host@R"',
+    }
+    properties = {
+        "broker.id": "0",
+        "listeners": "A://:9092,B://:9093,C://:9094",
+        "listener.security.protocol.map": "A:SSL,B:SASL_SSL,C:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "B",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN,GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal.to.local.rules": "RULE:[1:$1](a.*)s/a/b/g/L,DEFAULT",
+        **{f"listener.name.b.{name}.sasl.jaas.config": f"{text};" for name, text in login_modules.items()},
+        "listener.name.c.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.c.oauthbearer.sasl.server.callback.handler.class": f"{handler}ValidatorCallbackHandler",
+        "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example/keys",
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls": "https://issuer.example/keys",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": "/key.pem",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/trusted.pem",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+        "zookeeper.connect": "a:1,b:2/c",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.truststore.location": "/trusted.pem",
+        "zookeeper.ssl.truststore.type": "PEM",
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:a",
+        "delegation.token.secret.key": "secret",
+        "max.connections.per.ip.overrides": "127.0.0.1:5",
+    }
+    one, other = BrokerConfig.of(properties), BrokerConfig.of(dict(properties))
+    assert set(one.ssl) == {"A", "B"}
+    assert set(one.sasl) == {"B", "C"}
+    assert {name: each for name, each in vars(one).items() if vars(other)[name] != each} == {}
+    assert authorization(one.originals) == authorization(other.originals)
+    assert settings_of_tokens(one.values) == settings_of_tokens(other.values)
+    channels = [
+        client_channel("SASL_SSL", {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{login_modules['plain']};"})
+        for _ in range(2)
+    ]
+    assert channels[0] == channels[1]

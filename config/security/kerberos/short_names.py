@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self
 
 from config.definitions import ConfigError
 from config.security.java_patterns import Replacement, compiled, filled, parse_replacement
+from protocol.value import Value
 
 KEY: Final = "sasl.kerberos.principal.to.local.rules"
 _NAME: Final = re.compile(r"([^/@]*)(?:/([^/@]*))?@([^/@]*)")
@@ -48,12 +49,10 @@ class _Rule(NamedTuple):
         return base if self.substitution is None else self.substitution.apply(base)
 
 
-class ShortNames:
-    """Rules of which the first that is for a principal counts."""
+class ShortNames(Value):
+    """Rules of which the first that is for a principal counts. None stands for DEFAULT."""
 
-    def __init__(self, rules: tuple[_Rule | None, ...]) -> None:
-        """None stands for DEFAULT."""
-        self._rules = rules
+    rules: tuple[_Rule | None, ...]
 
     @classmethod
     def parse(cls, name: str, rules: Sequence[str]) -> Self:
@@ -65,7 +64,7 @@ class ShortNames:
         parts = _parts(principal)
         if len(parts) == 1:
             return principal
-        for rule in self._rules:
+        for rule in self.rules:
             if rule is None:
                 found = parts[1] if parts[0] == default_realm else None
             else:
