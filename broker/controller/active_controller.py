@@ -16,7 +16,7 @@ from broker.controller.topic_changes import TopicChanges, TopicRules
 from broker.controller.topic_deletions import TopicDeletions
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
-from cluster.controller.start_up import FoundReplica, adopt, adopted_config, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
@@ -125,6 +125,7 @@ class ActiveController:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         operations: list[Operation] = []
+        changed: list[ReadTopic] = []
         if self._tree is not None:
             topics, context.damaged_topics = await self._tree.read_topics()
         else:
@@ -133,11 +134,15 @@ class ActiveController:
         read_ms = round((loop.time() - began_s) * 1000)
         for read in topics:
             changes, topic = take_over(read, context, unclean=unclean)
-            operations.extend(changes)
+            if changes:
+                operations.extend(changes)
+                changed.append(read)
             context.put_topics([topic])
         count = sum(len(topic.partitions) for topic in context.replicas())
         logger.info("Read %d topics with %d partitions in %d ms", len(topics), count, read_ms)
         await office.transact(operations)
+        for read in changed:
+            context.count_unclean_elections(read.image(), context.topics[read.name].partitions)
 
     async def _adopt(self, found: Sequence[FoundReplica], settings: ControllerSettings) -> None:
         configs = {name: topic.config for name, topic in settings.internal_topics.items()}

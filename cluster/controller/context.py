@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from cluster.controller.commands import TopicStates
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
-from cluster.znodes import NO_LEADER
+from cluster.znodes import NO_LEADER, RECOVERING
 from protocol.topic_partition import TopicPartition
 
 
@@ -23,7 +23,7 @@ class UncleanRule(Protocol):
         ...
 
     def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
-        """Told that `leader` is elected, for a partition as it was before."""
+        """Called once the tree has an unclean election of `leader`, with the partition as it was before."""
         ...
 
 
@@ -116,13 +116,22 @@ class ControllerContext:
             self._flat_names.setdefault(flat_name(topic.name), {})[topic.name] = None
 
     def put_partitions(self, changed: Mapping[str, Iterable[PartitionImage]]) -> tuple[TopicStates, ...]:
-        """Partitions of existing topics, by topic, are like this now; gives them as a command takes them."""
+        """Replace partitions of existing topics, by topic, once the tree has them. Gives them as commands take them."""
         states = []
         for name, partitions in changed.items():
-            topic = self.topics[name].with_partitions(partitions)
+            before = self.topics[name]
+            topic = before.with_partitions(partitions)
             self.topics[name] = topic
+            self.count_unclean_elections(before, partitions)
             states.append(TopicStates(name, topic.topic_id, tuple(partitions)))
         return tuple(states)
+
+    def count_unclean_elections(self, before: TopicImage, partitions: Iterable[PartitionImage]) -> None:
+        """Report the unclean elections among changes of a topic that the tree has."""
+        for now in partitions:
+            was = before.partition(now.partition)
+            if was is not None and is_unclean(was, now):
+                self.unclean.elected(before.name, was, now.leader)
 
     def remove_topic(self, name: str) -> None:
         """The tree has no node of the topic any more."""
@@ -191,6 +200,14 @@ class ControllerContext:
                 yield states.replace(partitions=leaderless)
             else:
                 yield states
+
+
+def is_unclean(before: PartitionImage, now: PartitionImage) -> bool:
+    """Whether `now` is the outcome of an unclean election: its leader was not in sync, nor eligible (KIP-966)."""
+    if now.leader_recovery_state != RECOVERING or now.leader_epoch <= before.leader_epoch or now.leader == NO_LEADER:
+        return False
+    eligible = () if before.eligible is None else before.eligible.replicas
+    return now.leader not in (*before.isr, *eligible)
 
 
 def without_cut_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> TopicImage:

@@ -75,7 +75,6 @@ def elected(
     leader = next((broker for broker in partition.replicas if context.may_lead(broker, partition)), NO_LEADER)
     if leader == NO_LEADER:
         return state
-    context.unclean.elected(topic, partition, leader)
     # Nobody else is known to have what this one has.
     lost = partition.replace(isr=(), eligible=None, leader_recovery_state=RECOVERING)
     return next_state(topic, lost, leader, (leader,), context)
@@ -111,8 +110,7 @@ def decide_election(
         )
     else:
         is_needed = partition.leader not in context.live_brokers
-        # Only if it is needed, as an unclean election is remembered.
-        state = elected(name, partition, context, allow_unclean=True) if has_state and is_needed else None
+        state = elected(name, partition, context, allow_unclean=True) if has_state else None
         error_code, strategy = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "OfflinePartitionLeaderElectionStrategy(true)"
     if not is_needed:
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")

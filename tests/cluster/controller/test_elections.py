@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import (
     NO_STATE,
+    after,
     decide_election,
     elected,
     imbalanced,
@@ -161,13 +162,27 @@ def test_where_it_is_allowed_a_replica_that_is_not_in_sync_leads_and_is_the_whol
     assert elected("t", dead, context) == PartitionState(-1, 4, (7, 8), 5), "it is off by default"
     context.unclean = rule = Unclean()
     assert elected("other", dead, context) == PartitionState(-1, 4, (7, 8), 5)
-    assert rule.elections == []
     assert elected("t", dead, context) == PartitionState(2, 4, (2,), 5, 1)
     assert elected("t", dead.replace(leader=-1), context) == PartitionState(2, 4, (2,), 5, 1)
-    assert rule.elections == [("t", 0, 2)] * 2
+    assert rule.elections == [], "nothing is written yet"
     context.shutting_down[2] = None
     assert elected("t", dead, context) == PartitionState(1, 4, (1,), 5, 1)
     assert elected("t", dead.replace(offline_replicas=(1,)), context) == PartitionState(-1, 4, (7, 8), 5)
+
+
+def test_an_unclean_election_counts_once_the_tree_has_it() -> None:
+    dead = partition(0, 7, (7, 8, 2, 1), (7, 8))
+    context = context_of(dead)
+    context.unclean = rule = Unclean()
+    operations, changed = settle((dead,), context.topics["t"], context)
+    assert operations
+    assert rule.elections == [], "the write may fail"
+    context.put_partitions({"t": changed})
+    assert rule.elections == [("t", 0, 2)]
+    context.put_partitions({"t": [after(changed[0], PartitionState(2, 4, (2, 1), 5, 1))]})
+    assert rule.elections == [("t", 0, 2)], "a larger ISR is not an election"
+    context.put_partitions({"t": [after(changed[0], PartitionState(1, 5, (1,), 5, 1))]})
+    assert rule.elections == [("t", 0, 2)], "its leader was in sync"
 
 
 def test_nothing_is_lost_where_a_member_of_the_isr_lives() -> None:
@@ -189,10 +204,10 @@ def test_every_way_to_a_new_leader_knows_the_rule(how: str) -> None:
     if how == "settle":
         context.broker_has_gone(0)
         topic = context.topics["t"]
-        _, (after,) = settle(topic.partitions, topic, context)
+        _, (now,) = settle(topic.partitions, topic, context)
     else:
-        ((after,),) = offline_operations([TopicPartition("t", 0)], 0, context)[1].values()
-    assert (after.leader, after.isr, after.leader_recovery_state) == (2, (2,), 1)
+        ((now,),) = offline_operations([TopicPartition("t", 0)], 0, context)[1].values()
+    assert (now.leader, now.isr, now.leader_recovery_state) == (2, (2,), 1)
 
 
 def decision(before: PartitionImage, election_type: ElectionType, context: ControllerContext) -> object:
