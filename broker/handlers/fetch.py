@@ -86,15 +86,14 @@ class FetchHandlers:
         replica = request.replica_state
         replica_id = request.replica_id if replica is None else replica.replica_id
         client = None if self._access.is_open else self._access.client(context, "Fetch")
-        if client is not None and replica_id >= 0:
+        if client is not None and (replica_id >= 0 or self._sessions.is_of_follower(request.session_id)):
+            # Before the session is opened: a stranger must not change, or end, the session of a follower.
             if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
                 return self._refuse_follower(context, request)
-            client = None
+            client = client if replica_id < 0 else None
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
             return self._respond(context, fetch, (), work, ())
-        if client is not None and fetch.watch is not None and not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
-            return self._refuse_follower(context, request)  # it has got hold of a follower's session
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
         if refused and not wanted:
             return self._respond(context, fetch, refused, work, ())

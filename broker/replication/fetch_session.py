@@ -204,6 +204,11 @@ class FetchSessionCache:
         """Partitions in all sessions, for the metric."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
+    def is_of_follower(self, session_id: int) -> bool:
+        """Whether a broker has this session."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.is_follower
+
     def open(self, request: FetchRequest, version: int, resolve: ResolveTopic) -> FetchContext:
         """The context of `request`, creating, continuing or closing its session."""
         uses_topic_ids = version > NAMES_UNTIL_VERSION

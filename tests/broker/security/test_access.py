@@ -101,10 +101,15 @@ def test_the_session_of_a_follower_is_of_no_use_to_others() -> None:
             FetchRequest(replica_id=5, topics=[topic], session_epoch=0, **limits), 11
         )
         assert opened.session_id
-        asked = FetchRequest(topics=[topic], session_id=opened.session_id, session_epoch=1, **limits)
-        answer: Any = await broker.wire().ask(asked, 11)
-        (data,) = answer.responses[0].partitions
-        assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+        forgotten = [FetchRequest.ForgottenTopic(topic="t", partitions=[0])]
+        for epoch, changes in ((1, {}), (1, {"forgotten_topics_data": forgotten}), (0, {}), (-1, {})):
+            asked = FetchRequest(topics=[topic], session_id=opened.session_id, session_epoch=epoch, **limits, **changes)
+            answer: Any = await broker.wire().ask(asked, 11)
+            (data,) = answer.responses[0].partitions
+            assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+        kept = FetchRequest(replica_id=5, topics=[], session_id=opened.session_id, session_epoch=1, **limits)
+        answer = await broker.wire(ADMIN).ask(kept, 11)
+        assert answer.error_code == ErrorCode.NONE, "the session is as the follower left it"
 
     play(scenario)
 

@@ -89,7 +89,7 @@ MUTANTS = {
         f"{CVES} -k pretends",
     ),
     "a follower's session is everybody's": Mutant(
-        FETCH, "fetch.watch is not None and not", "fetch is None and not", ACCESS
+        FETCH, "replica_id >= 0 or self._sessions.is_of_follower(request.session_id)", "replica_id >= 0", ACCESS
     ),
     "denied records are read": Mutant(
         FETCH,
