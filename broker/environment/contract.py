@@ -83,6 +83,10 @@ class Network(Protocol):
         """Open a connection. Raises OSError when nothing listens there."""
         ...
 
+    async def addresses_of(self, host: str) -> list[str]:
+        """The IP addresses of a host, IPv4 first; never empty. Raises OSError when the name has none."""
+        ...
+
     def host_name(self) -> str:
         """The name by which other machines reach this one."""
         ...

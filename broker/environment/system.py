@@ -186,6 +186,13 @@ class TcpNetwork:
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         return await asyncio.get_running_loop().create_connection(protocol_factory, host, port)
 
+    async def addresses_of(self, host: str) -> list[str]:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is not a host name: {error}") from error
+        return sorted((str(each[4][0]) for each in found), key=lambda address: ":" in address)
+
     def host_name(self) -> str:
         return socket.getfqdn()
 

@@ -10,10 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeGuard, TypeVar
 
-from broker.environment.contract import Clock
+from broker.environment.contract import Clock, Network
 from broker.network.registry import Reply, RequestContext
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
@@ -48,7 +47,8 @@ TIME_IS_FREE: Final = frozenset(
 )
 """APIs whose time the dispatcher does not count: the cluster's, and Fetch, whose handler does so for consumers."""
 PERCENT: Final = 100.0
-UNKNOWN_ADDRESS: Final = ""
+LOOKUP_PERIOD_MS: Final = 60_000
+"""How often the addresses of hosts that have a quota are looked up again. Kafka does so once."""
 DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 
 
@@ -75,10 +75,13 @@ class ClientQuotas:
         self,
         clock: Clock,
         image: MetadataImage | None = None,
+        network: Network | None = None,
         window: QuotaWindow = DEFAULT_WINDOW,
         mutation_window: QuotaWindow = DEFAULT_WINDOW,
     ) -> None:
+        """`network` looks up the hosts whose connections have a quota. It is needed where an image may have such."""
         self.now_s = clock.monotonic_s
+        self._network = network
         self.produce = ClientQuota(window)
         self.fetch = ClientQuota(window)
         self.request = ClientQuota(window, longest_ms=window.window_ms)
@@ -88,9 +91,9 @@ class ClientQuotas:
         self._produced = UsageByContext(self.produce, self.now_s)
         self._fetched = UsageByContext(self.fetch, self.now_s)
         self._requested = UsageByContext(self.request, self.now_s)
-        self._addresses: dict[str, str] = {}
-        """Of hosts that have a quota by their name; "" while it is being looked up."""
-        self._lookups: dict[asyncio.Future[Any], None] = {}
+        self._addresses: dict[Name, str] = {}
+        """Of the hosts that have a quota by their name, as far as they are known."""
+        self._lookups: dict[asyncio.Task[None], None] = {}
         self._limited_addresses: Mapping[Name, Mapping[str, str]] = {}
         self.are_set = False
         if image is not None:
@@ -111,7 +114,12 @@ class ClientQuotas:
             elif entity is not None:
                 clients[entity.user, entity.client_id] = config
         self._limited_addresses = addresses
+        self._addresses = {host: address for host, address in self._addresses.items() if host in addresses}
         self._limit_connections()
+        if any(is_host_name(each) and each not in self._addresses for each in addresses):
+            lookup = asyncio.get_running_loop().create_task(self.look_up_hosts(), name="quota-hosts")
+            self._lookups[lookup] = None
+            lookup.add_done_callback(self._lookups.pop)
         self.are_set = False
         for key, quota in (
             (PRODUCER_BYTE_RATE, self.produce),
@@ -186,32 +194,24 @@ class ClientQuotas:
     def _limit_connections(self) -> None:
         configured: dict[tuple[Name, Name], Mapping[str, str]] = {}
         for host, config in self._limited_addresses.items():
-            address: Name = host
-            if isinstance(host, str) and not host.replace(".", "").isdecimal():
-                address = self._addresses.get(host) or self._look_up(host)
-            if address != UNKNOWN_ADDRESS:
+            address = self._addresses.get(host) if is_host_name(host) else host
+            if address is not None:
                 configured[address, None] = config
         self.connections.set_limits(_limits(configured, CONNECTION_CREATION_RATE))
 
-    def _look_up(self, host: str) -> str:
-        if host not in self._addresses:
-            self._addresses[host] = UNKNOWN_ADDRESS
-            lookup = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo(host, None))
-            self._lookups[lookup] = None
-            lookup.add_done_callback(partial(self._looked_up, host))
-        return UNKNOWN_ADDRESS
-
-    def _looked_up(self, host: str, lookup: asyncio.Future[Any]) -> None:
-        del self._lookups[lookup]
-        error = None if lookup.cancelled() else lookup.exception()
-        if lookup.cancelled() or error is not None:
-            del self._addresses[host]  # the next change of a configuration tries again
-            logger.error("Unable to resolve address %s, which has a quota: %s", host, error)
-            return
-        # Kafka prefers an address of IPv4, too.
-        found = sorted((str(each[4][0]) for each in lookup.result()), key=lambda address: ":" in address)
-        self._addresses[host] = found[0]
-        self._limit_connections()
+    async def look_up_hosts(self) -> None:
+        """Renew the addresses of hosts that have a quota; to be called regularly. A host that cannot be found keeps the
+        address that it had.
+        """
+        assert self._network is not None
+        before = dict(self._addresses)
+        for host in [each for each in self._limited_addresses if is_host_name(each)]:
+            try:
+                self._addresses[host] = (await self._network.addresses_of(host))[0]  # Kafka prefers IPv4, too
+            except OSError as error:
+                logger.error("Cannot look up %s, whose connections have a quota: %s", host, error)
+        if self._addresses != before:
+            self._limit_connections()
 
     def charge_connection(self, address: str) -> int:
         """Count a connection from there; gives after how many milliseconds it is to be closed, unserved, because there
@@ -229,6 +229,11 @@ class ClientQuotas:
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
         """The changes that a request may make; its API's quota is strict since that version (KIP-599)."""
         return MutationPermits(self, context, is_strict=context.api_version >= strict_since)
+
+
+def is_host_name(address: Name) -> TypeGuard[str]:
+    """Whether a quota is that of a host by its name, rather than of an address of IPv4 or of the default."""
+    return isinstance(address, str) and not address.replace(".", "").isdecimal()
 
 
 def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> Limits:

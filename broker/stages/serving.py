@@ -31,7 +31,7 @@ from broker.handlers.transactions import MarkerHandlers, TransactionHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator
-from broker.network.client_quotas import ClientQuotas
+from broker.network.client_quotas import LOOKUP_PERIOD_MS, ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
@@ -138,6 +138,7 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
+        supervisor.every(LOOKUP_PERIOD_MS, "quota-hosts", self.quotas.look_up_hosts)
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         supervisor.every(
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
@@ -181,7 +182,7 @@ def _client_quotas(config: BrokerConfig, environment: Environment, coordination:
     mutation_window = QuotaWindow(
         config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
     )
-    quotas = ClientQuotas(environment.clock, coordination.metadata.image, window, mutation_window)
+    quotas = ClientQuotas(environment.clock, coordination.metadata.image, environment.network, window, mutation_window)
     coordination.metadata.add_listener(quotas.image_changed)
     return quotas
 
@@ -211,7 +212,7 @@ def _registry(
             MetadataHandlers(metadata, member.auto_topics, clock, access),
             TopicHandlers(metadata, controller, configs.describe_topic, quotas, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
-            ClientQuotaHandlers(metadata, member.dynamic_configs, changing_users),
+            ClientQuotaHandlers(metadata, member.dynamic_configs, changing_users, environment.network.addresses_of),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
             GroupHandlers(groups, access),
             GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),

@@ -55,12 +55,19 @@ class MemoryNetwork:
 
     def __init__(self) -> None:
         self.listener = MemoryListener()
+        self.hosts = {"localhost": "127.0.0.1"}
+        """The addresses of hosts by their names."""
 
     def bind(self, host: str | None, port: int) -> MemoryListener:
         return self.listener
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+
+    async def addresses_of(self, host: str) -> list[str]:
+        if host not in self.hosts:
+            raise OSError(f"{host} is unknown")
+        return [self.hosts[host]]
 
     def host_name(self) -> str:
         return "memory"

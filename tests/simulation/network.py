@@ -116,6 +116,9 @@ class HostNetwork:
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         return await self._network.connect(self._host, protocol_factory, host, port)
 
+    async def addresses_of(self, host: str) -> list[str]:
+        return [host]
+
     def host_name(self) -> str:
         return self._host
 

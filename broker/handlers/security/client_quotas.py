@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from broker.metadata.metadata_cache import MetadataCache
@@ -54,11 +54,20 @@ class QuotaStore(Protocol):
 class ClientQuotaHandlers:
     """Shows and changes quotas. Changes count here when they are answered, and within moments elsewhere."""
 
-    def __init__(self, metadata: MetadataCache, store: QuotaStore, changing: asyncio.Lock) -> None:
-        """`changing` is held while users, client ids and addresses are changed: that is read-modify-write."""
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        store: QuotaStore,
+        changing: asyncio.Lock,
+        addresses_of: Callable[[str], Awaitable[list[str]]],
+    ) -> None:
+        """`changing` is held while users, client ids and addresses are changed: that is read-modify-write.
+        `addresses_of` is `Network.addresses_of`.
+        """
         self._metadata = metadata
         self._store = store
         self._changing = changing
+        self._addresses_of = addresses_of
 
     @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)
     def describe_client_quotas(
@@ -127,7 +136,7 @@ class ClientQuotaHandlers:
         self, parts: Mapping[str, str | None], changes: Iterable[tuple[str, float | None]], *, validate_only: bool
     ) -> None:
         entity = checked_entity(parts)
-        if isinstance(entity.ip, str) and not await _is_address(entity.ip):
+        if isinstance(entity.ip, str) and not await self._is_address(entity.ip):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{entity.resource[1]} is not a valid IP or resolvable host.")
         config = altered(entity, await self._store.read(entity.resource), changes)
         if validate_only:
@@ -135,6 +144,19 @@ class ClientQuotaHandlers:
         check_config(entity, config)
         for error in (await self._store.alter_configs({entity.resource: config})).values():
             raise error
+
+    async def _is_address(self, name: str) -> bool:
+        """Whether Kafka takes it for the address of a client, or the name of a host. It knows no IPv6 here, as it looks
+        for an address in the name of the znode.
+        """
+        if re.fullmatch(_IP_V4, name):
+            return True
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+            return False
+        try:
+            return bool(await self._addresses_of(name))
+        except OSError:
+            return False
 
 
 def _place(item: tuple[ConfigResource, Mapping[str, str]]) -> tuple[bool, bool, int, str]:
@@ -156,17 +178,3 @@ def _entry(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribeClientQu
 def _told(error: ApiError) -> str | None:
     """The words of a refusal for the client; Kafka has none for what it did not foresee."""
     return None if error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message or None
-
-
-async def _is_address(name: str) -> bool:
-    """Whether Kafka takes it for the address of a client, or the name of a host. It knows no IPv6 here, as it looks for
-    an address in the name of the znode.
-    """
-    if re.fullmatch(_IP_V4, name):
-        return True
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        return False
-    try:
-        return bool(await asyncio.get_running_loop().getaddrinfo(name, None))
-    except (OSError, UnicodeError):
-        return False

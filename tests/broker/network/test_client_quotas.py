@@ -331,6 +331,18 @@ async def limit_connections(broker: InProcessBroker, client: Wire) -> None:
     assert quotas.charge_connection("10.0.0.1") == 0, "those that were refused do not count"
     assert await alter(client, ({"ip": "localhost"}, limit)) == [DONE]
     await eventually_on_loop("the host's address is known", lambda: quotas.charge_connection("127.0.0.1"))
+    assert not any(quotas.charge_connection("10.0.0.3") for _ in range(11))
+    broker.network.hosts["localhost"] = "10.0.0.3"
+    await quotas.look_up_hosts()
+    assert any(quotas.charge_connection("10.0.0.3") for _ in range(11)), "the host has moved"
+    del broker.network.hosts["localhost"]
+    broker.clock.ms += WINDOW_MS
+    await quotas.look_up_hosts()
+    assert any(quotas.charge_connection("10.0.0.3") for _ in range(11)), "it keeps its address while nobody knows it"
+    broker.network.hosts["localhost"] = "127.0.0.1"
+    await quotas.look_up_hosts()
+    while not quotas.charge_connection("127.0.0.1"):
+        pass
     refused = broker.connect()
     assert not await is_answered(refused)
     await eventually_on_loop("it is closed", lambda: refused.is_closed, pause_s=0.01)
