@@ -125,6 +125,11 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
     if named and arguments.path is None:
         properties = {key: text for key, text in properties.items() if key in PLACES}
     given = {**properties, **named, **arguments.overrides}
+    if any("${" in text for text in given.values()):
+        from config.config_providers import resolve
+        from config.security.secret_files import read_bytes
+
+        given = resolve(given, environment, read_bytes)
     options = environment.get("KAFKA_OPTS", "")
     if "java.security.auth.login.config" in options or "sasl.oauthbearer.allowed.urls" in options:
         from broker.environment.system import read_text

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
+from config.config_providers import is_provider_key, refuse_reference
 from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
@@ -220,7 +221,11 @@ class BrokerConfig:
 
     def unknown(self) -> list[str]:
         """Set keys that nobody declares; worth a warning, as in Kafka."""
-        return [name for name in self.originals if declared_key(name) is None and name not in ELSEWHERE_KEYS]
+        return [
+            name
+            for name in self.originals
+            if declared_key(name) is None and name not in ELSEWHERE_KEYS and not is_provider_key(name)
+        ]
 
     def without_effect(self) -> list[str]:
         """Set keys that Kafka knows and nobody acts on here; most that are for a single listener are among them."""
@@ -244,7 +249,12 @@ class BrokerConfig:
         return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
-        """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError."""
+        """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError, also for a secret that refers
+        to a value elsewhere: dynamic ones are taken as they are, so that nobody reads this machine's files by them.
+        """
+        for name, text in properties.items():
+            if "${" in text:
+                refuse_reference(name, text)
         return BrokerConfig({**self.originals, **properties})
 
     # Values that come from several keys
@@ -370,7 +380,7 @@ class BrokerConfig:
 
 _TOPIC_KEYS_WITHOUT_EFFECT = frozenset({
     "preallocate", "local.retention.ms", "local.retention.bytes", "message.format.version",
-    "message.downconversion.enable", "unclean.leader.election.enable",
+    "message.downconversion.enable",
 })  # fmt: skip
 """Kept and shown, and nobody acts on them."""
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS, declared_key
+from config.config_providers import examine, is_provider_key
 from config.definitions import ConfigError, RefusedKeyError
 from config.elsewhere_keys import ELSEWHERE_KEYS
+from config.security.secret_files import read_bytes
 from config.topic_config import BROKER_SYNONYMS
+
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Verdict(Enum):
@@ -38,9 +43,13 @@ class Finding(NamedTuple):
     note: str = ""
 
 
-def review(properties: Mapping[str, str]) -> list[Finding]:
-    """A finding for each key that is set, in the file's order, then those about keys that are not set but needed."""
-    config, errors = BrokerConfig.examine(properties)
+def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VARIABLES) -> list[Finding]:
+    """A finding for each key that is set, in the file's order, then those about keys that are not set but needed.
+    References to values elsewhere are shown, and judged by what they refer to.
+    """
+    resolved, unresolved = examine(properties, environment, read_bytes)
+    config, errors = BrokerConfig.examine(resolved)
+    errors = unresolved + errors
     worst: dict[str, list[ConfigError]] = {}
     for error in errors:
         worst.setdefault(error.name, []).append(error)
@@ -54,7 +63,7 @@ def review(properties: Mapping[str, str]) -> list[Finding]:
             findings.append(_problem(key, value, worst.pop(key)))
         elif key in without_effect:
             findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, ELSEWHERE_KEYS.get(key, "")))
-        elif declared is None:
+        elif declared is None and not is_provider_key(key):
             findings.append(Finding(Verdict.UNKNOWN, key, value, suggestion(key)))
         else:
             findings.append(Finding(Verdict.SUPPORTED, key, value))

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     except (OSError, ConfigError) as error:
         print(f"{arguments.file} cannot be read: {reason(error)}", file=sys.stderr)
         return 1
-    findings = review(properties)
+    findings = review(properties, os.environ)
     print("\n".join(report(findings)))
     return 1 if any(finding.verdict.stops_the_start for finding in findings) else 0
 

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -30,6 +30,11 @@ SPARE_FILES = 128
 """
 _ACCEPTED_AT_ONCE = 4
 """Connections that asyncio's loop accepts in one turn."""
+
+
+def variables() -> Mapping[str, str]:
+    """The environment variables of this process."""
+    return os.environ
 
 
 def kafka_options() -> str:

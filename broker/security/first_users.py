@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.environment.contract import Random
-from broker.environment.system import SystemClock, SystemRandom, kafka_options, read_text
+from broker.environment.system import SystemClock, SystemRandom, kafka_options, read_text, variables
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from broker.zookeeper.kazoo_ensemble import KazooEnsemble
 from cluster.quotas.entities import QuotaEntity
@@ -22,9 +22,11 @@ from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import PERSISTENT_PATHS
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
+from config.config_providers import resolve
 from config.definitions import ConfigError
 from config.properties import load_properties
 from config.security.jaas_file import system_properties
+from config.security.secret_files import read_bytes
 from config.zookeeper.jaas import zookeeper_login
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from storage.io.os_file_system import OsFileSystem
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
     properties, users_file = argv
     file_system = OsFileSystem()
     try:
-        config = BrokerConfig(load_properties(file_system.read_file(properties)))
+        config = BrokerConfig(resolve(load_properties(file_system.read_file(properties)), variables(), read_bytes))
         passwords = load_properties(file_system.read_file(users_file))
         asyncio.run(make_users(config, passwords))
     except (ConfigError, CoordinationError, OSError, UserError) as error:

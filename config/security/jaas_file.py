@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from config.config_providers import has_reference
 from config.definitions import ConfigError
 from config.security.login_modules import MODULES, LoginModule, parse_sections
 
@@ -44,7 +45,14 @@ def sections_of(properties: Mapping[str, str], read: Callable[[str], str]) -> Se
         text = read(path)
     except (OSError, UnicodeError) as error:
         raise ConfigError(FILE_PROPERTY, path, getattr(error, "strerror", None) or "it is not text") from error
-    return parse_sections(text, lambda reason: ConfigError(FILE_PROPERTY, path, reason))
+    sections = parse_sections(text, lambda reason: ConfigError(FILE_PROPERTY, path, reason))
+    for name, modules in sections.items():
+        for option, value in (pair for module in modules for pair in module.options.items()):
+            if has_reference(value):
+                why = "refers to a value elsewhere, and a JAAS file is taken as it is"
+                reason = f"{option} in the section {name} {why}"
+                raise ConfigError(FILE_PROPERTY, path, reason)
+    return sections
 
 
 def module_text(sections: Sections, names: Sequence[str], mechanism: str) -> str | None:

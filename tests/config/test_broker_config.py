@@ -11,11 +11,12 @@ import pytest
 
 from config.broker_config import EFFECTIVE_KEYS, BrokerConfig, Setting
 from config.broker_keys import BROKER_KEYS
-from config.definitions import ConfigError, ConfigRuleError
+from config.definitions import ConfigError, ConfigRuleError, value_to_text
 from config.listeners import EndPoint
 from config.security.authorization import Authorization, authorization
 from config.security.channel_config import client_channel
 from config.security.token_settings import settings_of_tokens
+from config.topic_config import BROKER_SYNONYMS
 
 ROOT = Path(__file__).parents[2]
 AUTHORIZER = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
@@ -400,3 +401,30 @@ def test_configurations_of_one_text_are_equal() -> None:
         for _ in range(2)
     ]
     assert channels[0] == channels[1]
+
+
+KEPT = {
+    "num.network.threads": "Kafka's rule about its changes holds (broker/metadata/reconfiguration.py)",
+    "background.threads": "the same",
+    "log.local.retention.ms": "the same",
+    "log.local.retention.bytes": "the same",
+    "log.preallocate": "LogConfig has it and says why nobody acts on it",
+}
+"""Keys without effect that code beside their declaration names all the same."""
+
+
+def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:
+    declarations = {"broker_config.py", "topic_config.py", "broker_keys.py", "vocabulary.py", "rules.py"}
+    texts = [
+        path.read_text(encoding="utf-8")
+        for package in ("broker", "cluster", "storage", "config")
+        for path in Path(ROOT, package).rglob("*.py")
+        if not path.name.startswith("keys_") and path.name not in declarations
+    ]
+    named = set(re.findall(r"[a-z][a-z0-9_.]*", "\n".join(texts)))
+    topic_keys = {name: key for key, names in BROKER_SYNONYMS.items() for name in names}
+    listed, _ = BrokerConfig.examine({name: value_to_text(each.default) or "" for name, each in BROKER_KEYS.items()})
+    security = ("ssl.", "sasl.", "connections.max.reauth", "password.encoder.", "delegation.token.", "process.roles")
+    for name in listed.without_effect():
+        if name not in KEPT and not name.startswith(security):
+            assert not named & {name, topic_keys.get(name, name)}, name

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.broker_keys import BROKER_KEYS
+from config.config_providers import PROVIDERS
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
 from config.security.authorization import AUTHORIZER_KEYS
 from config.topic_config import TOPIC_KEYS
@@ -67,7 +68,7 @@ def test_keys_that_are_named_exist(page: Path) -> None:
     names = {match[1] for text in quoted(page) if (match := re.fullmatch(r"([a-z]+(?:\.[a-z]+)+)(?:=.*)?", text))}
     names -= {name for name in names if name.endswith((".py", ".properties", ".toml", ".ddl", ".md"))}
     names -= {name for name in names if name.startswith(("kafka.", "storage.", "broker.", "cluster.", "protocol."))}
-    assert names <= {*BROKER_KEYS, *AUTHORIZER_KEYS, *DYNAMIC_BROKER_KEYS, *TOPIC_KEYS}
+    assert names <= {*BROKER_KEYS, *AUTHORIZER_KEYS, *DYNAMIC_BROKER_KEYS, *TOPIC_KEYS, PROVIDERS}
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))

@@ -14,8 +14,10 @@ from pathlib import Path
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
+from config.config_providers import resolve
 from config.definitions import ConfigError
 from config.properties import load_properties
+from config.security.secret_files import read_bytes
 from odradek import __version__
 from protocol.errors import ApiError
 from tools.support.error_texts import message_of
@@ -152,13 +154,15 @@ def parse_pairs(arguments: Iterable[str], *, accept_missing_value: bool = True) 
 def make_client(
     bootstrap_servers: str | None, properties: Mapping[str, str] | None = None, *, client_id: str = "admin"
 ) -> KafkaClient:
-    """A client with the options of the command line. Raises SettingsError.
+    """A client with the options of the command line. Raises SettingsError, ConfigError.
 
     `bootstrap_servers` goes before what `properties` say, `client_id` after.
     """
     values = {"client.id": client_id, **(properties or {})}
     if bootstrap_servers is not None:
         values["bootstrap.servers"] = bootstrap_servers
+    if any("${" in text for text in values.values()):
+        values = resolve(values, os.environ, read_bytes)
     if values.get("security.protocol", "").upper().startswith("SASL"):
         values = _with_java_options(values)
     return KafkaClient(ClientSettings.parse(values))
