@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
+from broker.environment.process_signals import handle_signals, open_standard_streams
 from broker.environment.system import raise_open_file_limit, run_loop, with_open_file_limit
 from broker.garbage import GarbageCollector
 from broker.observability.logging_setup import configure_logging
@@ -41,6 +41,7 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
 
     `launched_s` is when the process began, on the monotonic clock: what the line that says "started" counts from.
     """
+    open_standard_streams()
     if argv and argv[0] in {"--help", "-h"}:
         print(help_text())
         return 0
@@ -91,7 +92,7 @@ def give_up_start() -> None:
 
 
 async def serve(config: BrokerConfig, launched_s: float | None, announce: Callable[[], None]) -> int:
-    """Start, call `announce`, wait for SIGTERM or SIGINT, shut down cleanly."""
+    """Start, call `announce`, wait for a signal to stop, shut down cleanly."""
     environment = environment_of_this_machine(config)
     server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()
@@ -104,8 +105,7 @@ async def serve(config: BrokerConfig, launched_s: float | None, announce: Callab
         stop.set()
 
     started = False
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask_to_stop)
+    handle_signals(ask_to_stop)
     try:
         await server.start()
     except StartupError as error:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.server.KafkaServer")
 
 
+CONTACT_PATIENCE_S = 5.0
+"""A stop waits so long for a tree that cannot be asked."""
+
 _REASONS_NOT_TO_START = (
     OSError,
     LogDirError,
@@ -221,7 +224,22 @@ class KafkaServer:
         serving = self.serving
         broker_id = serving.directories.identity.broker_id
         logger.info("[KafkaServer id=%d] shutting down", broker_id)
-        await serving.member.hand_over(self._config, serving.coordination.metadata)
+        membership = serving.coordination.membership
+        now_s = asyncio.get_running_loop().time()
+        without_contact = asyncio.create_task(membership.without_contact(CONTACT_PATIENCE_S, since_s=now_s))
+        await serving.member.hand_over(self._config, serving.coordination.metadata, without_contact)
+        ending = asyncio.create_task(self._end_session_after(without_contact))
+        try:
+            await self._stop(serving)
+        finally:
+            ending.cancel()
+            without_contact.cancel()
+        await serving.coordination.close(has_failed=self.failed.is_set())
+        self._environment.executor.close()
+        logger.info("[KafkaServer id=%d] shut down completed", broker_id)
+
+    async def _stop(self, serving: ServingBroker) -> None:
+        """Stop all that works with the tree, and close the logs."""
         await serving.stop(self._socket_server)
         if self.metrics_server is not None:
             self.metrics_server.close()
@@ -230,9 +248,14 @@ class KafkaServer:
         await serving.logs.close(self._environment, threads, broker_epoch)
         if not self.failed.is_set():
             await serving.member.controller.close()
-        await serving.coordination.close(has_failed=self.failed.is_set())
-        self._environment.executor.close()
-        logger.info("[KafkaServer id=%d] shut down completed", broker_id)
+
+    async def _end_session_after(self, without_contact: asyncio.Task[None]) -> None:
+        """End the session with a tree that cannot be asked, so that nothing waits for its answer any longer. The tree
+        ends it when it has heard nothing of this broker for zookeeper.session.timeout.ms.
+        """
+        await without_contact
+        logger.warning("Stopping without contact to ZooKeeper: the session ends when it times out")
+        await self.serving.coordination.membership.close()
 
     async def abandon(self) -> None:
         """Abandon a failed start: release addresses and locks, write nothing."""

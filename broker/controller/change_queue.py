@@ -39,8 +39,13 @@ class ChangeQueue:
     def _begin(self, change: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         task = asyncio.create_task(self._in_turn(change))
         self._running[task] = None
-        task.add_done_callback(self._running.pop)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._running[task]
+        if not task.cancelled():
+            task.exception()  # nobody may be left to ask for it
 
     async def _in_turn(self, change: Callable[[], Awaitable[T]]) -> T:
         async with self._turn:

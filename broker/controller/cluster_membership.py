@@ -55,6 +55,8 @@ class ClusterMembership:
         self._session_timeout_ms = session_timeout_ms
         self._is_leaving = False
         self._has_expired = False
+        self._without_contact_since_s: float | None = None
+        """On the event loop's clock; None while the tree can be asked."""
         self._renewal: asyncio.Task[None] | None = None
         self._given_up: str | None = None
         self._registration: znodes.BrokerRegistration | None = None
@@ -216,6 +218,11 @@ class ClusterMembership:
     # -- sessions that end ---------------------------------------------------------------------------------------------
 
     def _session_changed(self, session: Coordination, state: SessionState) -> None:
+        if session is self.coordination:
+            if state is SessionState.CONNECTED:
+                self._without_contact_since_s = None
+            elif self._without_contact_since_s is None:
+                self._without_contact_since_s = asyncio.get_running_loop().time()
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
             return
         self._has_expired = True
@@ -254,6 +261,15 @@ class ClusterMembership:
         logger.info("Registered broker %d again, with the epoch %d", broker.broker_id, broker.epoch)
         for began in self._at_beginning:
             await began(broker)
+
+    async def without_contact(self, patience_s: float, *, since_s: float) -> None:
+        """Return when the tree could not be asked for so long, of which what was before `since_s` does not count."""
+        loop = asyncio.get_running_loop()
+        while True:
+            lost_s = self._without_contact_since_s
+            if lost_s is not None and loop.time() - max(lost_s, since_s) >= patience_s:
+                return
+            await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         """Leave: the registration, and what else this session holds, vanish with it."""

@@ -115,7 +115,9 @@ def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle,
 
 def main() -> None:
     """Work until the input ends; does not return."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which ends this process
+    # A terminal's signals are for the broker, which ends this process.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     abortion = Abortion()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from broker.security.delegation_token_manager import DelegationTokenManager
     from broker.stages.cluster_links import ClusterLinks
 
+logger = logging.getLogger("kafka.server.KafkaServer")
+
+ANSWER_S = 15.0
+"""A controlled shutdown takes this long at most beside its pauses (controlled.shutdown.retry.backoff.ms)."""
 _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
 
 
@@ -141,19 +147,32 @@ class ClusterMember(Value):
         if self.authorizer is not None:
             await self.authorizer.close()
 
-    async def hand_over(self, config: BrokerConfig, metadata: MetadataCache) -> None:
-        """Before this broker stops: let others lead what it leads, while it still serves."""
+    async def hand_over(
+        self, config: BrokerConfig, metadata: MetadataCache, without_contact: asyncio.Task[None]
+    ) -> None:
+        """Before this broker stops: let others lead what it leads, while it still serves. It stops without that when
+        `without_contact` is done, as no controller can change anything then, and when the controller does not answer.
+        """
         if not self.membership.is_shared:
             return
         from broker.controller.controlled_shutdown import controlled_shutdown
 
-        await controlled_shutdown(
-            self.controller_api,
-            self.broker_id,
-            lambda: self.membership.broker_epoch,
-            config,
-            lambda: metadata.image.brokers.keys() <= {self.broker_id},
+        asking = asyncio.create_task(
+            controlled_shutdown(
+                self.controller_api,
+                self.broker_id,
+                lambda: self.membership.broker_epoch,
+                config,
+                lambda: metadata.image.brokers.keys() <= {self.broker_id},
+            )
         )
+        pauses_s = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000
+        await asyncio.wait((asking, without_contact), timeout=pauses_s + ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            asking.result()
+        else:
+            asking.cancel()
+            logger.warning("Proceeding to do an unclean shutdown: no controller has answered the controlled shutdown")
 
 
 async def _security(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from broker.environment.process_signals import handle_signals, open_standard_streams
 from broker.environment.system import (
     SystemClock,
     SystemRandom,
@@ -39,7 +39,8 @@ _BACKLOG = 50
 
 
 def main(argv: list[str]) -> int:
-    """Serve until told to stop. Gives exit code 0 after SIGTERM or SIGINT, 1 when it cannot start or go on."""
+    """Serve until told to stop. Gives exit code 0 after a signal to stop, 1 when it cannot start or go on."""
+    open_standard_streams()
     configure_logging(None)
     if len(argv) != 1:
         logger.critical("One argument is needed: the path of zookeeper.properties")
@@ -65,8 +66,7 @@ async def serve(config: TreeServerConfig, passwords: Mapping[str, str] | None) -
         failures.append(error)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    handle_signals(stop.set)
     try:
         server = await open_tree_server(
             config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from tests.kit.broker_process import free_port
 from tests.kit.security.certificates import Authority
 from tests.kit.waiting import eventually
 from tools import cluster
-from tools.local_cluster import process_commands
+from tools.local_cluster import cluster_lifecycle, process_commands
 from tools.local_cluster.cluster_actions import ACTIONS
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker, LocalZooKeeper
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn
@@ -76,6 +77,24 @@ def test_another_process_with_the_id_is_never_signalled(sleeper: ProcessId) -> N
     assert not send_signal(stranger, signal.SIGKILL)
     assert observe(sleeper).condition is Condition.RUNNING
     assert not send_signal(None, signal.SIGKILL)
+
+
+def test_a_process_that_does_not_stop_is_killed(
+    tmp_path: Path, directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_lifecycle, "STOP_TIMEOUT_S", 0.1)
+    ready = tmp_path / "ready"
+    code = (
+        "import signal, pathlib, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "pathlib.Path(sys.argv[1]).touch(); signal.pause()"
+    )
+    deaf = spawn([sys.executable, "-c", code, str(ready)], tmp_path / "output", {})
+    eventually("it ignores the signal", ready.exists)
+    directory.save(a_state(deaf))
+    lines: list[str] = []
+    asyncio.run(cluster_lifecycle.ClusterLifecycle(directory, lines.append).stop())
+    assert observe(deaf).condition is Condition.DEAD
+    assert lines == ["stopping broker 1", "broker 1 has not ended after 0.1 s: it is killed"]
 
 
 # -- the directory -----------------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ from tools.zookeeper.zookeeper_process import is_serving
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
+"""Twice as long as a broker takes that cannot reach its coordination."""
+KILL_TIMEOUT_S = 10
 ZOOKEEPER_PORT = 2181
 _POLL_S = 0.02
 _SAID_LINES = 5
@@ -142,7 +144,7 @@ class ClusterLifecycle:
             await self._await_registered({broker.broker_id})
         except BaseException:
             name = broker.broker_id
-            await self._end(name, f"broker {name}", self._state.broker(name).process)
+            await self._end(f"broker {name}", self._state.broker(name).process)
             self._save(before)
             raise
         write_client_files(self._directory, self._state)
@@ -230,15 +232,14 @@ class ClusterLifecycle:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop brokers one after the other, so that they hand over their partitions, then ZooKeeper.
-
-        Raises ToolError, naming the process, when one does not end in time.
+        """Stop brokers one after the other, so that they hand over their partitions, then ZooKeeper. What does not end
+        in time is killed. Raises ToolError for what cannot be killed.
         """
         for broker in self._state.brokers:
-            await self._end(broker.broker_id, f"broker {broker.broker_id}", broker.process)
-        await self._end(ZOOKEEPER, self._state.zookeeper.title, self._state.zookeeper.process)
+            await self._end(f"broker {broker.broker_id}", broker.process)
+        await self._end(self._state.zookeeper.title, self._state.zookeeper.process)
 
-    async def _end(self, name: str | int, what: str, process: ProcessId | None) -> None:
+    async def _end(self, what: str, process: ProcessId | None) -> None:
         if not send_signal(process, signal.SIGTERM):
             return
         # One that is paused takes the signal up when it goes on.
@@ -248,9 +249,13 @@ class ClusterLifecycle:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await wait_for_end(process)
         except TimeoutError:
-            raise ToolError(
-                f"{what} has not ended after {STOP_TIMEOUT_S} s; `odradek cluster kill {name}` ends it at once"
-            ) from None
+            self._tell(f"{what} has not ended after {STOP_TIMEOUT_S} s: it is killed")
+            send_signal(process, signal.SIGKILL)
+            try:
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    await wait_for_end(process)
+            except TimeoutError:
+                raise ToolError(f"{what} cannot be killed: it waits for a disk, perhaps") from None
 
 
 def _coordination_command(service: LocalZooKeeper, directory: ClusterDirectory) -> ProcessCommand:

@@ -1,0 +1,105 @@
+"""Signals of a server's process, and the descriptors that it begins with.
+
+SIGTERM, SIGINT and SIGHUP ask it to stop, as in Kafka; a second one ends it at once. SIGQUIT has it print what it is
+doing on standard output, as the JVM prints its threads, and go on. All of this works while the event loop is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TextIO
+
+logger = logging.getLogger("kafka.Kafka")
+
+REPEATED_S = 0.5
+"""A second signal counts from then on: a terminal and the script in front of a server may send the same one twice."""
+
+
+def open_standard_streams() -> None:
+    """Put /dev/null in place of standard streams that are closed, before anything else is opened.
+
+    Else an event loop or a socket gets their descriptors. libuv aborts when it closes one of those, and what is printed
+    would go to whoever is connected.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest one that is free.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def handle_signals(stop: Callable[[], None]) -> None:
+    """From now on, in the running loop: call `stop` at the first signal that asks for it. SIGHUP stays ignored where it
+    is (nohup).
+    """
+    loop = asyncio.get_running_loop()
+    asked_s: list[float] = []
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        asked_s.append(time.monotonic())
+        if len(asked_s) == 1:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(stop)
+        elif asked_s[-1] - asked_s[0] > REPEATED_S:
+            _end_at_once()
+
+    # Not loop.add_signal_handler: its handlers wait for the loop.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, ask)
+    signal.signal(signal.SIGQUIT, lambda _number, _frame: _print_state(loop, sys.stdout))
+    # At once, even while the interpreter is in C code; then the handler above.
+    faulthandler.register(signal.SIGQUIT, sys.stdout, all_threads=True, chain=True)
+
+
+def _end_at_once() -> None:
+    # The signal may have come while a line was logged.
+    with contextlib.suppress(RuntimeError):
+        logger.error("A second signal: the process ends at once, without a clean stop")
+    os._exit(1)
+
+
+def _print_state(loop: asyncio.AbstractEventLoop, out: TextIO) -> None:
+    """Print threads by name, whose stacks have been printed, the tasks of the loop, and how long the loop took to get
+    to this.
+    """
+    import threading
+
+    asked_s = time.monotonic()
+    lines = [f"{len(threading.enumerate())} threads:"]
+    lines += [f'  Thread 0x{each.ident or 0:016x} "{each.name}"' for each in threading.enumerate()]
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda each: each.get_name())
+    lines.append(f"{len(tasks)} tasks:")
+    for task in tasks:
+        lines.append(f'  Task "{task.get_name()}"')
+        for frame in task.get_stack():
+            code = frame.f_code
+            lines.append(f'    File "{code.co_filename}", line {frame.f_lineno} in {code.co_qualname}')
+    _write(out, lines)
+
+    def answer() -> None:
+        name, waited_ms = f"{type(loop).__module__}.{type(loop).__qualname__}", (time.monotonic() - asked_s) * 1000
+        _write(out, [f"The event loop ({name}) runs: it answered after {waited_ms:.1f} ms"])
+
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(answer)
+
+
+def _write(out: TextIO, lines: list[str]) -> None:
+    # The signal may have come while something was printed.
+    with contextlib.suppress(RuntimeError, OSError):
+        print("\n".join(lines), file=out, flush=True)
