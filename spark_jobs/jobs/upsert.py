@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+from pyspark.sql.window import WindowSpec
 
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
@@ -43,7 +44,7 @@ from spark_jobs.upserts.changes import (
     explained,
     parse_changes,
 )
-from spark_jobs.upserts.snapshots import ARRIVAL, DELETED, OWN_COLUMNS, SEQUENCE, SnapshotWriter, read_table
+from spark_jobs.upserts.snapshots import ARRIVAL, DELETED, OWN_COLUMNS, SEQUENCE, UNDATED, SnapshotWriter, read_table
 
 __all__ = ["JOB", "UpsertConfig", "build_query", "main", "merge", "plan", "read_table", "transform"]
 
@@ -51,6 +52,7 @@ MARKER = "_odradek_upsert.json"
 """See `spark_jobs.checkpoints.binding`."""
 
 HISTORY = ("valid_from", "valid_to", "is_current")
+MERGING = ("_rank", "_before", "_first", "_begins", "_ends")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -79,8 +81,7 @@ class UpsertConfig:
             *HISTORY,
             *OWN_COLUMNS,
             *INTERNAL,
-            "_rank",
-            "_before",
+            *MERGING,
             "raw_value",
             "batch_id",
         }
@@ -136,7 +137,9 @@ def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFra
         column if name in form.keys else sql.when(~sql.col(DELETED), column).alias(name)
         for name, column in zip(form.schema.fieldNames(), _columns(form.schema.fieldNames()), strict=True)
     ]
-    own = [SEQUENCE] if form.sequenced else []
+    own = [sql.col(SEQUENCE)] if form.sequenced else []
+    if form.sequenced and config.scd == 2:
+        own.append((sql.lit(form.envelope == DEBEZIUM) & sql.col("raw_value").isNull()).alias(UNDATED))
     applied = changes.where(sql.col(REASON).isNull())
     return applied.select(*fields, sql.col(TIME).alias("valid_from"), *own, arrival.alias(ARRIVAL), DELETED)
 
@@ -148,8 +151,8 @@ def stored_schema(entries: StructType, config: UpsertConfig) -> StructType:
     if config.scd == 2:
         fields += [StructField(name, TimestampType()) for name in ("valid_from", "valid_to")]
         fields.append(StructField("is_current", BooleanType()))
-    own = [SEQUENCE] if config.changes.sequenced else []
-    return StructType([*fields, *(entries[name] for name in (*own, ARRIVAL))])
+    own = [name for name in (SEQUENCE, UNDATED, ARRIVAL) if name in entries.names]
+    return StructType([*fields, *(entries[name] for name in own)])
 
 
 def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
@@ -168,36 +171,71 @@ def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, ba
     of_key = Window.partitionBy(*_columns(config.changes.keys))
     if config.changes.sequenced:
         order = [SEQUENCE, ARRIVAL]
-        so_far = of_key.orderBy(ARRIVAL).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        # A delete without a sequence comes after everything that came before it; after nothing, it deletes nothing.
-        entries = entries.withColumn(SEQUENCE, sql.coalesce(SEQUENCE, sql.max(SEQUENCE).over(so_far)))
-        entries = entries.where(sql.col(SEQUENCE).isNotNull())
+        entries = _sequenced(entries, of_key)
     kept = _history(entries, config, order) if config.scd == 2 else _latest(entries, config, order)
     return kept.select(*_columns(schema.fieldNames()), DELETED)
 
 
+def _sequenced(entries: DataFrame, of_key: WindowSpec) -> DataFrame:
+    """`entries` with a sequence each.
+
+    A delete without one (a null value) comes after everything of its key that came before it. It changes nothing, and
+    is left out, where that is nothing, or ends in a delete: Debezium sends a null value after each of its deletes.
+    """
+    arrived = of_key.orderBy(ARRIVAL)
+    so_far = arrived.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    again = sql.col(SEQUENCE).isNull() & sql.coalesce(sql.lag(DELETED).over(arrived), sql.lit(False))
+    sequence = sql.when(~again, sql.coalesce(SEQUENCE, sql.max(SEQUENCE).over(so_far)))
+    return entries.withColumn(SEQUENCE, sequence).where(sql.col(SEQUENCE).isNotNull())
+
+
 def _latest(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
-    backwards = Window.partitionBy(*_columns(config.changes.keys)).orderBy(*(sql.col(name).desc() for name in order))
-    latest = entries.withColumn("_rank", sql.row_number().over(backwards)).where("_rank = 1").drop("_rank")
-    # In the order of arrival nothing can come late: no delete has to be remembered.
-    return latest if config.changes.sequenced else latest.where(~sql.col(DELETED))
+    of_key = Window.partitionBy(*_columns(config.changes.keys))
+
+    def is_last(*by: str) -> Column:
+        return sql.row_number().over(of_key.orderBy(*(sql.col(name).desc() for name in by))) == 1
+
+    if not config.changes.sequenced:
+        # In the order of arrival nothing can come late: no delete has to be remembered.
+        return entries.withColumn("_rank", is_last(*order)).where("_rank").where(~sql.col(DELETED))
+    # A delete that came late is remembered as long as it is what came last: a null value after it says nothing new.
+    return entries.withColumn("_rank", is_last(*order) | (sql.col(DELETED) & is_last(ARRIVAL))).where("_rank")
 
 
 def _history(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
-    keys = _columns(config.changes.keys)
+    of_key = Window.partitionBy(*_columns(config.changes.keys))
+    ordered = of_key.orderBy(*order)
     if config.changes.sequenced:
-        # Sent twice (a connector that was restarted does so): one version, the one that came last.
-        again = Window.partitionBy(*keys, SEQUENCE, DELETED).orderBy(sql.col(ARRIVAL).desc())
-        entries = entries.withColumn("_rank", sql.row_number().over(again)).where("_rank = 1").drop("_rank")
-    ordered = Window.partitionBy(*keys).orderBy(*order)
-    # A second delete in a row says nothing new: the first one ended the version.
-    before = sql.coalesce(sql.lag(DELETED).over(ordered), sql.lit(False))
-    entries = entries.withColumn("_before", before).where(~(sql.col(DELETED) & sql.col("_before"))).drop("_before")
+        entries = _without_repeats(entries, config)
+    else:
+        # Nothing can come late between two deletes: the second one says nothing new.
+        before = sql.coalesce(sql.lag(DELETED).over(ordered), sql.lit(False))
+        entries = entries.withColumn("_before", before).where(~(sql.col(DELETED) & sql.col("_before")))
+    undated = sql.coalesce(sql.col(UNDATED), sql.lit(False)) if UNDATED in entries.columns else sql.lit(False)
+    time = sql.col("valid_from")
     # Clocks may disagree with the order; no version ends before it begins.
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    entries = entries.withColumn("valid_from", sql.max("valid_from").over(so_far))
-    entries = entries.withColumn("valid_to", sql.lead("valid_from").over(ordered))
+    entries = entries.withColumn("_begins", sql.max(sql.when(~undated, time)).over(so_far))
+    # A null value has the time when it was sent, which is later than what it tells of: it moves nothing that follows.
+    sent = sql.greatest("_begins", sql.least(time, sql.lead("_begins").over(ordered)))
+    entries = entries.withColumn("_ends", sql.when(undated, sent).otherwise(sql.col("_begins")))
+    entries = entries.withColumn("valid_from", sql.when(undated, time).otherwise(sql.col("_begins")))
+    entries = entries.withColumn("valid_to", sql.lead("_ends").over(ordered))
     return entries.withColumn("is_current", ~sql.col(DELETED) & sql.lead(DELETED).over(ordered).isNull())
+
+
+def _without_repeats(entries: DataFrame, config: UpsertConfig) -> DataFrame:
+    """`entries` with one of those that were sent twice, as a connector does that was restarted: the one that came last.
+
+    A delete keeps the time of the first, and of one that has a time of its own.
+    """
+    again = Window.partitionBy(*_columns(config.changes.keys), SEQUENCE, DELETED)
+    entries = entries.withColumn("_first", sql.min(sql.struct(UNDATED, ARRIVAL, "valid_from")).over(again))
+    for name in (UNDATED, "valid_from"):
+        first = sql.col("_first").getField(name)
+        entries = entries.withColumn(name, sql.when(sql.col(DELETED), first).otherwise(sql.col(name)))
+    rank = sql.row_number().over(again.orderBy(sql.col(ARRIVAL).desc()))
+    return entries.withColumn("_rank", rank).where("_rank = 1")
 
 
 class UpsertWriter:
@@ -271,7 +309,7 @@ def _check_fields(stored: StructType, config: UpsertConfig) -> None:
     """New fields are null in the rows that are there; others must stay as they are."""
     ours = {field.name: field.dataType for field in config.changes.schema}
     for field in stored:
-        if field.name in (*HISTORY, SEQUENCE, ARRIVAL):
+        if field.name in (*HISTORY, *OWN_COLUMNS):
             continue
         if ours.get(field.name) != field.dataType:
             kept = f"{field.name} {field.dataType.simpleString().upper()}"

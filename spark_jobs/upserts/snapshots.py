@@ -7,7 +7,7 @@
 The commit file with the highest number is the table: its `rows` names the directory of the rows, below TABLE, or is
 null for a table without rows. A commit file is written under another name and renamed when the snapshot is complete,
 and no file is ever replaced, so that no file system has to replace one atomically.
-The columns `_sequence` and `_arrival` are the job's own; `read_table` leaves them out.
+The columns `_sequence`, `_undated` and `_arrival` are the job's own; `read_table` leaves them out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ COMMITS = "_commits"
 SNAPSHOTS = "_snapshots"
 DELETED = "_deleted"
 SEQUENCE = "_sequence"
+UNDATED = "_undated"
+"""Whether a delete has no time of its own, but that of the record that told of it."""
 ARRIVAL = "_arrival"
-OWN_COLUMNS = (DELETED, SEQUENCE, ARRIVAL)
+OWN_COLUMNS = (DELETED, SEQUENCE, UNDATED, ARRIVAL)
 COMMIT_NAME = re.compile(r"(\d{20})\.json")
 
 
