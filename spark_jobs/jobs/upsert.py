@@ -22,10 +22,9 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
-from pyspark.sql.window import WindowSpec
 
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
@@ -52,7 +51,7 @@ MARKER = "_odradek_upsert.json"
 """See `spark_jobs.checkpoints.binding`."""
 
 HISTORY = ("valid_from", "valid_to", "is_current")
-MERGING = ("_rank", "_before", "_first", "_begins", "_ends")
+MERGING = ("_last", "_repeats", "_first", "_begins", "_ends")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -113,8 +112,8 @@ def dead_letter_rows(changes: DataFrame, config: UpsertConfig) -> DataFrame:
     return letters.select(*RECORD_COLUMNS, sql.col("raw_value").alias("value"), why, *DERIVED_PARTITIONS)
 
 
-def _columns(names: Sequence[str]) -> list[Column]:
-    return [sql.col(f"`{name}`") for name in names]
+def _quoted(names: Sequence[str]) -> list[str]:
+    return [f"`{name}`" for name in names]
 
 
 def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
@@ -124,24 +123,23 @@ def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFra
     was written to last counts as the last: its records come after those of the others.
     """
     form = config.changes
-    last_write = sql.max("kafka_timestamp").over(Window.partitionBy(*_columns(form.keys), "topic", "kafka_partition"))
-    arrival = sql.struct(
-        sql.lit(batch_id).cast("long").alias("batch"),
-        last_write.alias("at"),
-        "topic",
-        sql.col("kafka_partition").alias("partition"),
-        sql.col("kafka_offset").alias("offset"),
-    )
+    keys = _quoted(form.keys)
+    last_write = f"max(kafka_timestamp) OVER (PARTITION BY {', '.join(keys)}, topic, kafka_partition)"
+    place = "topic, kafka_partition AS partition, kafka_offset AS offset"
     # Of a deleted row nothing but the key is kept: what was deleted is not to be found in the table's files.
     fields = [
-        column if name in form.keys else sql.when(~sql.col(DELETED), column).alias(name)
-        for name, column in zip(form.schema.fieldNames(), _columns(form.schema.fieldNames()), strict=True)
+        name if name in keys else f"IF({DELETED}, NULL, {name}) AS {name}" for name in _quoted(form.schema.fieldNames())
     ]
-    own = [sql.col(SEQUENCE)] if form.sequenced else []
+    own = [SEQUENCE] if form.sequenced else []
     if form.sequenced and config.scd == 2:
-        own.append((sql.lit(form.envelope == DEBEZIUM) & sql.col("raw_value").isNull()).alias(UNDATED))
-    applied = changes.where(sql.col(REASON).isNull())
-    return applied.select(*fields, sql.col(TIME).alias("valid_from"), *own, arrival.alias(ARRIVAL), DELETED)
+        own.append(f"{'raw_value IS NULL' if form.envelope == DEBEZIUM else 'FALSE'} AS {UNDATED}")
+    return changes.where(f"{REASON} IS NULL").selectExpr(
+        *fields,
+        f"{TIME} AS valid_from",
+        *own,
+        f"struct({batch_id}L AS batch, {last_write} AS at, {place}) AS {ARRIVAL}",
+        DELETED,
+    )
 
 
 def stored_schema(entries: StructType, config: UpsertConfig) -> StructType:
@@ -162,80 +160,79 @@ def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, ba
     distribution over batches does not.
     """
     entries = _entries(changes, config, batch_id)
-    schema = stored_schema(entries.schema, config)
+    names = stored_schema(entries.schema, config).fieldNames()
     if stored is not None:
-        times = [] if config.scd == 2 else [sql.lit(None).cast("timestamp").alias("valid_from")]
-        names = [name for name in entries.columns if config.scd == 2 or name != "valid_from"]
-        entries = stored.select(*_columns(names), *times).unionByName(entries)
-    order = [ARRIVAL]
-    of_key = Window.partitionBy(*_columns(config.changes.keys))
+        times = [] if config.scd == 2 else ["CAST(NULL AS TIMESTAMP) AS valid_from"]
+        kept = [name for name in entries.columns if config.scd == 2 or name != "valid_from"]
+        entries = stored.selectExpr(*_quoted(kept), *times).unionByName(entries)
+    of_key = f"PARTITION BY {', '.join(_quoted(config.changes.keys))}"
     if config.changes.sequenced:
-        order = [SEQUENCE, ARRIVAL]
         entries = _sequenced(entries, of_key)
-    kept = _history(entries, config, order) if config.scd == 2 else _latest(entries, config, order)
-    return kept.select(*_columns(schema.fieldNames()), DELETED)
+    rows = _history(entries, config, of_key) if config.scd == 2 else _latest(entries, config, of_key)
+    return rows.select(*_quoted(names), DELETED)
 
 
-def _sequenced(entries: DataFrame, of_key: WindowSpec) -> DataFrame:
+def _sequenced(entries: DataFrame, of_key: str) -> DataFrame:
     """`entries` with a sequence each.
 
     A delete without one (a null value) comes after everything of its key that came before it. It changes nothing, and
     is left out, where that is nothing, or ends in a delete: Debezium sends a null value after each of its deletes.
     """
-    arrived = of_key.orderBy(ARRIVAL)
-    so_far = arrived.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    again = sql.col(SEQUENCE).isNull() & sql.coalesce(sql.lag(DELETED).over(arrived), sql.lit(False))
-    sequence = sql.when(~again, sql.coalesce(SEQUENCE, sql.max(SEQUENCE).over(so_far)))
-    return entries.withColumn(SEQUENCE, sequence).where(sql.col(SEQUENCE).isNotNull())
+    arrived = f"OVER ({of_key} ORDER BY {ARRIVAL})"
+    again = f"{SEQUENCE} IS NULL AND coalesce(lag({DELETED}) {arrived}, FALSE)"
+    sequence = f"IF({again}, NULL, coalesce({SEQUENCE}, max({SEQUENCE}) {arrived}))"
+    others = [name for name in entries.columns if name != SEQUENCE]
+    return entries.selectExpr(*_quoted(others), f"{sequence} AS {SEQUENCE}").where(f"{SEQUENCE} IS NOT NULL")
 
 
-def _latest(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
-    of_key = Window.partitionBy(*_columns(config.changes.keys))
-
-    def is_last(*by: str) -> Column:
-        return sql.row_number().over(of_key.orderBy(*(sql.col(name).desc() for name in by))) == 1
-
+def _latest(entries: DataFrame, config: UpsertConfig, of_key: str) -> DataFrame:
     if not config.changes.sequenced:
         # In the order of arrival nothing can come late: no delete has to be remembered.
-        return entries.withColumn("_rank", is_last(*order)).where("_rank").where(~sql.col(DELETED))
+        last = f"{ARRIVAL} = max({ARRIVAL}) OVER ({of_key})"
+        return entries.selectExpr("*", f"{last} AS _last").where(f"_last AND NOT {DELETED}")
+    order = f"struct({SEQUENCE}, {ARRIVAL})"
+    last = f"{order} = max({order}) OVER ({of_key})"
     # A delete that came late is remembered as long as it is what came last: a null value after it says nothing new.
-    return entries.withColumn("_rank", is_last(*order) | (sql.col(DELETED) & is_last(ARRIVAL))).where("_rank")
+    late = f"{DELETED} AND {ARRIVAL} = max({ARRIVAL}) OVER ({of_key})"
+    return entries.selectExpr("*", f"{last} OR {late} AS _last").where("_last")
 
 
-def _history(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
-    of_key = Window.partitionBy(*_columns(config.changes.keys))
-    ordered = of_key.orderBy(*order)
+def _history(entries: DataFrame, config: UpsertConfig, of_key: str) -> DataFrame:
     if config.changes.sequenced:
-        entries = _without_repeats(entries, config)
+        ordered = f"OVER ({of_key} ORDER BY {SEQUENCE}, {ARRIVAL})"
+        entries = _without_repeats(entries, of_key)
+        undated = f"coalesce({UNDATED}, FALSE)"
     else:
+        ordered, undated = f"OVER ({of_key} ORDER BY {ARRIVAL})", "FALSE"
         # Nothing can come late between two deletes: the second one says nothing new.
-        before = sql.coalesce(sql.lag(DELETED).over(ordered), sql.lit(False))
-        entries = entries.withColumn("_before", before).where(~(sql.col(DELETED) & sql.col("_before")))
-    undated = sql.coalesce(sql.col(UNDATED), sql.lit(False)) if UNDATED in entries.columns else sql.lit(False)
-    time = sql.col("valid_from")
+        repeats = f"{DELETED} AND coalesce(lag({DELETED}) {ordered}, FALSE)"
+        entries = entries.selectExpr("*", f"{repeats} AS _repeats").where("NOT _repeats")
     # Clocks may disagree with the order; no version ends before it begins.
-    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    entries = entries.withColumn("_begins", sql.max(sql.when(~undated, time)).over(so_far))
+    entries = entries.selectExpr("*", f"max(IF({undated}, NULL, valid_from)) {ordered} AS _begins")
     # A null value has the time when it was sent, which is later than what it tells of: it moves nothing that follows.
-    sent = sql.greatest("_begins", sql.least(time, sql.lead("_begins").over(ordered)))
-    entries = entries.withColumn("_ends", sql.when(undated, sent).otherwise(sql.col("_begins")))
-    entries = entries.withColumn("valid_from", sql.when(undated, time).otherwise(sql.col("_begins")))
-    entries = entries.withColumn("valid_to", sql.lead("_ends").over(ordered))
-    return entries.withColumn("is_current", ~sql.col(DELETED) & sql.lead(DELETED).over(ordered).isNull())
+    sent = f"greatest(_begins, least(valid_from, lead(_begins) {ordered}))"
+    entries = entries.selectExpr("*", f"IF({undated}, {sent}, _begins) AS _ends")
+    others = [name for name in entries.columns if name != "valid_from"]
+    return entries.selectExpr(
+        *_quoted(others),
+        f"IF({undated}, valid_from, _begins) AS valid_from",
+        f"lead(_ends) {ordered} AS valid_to",
+        f"NOT {DELETED} AND lead({DELETED}) {ordered} IS NULL AS is_current",
+    )
 
 
-def _without_repeats(entries: DataFrame, config: UpsertConfig) -> DataFrame:
+def _without_repeats(entries: DataFrame, of_key: str) -> DataFrame:
     """`entries` with one of those that were sent twice, as a connector does that was restarted: the one that came last.
 
     A delete keeps the time of the first, and of one that has a time of its own.
     """
-    again = Window.partitionBy(*_columns(config.changes.keys), SEQUENCE, DELETED)
-    entries = entries.withColumn("_first", sql.min(sql.struct(UNDATED, ARRIVAL, "valid_from")).over(again))
-    for name in (UNDATED, "valid_from"):
-        first = sql.col("_first").getField(name)
-        entries = entries.withColumn(name, sql.when(sql.col(DELETED), first).otherwise(sql.col(name)))
-    rank = sql.row_number().over(again.orderBy(sql.col(ARRIVAL).desc()))
-    return entries.withColumn("_rank", rank).where("_rank = 1")
+    again = f"OVER ({of_key}, {SEQUENCE}, {DELETED})"
+    first = f"min(struct({UNDATED}, {ARRIVAL}, valid_from)) {again}"
+    last = f"{ARRIVAL} = max({ARRIVAL}) {again}"
+    once = entries.selectExpr("*", f"{first} AS _first", f"{last} AS _last").where("_last")
+    own = (UNDATED, "valid_from")
+    others = [name for name in entries.columns if name not in own]
+    return once.selectExpr(*_quoted(others), *(f"IF({DELETED}, _first.{name}, {name}) AS {name}" for name in own))
 
 
 class UpsertWriter:
@@ -249,23 +246,24 @@ class UpsertWriter:
         self.batches = 0
         self._attempts = Attempts()
         self._last = -1, 0
+        self._stored_schema: StructType | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply one batch, unless it is in the table already."""
+        """Apply one batch of `transform`'s rows, unless it is in the table already."""
         current = self.table.current
         if current is not None and current.batch_id >= batch_id:
             return
-        with self.config.changes.values.decided(transform(batch, self.config)) as changes:
+        with self.config.changes.values.decided(batch) as changes:
             self._apply(changes, batch_id)
 
     def _apply(self, changes: DataFrame, batch_id: int) -> None:
         counts, sizes = Observation(f"changes-{batch_id}"), Observation(f"table-{batch_id}")
-        one = sql.lit(1)
-        observed = changes.observe(counts, sql.count(one).alias("all"), sql.count(sql.col(REASON)).alias("dead"))
-        schema = stored_schema(_entries(changes, self.config, batch_id).schema, self.config)
+        observed = changes.observe(counts, sql.expr("count(1) AS all"), sql.expr(f"count({REASON}) AS dead"))
+        schema = self._stored_schema or stored_schema(_entries(changes, self.config, batch_id).schema, self.config)
+        self._stored_schema = schema
         merged = merge(self.table.read(changes.sparkSession, schema), observed, self.config, batch_id)
-        gone = sql.count(sql.when(sql.col(DELETED), one))
-        directory = self.table.write(merged.observe(sizes, sql.count(one).alias("all"), gone.alias("gone")), batch_id)
+        merged = merged.observe(sizes, sql.expr("count(1) AS all"), sql.expr(f"count_if({DELETED}) AS gone"))
+        directory = self.table.write(merged, batch_id)
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
         letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
         # Before the commit: a batch that is in the table is not run again.
@@ -323,10 +321,10 @@ def plan(spark: SparkSession, config: UpsertConfig) -> DataFrame:
 
 def build_query(spark: SparkSession, config: UpsertConfig) -> Query:
     """The query that keeps the table. Raises ValueError as `bind_output` does."""
-    plan(spark, config)  # what is wrong with --delete-when shows before anything is written
+    # Parsed by the stream, and not by the writer: to plan it again for each batch takes longer than a small batch does.
+    changes = plan(spark, config)  # what is wrong with --delete-when shows before anything is written
     writer = UpsertWriter(config, bind_output(spark, config))
-    stream = read_stream(spark, config.source).writeStream.foreachBatch(writer)
-    return Query(stream, writer.summary, writer.records_of)
+    return Query(changes.writeStream.foreachBatch(writer), writer.summary, writer.records_of)
 
 
 def duration_ms(text: str) -> int:

@@ -78,7 +78,7 @@ def write_batches(
     offset = 0
     for batch_id, records in enumerate(batches):
         if batch_id >= first_batch:
-            writer(frame_of(session, records_of(records), first=offset), batch_id)
+            writer(transform(frame_of(session, records_of(records), first=offset), config), batch_id)
         offset += len(records)
     return writer
 
@@ -175,9 +175,9 @@ def test_readers_see_whole_snapshots_and_dead_letters_are_set_aside(batches: Spa
     with pytest.raises(FileNotFoundError, match="no table"):
         read_table(batches, config.output)
     writer = UpsertWriter(config, bind_output(batches, config))
-    writer(frame_of(batches, [(b"1", b"garbage"), (b"x", None)]), 0)
+    writer(transform(frame_of(batches, [(b"1", b"garbage"), (b"x", None)]), config), 0)
     assert read_table(batches, config.output).collect() == []
-    writer(frame_of(batches, records_of([(1, 1, 1), (2, 1, 2), (2, None, 0)]), first=2), 1)
+    writer(transform(frame_of(batches, records_of([(1, 1, 1), (2, 1, 2), (2, None, 0)]), first=2), config), 1)
     assert [tuple(row) for row in read_table(batches, config.output).collect()] == [(1, 1, 1)]
     assert writer.summary() == "3 changes and 2 dead letters in 2 batches; the table has 1 rows"
     letters = batches.read.parquet(config.dead_letters).orderBy("kafka_offset").collect()
@@ -196,7 +196,7 @@ def test_a_table_can_get_fields_and_lose_none(batches: SparkSession, tmp_path: P
     write_batches(batches, config_of(ARRIVING, tmp_path), [[(1, 1, 1)]])
     wider = config_of(form_of("id INT, seq INT, n INT, note STRING"), tmp_path)
     writer = UpsertWriter(wider, bind_output(batches, wider))
-    writer(frame_of(batches, [(b"2", b'{"n": 2, "note": "x"}')], first=1), 1)
+    writer(transform(frame_of(batches, [(b"2", b'{"n": 2, "note": "x"}')], first=1), wider), 1)
     rows = sorted((row.id, row.n, row.note) for row in read_table(batches, wider.output).collect())
     assert rows == [(1, 1, None), (2, 2, "x")]
     for ddl in ("id INT, seq INT, n INT", "id INT, seq INT, n BIGINT, note STRING"):
