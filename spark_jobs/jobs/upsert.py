@@ -51,6 +51,9 @@ MARKER = "_odradek_upsert.json"
 """See `spark_jobs.checkpoints.binding`."""
 
 HISTORY = ("valid_from", "valid_to", "is_current")
+ROWS_A_TASK = 50_000
+"""Rows of the table and of a batch for which a merge takes another task: tasks of few rows are mostly overhead."""
+
 MERGING = ("_last", "_repeats", "_first", "_begins", "_ends")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
@@ -247,6 +250,7 @@ class UpsertWriter:
         self._attempts = Attempts()
         self._last = -1, 0
         self._stored_schema: StructType | None = None
+        self._most_tasks = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Apply one batch of `transform`'s rows, unless it is in the table already."""
@@ -261,6 +265,7 @@ class UpsertWriter:
         observed = changes.observe(counts, sql.expr("count(1) AS all"), sql.expr(f"count({REASON}) AS dead"))
         schema = self._stored_schema or stored_schema(_entries(changes, self.config, batch_id).schema, self.config)
         self._stored_schema = schema
+        self._choose_tasks(changes.sparkSession)
         merged = merge(self.table.read(changes.sparkSession, schema), observed, self.config, batch_id)
         merged = merged.observe(sizes, sql.expr("count(1) AS all"), sql.expr(f"count_if({DELETED}) AS gone"))
         directory = self.table.write(merged, batch_id)
@@ -276,6 +281,14 @@ class UpsertWriter:
         self.dead += dead
         self.batches += total > 0
         self._last = batch_id, total
+
+    def _choose_tasks(self, spark: SparkSession) -> None:
+        """Have a merge as many tasks as it has work for, if it has as many rows as the last one."""
+        partitions, current = "spark.sql.shuffle.partitions", self.table.current
+        self._most_tasks = self._most_tasks or int(str(spark.conf.get(partitions)))
+        if current is not None and self.batches:
+            rows = current.live + current.deleted + self._last[1]
+            spark.conf.set(partitions, min(self._most_tasks, 1 + rows // ROWS_A_TASK))
 
     def records_of(self, batch_id: int) -> int | None:
         """How many records the last batch held; None for another."""
