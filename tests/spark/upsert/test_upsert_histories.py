@@ -49,7 +49,7 @@ class Event:
         return json.dumps({"id": self.key}).encode(), json.dumps(event).encode()
 
     def records(self) -> list[tuple[bytes, bytes | None]]:
-        """What Debezium sends: a delete is followed by a tombstone."""
+        """Records of Debezium for it: a delete is followed by a tombstone."""
         key, value = self.record()
         return [(key, value), (key, None)] if self.n is None else [(key, value)]
 
