@@ -12,8 +12,9 @@ import binascii
 import datetime as dt
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from pyspark.sql import Column
@@ -39,6 +40,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_jobs.common import exactness
+
 CORRUPT = "_corrupt_record"
 """The field of a parsed value that holds its text when it did not parse; no schema may have a field of this name."""
 
@@ -54,6 +57,11 @@ That takes 10 s for 1e9999999, and minutes for 1e99999999.
 """
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+JSON_SPACE = " \t\r\n"
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999 in seconds since 1970, the TIMESTAMP that readers other than Spark know."""
+_LARGEST_FLOAT = 3.4028234663852886e38
+_ANY_DIGITS = Context(prec=1_000)
 _NON_FINITE = {"NaN", "+INF", "INF", "+Infinity", "Infinity", "-INF", "-Infinity"}
 
 
@@ -108,7 +116,9 @@ def _decimals_as_text(kind: DataType) -> Any:
 def failed(value: Column, parsed: Column, schema: StructType) -> Column:
     """Whether `value`, which `parse` made `parsed` of, does not fit `schema`; true or false, never null."""
     # Spark's parser puts a replacement character where bytes are no UTF-8, and says nothing.
-    verdict = ~sql.is_valid_utf8(value.cast("string")) | parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+    text = value.cast("string")
+    verdict = ~sql.is_valid_utf8(text) | parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+    verdict |= ~exactness.one_object(text) | exactness.has_half_a_pair(text) | exactness.altered(text, parsed, schema)
     for missing in _missing(parsed, schema):
         verdict |= missing
     return sql.coalesce(verdict, sql.lit(True))
@@ -174,10 +184,11 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
         text = raw.decode()
     except UnicodeDecodeError as failure:
         return f"not UTF-8 at byte {failure.start}: 0x{raw[failure.start]:02x}"
-    start = len(text) - len(text.lstrip(" \t\r\n"))
+    start = len(text) - len(text.lstrip(JSON_SPACE))
     read_number = Decimal if _decimals_as_text(schema) is None else _number
     try:
-        value, _ = json.JSONDecoder(parse_float=read_number).raw_decode(text, start)
+        decoder = json.JSONDecoder(parse_float=read_number, object_pairs_hook=_Object)
+        value, end = decoder.raw_decode(text, start)
     except json.JSONDecodeError as failure:
         at = len(text[: failure.pos].encode())
         return f"not JSON at line {failure.lineno}, column {failure.colno} (byte {at}): {failure.msg}"
@@ -185,10 +196,25 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
         return f"not JSON that can be read: {failure}"
     if not isinstance(value, dict):
         return f"expected an object, found {found(value)}"
+    if behind := text[end:].lstrip(JSON_SPACE):
+        at = len(text[: len(text) - len(behind)].encode())
+        return f"byte {at}: expected the end of the value, found {shortened(behind)}"
     wrong = list(_wrong_fields(value, schema, ""))
+    half = re.search("[\ud800-\udfff]", json.dumps(value, ensure_ascii=False, default=str))
+    if half and not wrong:
+        return f"a text holds half a surrogate pair, \\u{ord(half[0]):04x}, which is no character"
     if not wrong:
         return "Spark's JSON parser refuses it for the schema"
     return first_of(wrong)
+
+
+class _Object(dict[str, Any]):
+    """A JSON object, which remembers a name that it has twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        self.twice = next((name for name in names if names.count(name) > 1), None) if len(self) < len(names) else None
 
 
 def _number(text: str) -> Decimal:
@@ -226,6 +252,8 @@ def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
             [(f"{path}[{index}]", element) for index, element in enumerate(value)], kind.elementType, kind.containsNull
         )
     elif isinstance(kind, MapType) and isinstance(value, dict):
+        if isinstance(value, _Object) and value.twice is not None:
+            yield f"field {path}: the key {json.dumps(value.twice)} is there twice"
         yield from _wrong_elements(
             [(f"{path}[{json.dumps(key)}]", element) for key, element in value.items()],
             kind.valueType,
@@ -250,16 +278,16 @@ def _is_number(value: Any) -> bool:
 def _fits(value: Any, kind: DataType) -> bool:
     """Whether Spark reads this JSON value, not null, as a `kind` that is not a struct, array or map."""
     if isinstance(kind, StringType):
-        return True
+        return all(repr(float(number)) == str(number) for number in _fractions(value))
     if isinstance(kind, BooleanType):
         return isinstance(value, bool)
     if type(kind) in _BITS:
         limit = 1 << (_BITS[type(kind)] - 1)
         return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
     if isinstance(kind, DoubleType | FloatType):
-        return _is_number(value) or (isinstance(value, str) and value in _NON_FINITE)
+        return value in _NON_FINITE if isinstance(value, str) else _is_number(value) and _is_within(value, kind)
     if isinstance(kind, TimestampType) and isinstance(value, int):
-        return not isinstance(value, bool)
+        return not isinstance(value, bool) and FIRST_SECOND <= value <= LAST_SECOND
     if isinstance(kind, DecimalType):
         return _fits_decimal(value, kind)
     read = _TEXT_READERS.get(type(kind))
@@ -267,13 +295,40 @@ def _fits(value: Any, kind: DataType) -> bool:
 
 
 def _fits_decimal(value: Any, kind: DecimalType) -> bool:
-    if not (_is_number(value) or isinstance(value, str)) or re.search(LONG_EXPONENT, str(value)):
+    number = _decimal(value)
+    if number is None or not _has_room(number, kind):
         return False
+    return number == number.quantize(Decimal(1).scaleb(-kind.scale), context=_ANY_DIGITS)
+
+
+def _decimal(value: Any) -> Decimal | None:
+    """The number that Spark reads for a DECIMAL, as it was written; None where it reads none."""
+    if not (_is_number(value) or isinstance(value, str)) or re.search(LONG_EXPONENT, str(value)):
+        return None
     try:
         number = Decimal(value)
     except InvalidOperation:
-        return False
-    return number.is_finite() and number.copy_abs() < Decimal(10) ** (kind.precision - kind.scale)
+        return None
+    return number if number.is_finite() else None
+
+
+def _has_room(number: Decimal, kind: DecimalType) -> bool:
+    return number.copy_abs() < Decimal(10) ** (kind.precision - kind.scale)
+
+
+def _is_within(value: float | Decimal, kind: DoubleType | FloatType) -> bool:
+    largest = sys.float_info.max if isinstance(kind, DoubleType) else _LARGEST_FLOAT
+    number = Decimal(value)
+    return not number.is_finite() or number.copy_abs() <= Decimal(largest)
+
+
+def _fractions(value: Any) -> Iterator[Decimal]:
+    """The numbers with a fraction or an exponent in a value: Spark makes text of them by way of a double."""
+    if isinstance(value, Decimal):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _fractions(inner)
 
 
 def _reads(read: Callable[[str], object], text: str) -> bool:
@@ -300,8 +355,20 @@ def _expected(kind: DataType) -> str:
 
 
 def _why_not(value: Any, kind: DataType) -> str:
+    if isinstance(kind, StringType):
+        return " (which would be rounded: take DECIMAL or DOUBLE for the field, or send text)"
+    if isinstance(kind, TimestampType) and isinstance(value, int):
+        return " (a number is seconds since 1970: take BIGINT for milliseconds)"
+    if isinstance(kind, DecimalType) and not isinstance(value, bool | int):
+        number = _decimal(value)
+        return f" (more than {kind.scale} decimal places)" if number is not None and _has_room(number, kind) else ""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return " (out of range)" if whole and isinstance(kind, (DecimalType, *_BITS)) else ""
+    ranged = type(kind) in _BITS or isinstance(kind, DecimalType)
+    return (
+        " (out of range)"
+        if (whole and ranged) or (_is_number(value) and isinstance(kind, DoubleType | FloatType))
+        else ""
+    )
 
 
 def found(value: Any) -> str:

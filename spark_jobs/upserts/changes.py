@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_jobs.common import values
+from spark_jobs.common import exactness, values
 from spark_jobs.common.records import REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat
 from spark_jobs.upserts.snapshots import DELETED, SEQUENCE
@@ -89,13 +89,19 @@ def _key_text() -> Column:
     return sql.coalesce(sql.col(_KEY_TEXT).cast("string"), sql.when(~framed, sql.col("key").cast("string")))
 
 
+def _exactly(text: Column, schema: StructType) -> Column:
+    parsed = sql.from_json(values.without_long_exponents(text, schema), schema)
+    return sql.when(~exactness.altered(text, parsed, schema), parsed)
+
+
 def _key_field(field: StructField, *, alone: bool) -> Column:
     """A key field, of the record's key: a JSON object (also below `payload`), or for one field also a bare value."""
-    text = sql.col(_KEY_TEXT)
+    key = sql.col(_KEY_TEXT)
+    text = sql.when(~key.rlike(r"\A\s*+\{") | exactness.one_object(key), key)
     fields = StructType([StructField(field.name, field.dataType)])
     below = StructType().add("payload", fields)
-    inner = sql.from_json(values.without_long_exponents(text, below), below).getField("payload").getField(field.name)
-    outer = sql.from_json(values.without_long_exponents(text, fields), fields).getField(field.name)
+    inner = _exactly(text, below).getField("payload").getField(field.name)
+    outer = _exactly(text, fields).getField(field.name)
     if not alone:
         return sql.coalesce(inner, outer)
     unquoted = sql.from_json(sql.concat(sql.lit("["), text, sql.lit("]")), "array<string>")

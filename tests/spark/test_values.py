@@ -20,8 +20,10 @@ pytestmark = pytest.mark.spark
 
 DDL = (
     "i INT, l BIGINT, s SMALLINT, d DOUBLE, b BOOLEAN, n DECIMAL(5,2), day DATE, at TIMESTAMP, raw BINARY, t STRING, "
-    "o STRUCT<x: INT, y: STRUCT<z: STRING NOT NULL>>, a ARRAY<INT>, m MAP<STRING, BOOLEAN>, r ARRAY<STRUCT<k: INT>>"
+    "o STRUCT<x: INT, y: STRUCT<z: STRING NOT NULL>>, a ARRAY<INT>, m MAP<STRING, BOOLEAN>, r ARRAY<STRUCT<k: INT>>, "
+    "f FLOAT, wide DECIMAL(38,18), texts ARRAY<STRING>"
 )
+ROUNDED = " (which would be rounded: take DECIMAL or DOUBLE for the field, or send text)"
 REFUSED = {
     None: "value is null",
     b"": "value is empty",
@@ -63,6 +65,29 @@ REFUSED = {
     b'{"i": 1e99999999999999999999}': (
         "not JSON that can be read: number 1e99999999999999999999: its exponent is too long beside a DECIMAL"
     ),
+    b'{"i": 1}{"i": 2}': 'byte 8: expected the end of the value, found {"i": 2}',
+    b'{"i": 3} {"i": 4}': 'byte 9: expected the end of the value, found {"i": 4}',
+    '{"t": "é"} garbage'.encode(): "byte 12: expected the end of the value, found garbage",
+    b'{"o": {"x": 1}}] x': "byte 15: expected the end of the value, found ] x",
+    b'{"o": {"x": 1}},{"_odradek_end":"0"}]': ('byte 15: expected the end of the value, found ,{"_odradek_end":"0"}]'),
+    b'{"i": 1}\0': "byte 8: expected the end of the value, found \0",
+    b'{"t": 12.50}': f"field t: expected STRING, found number 12.50{ROUNDED}",
+    b'{"t": 12345678901234567890.123}': f"field t: expected STRING, found number 12345678901234567890.123{ROUNDED}",
+    b'{"t": 1e400}': f"field t: expected STRING, found number 1E+400{ROUNDED}",
+    b'{"t": {"x": [12.50]}}': f"field t: expected STRING, found an object{ROUNDED}",
+    b'{"texts": ["12.50", 12.50]}': f"field texts[1]: expected STRING, found number 12.50{ROUNDED}",
+    b'{"t": "\\ud800 \\ud83d\\ude00"}': "a text holds half a surrogate pair, \\ud800, which is no character",
+    b'{"d": 1e400}': "field d: expected DOUBLE, found number 1E+400 (out of range)",
+    b'{"f": -1e39}': "field f: expected FLOAT, found number -1E+39 (out of range)",
+    b'{"n": 1.005}': "field n: expected DECIMAL(5,2), found number 1.005 (more than 2 decimal places)",
+    b'{"wide": 0.1234567890123456789}': (
+        "field wide: expected DECIMAL(38,18), found number 0.1234567890123456789 (more than 18 decimal places)"
+    ),
+    b'{"at": 1772366400000}': (
+        "field at: expected TIMESTAMP, found number 1772366400000 "
+        "(a number is seconds since 1970: take BIGINT for milliseconds)"
+    ),
+    b'{"m": {"k": true, "k": false}}': 'field m: the key "k" is there twice',
     b'{"i": "%s"}' % (b"x" * 99): f'field i: expected INT, found string "{"x" * (values.SHOWN - 1)}…',
 }
 ACCEPTED = [
@@ -72,6 +97,12 @@ ACCEPTED = [
     b'{"i": -2147483648, "l": 9223372036854775807, "s": 1, "d": 1, "b": false, "n": "123.45", "t": {"any": 1}}',
     b'{"d": "NaN", "n": 1.5, "day": "2026-02-28", "at": "2026-02-28T12:00:00Z", "raw": "AAE=", "a": [], "m": {}}',
     b'{"o": {"x": null, "y": {"z": ""}}, "a": [null], "r": [null, {}]}',
+    b' {"o": {"x": 1}} \n',
+    b'{"t": "}{", "texts": ["{", 12.5]}',
+    b'{"t": 12.5, "texts": [1e3, "1000.0", 12345678901234567890123, "12.50"]}'.replace(b"1e3", b"1000.0"),
+    b'{"t": {"x": [ 12.5 ]}, "d": "-INF", "f": 16777216.0, "n": 1.50, "wide": 12345678901234567890.5}',
+    b'{"t": "\\ud83d\\ude00 \\\\ud800", "at": 1772366400}',
+    b'{"at": "0001-01-01T00:00:00Z", "m": {"j": true, "k": true}}',
 ]
 
 
@@ -91,7 +122,7 @@ LONG_EXPONENTS = {
 NO_LONG_EXPONENTS = [
     b'{"n": 1e2, "t": "3e12345678"}',
     b'{"n": "1e-9999", "t": "3e12345678 \\" 1e99999999", "by": {"3e12345": 1}}',
-    b'{"t": "1e99999999", "deep": {"x": "1e99999999"}, "many": ["1.5"]}',
+    b'{"t": "1e99999999", "deep": {"x": "1e99999999"}, "many": ["15"]}',
 ]
 
 

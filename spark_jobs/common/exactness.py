@@ -1,0 +1,180 @@
+"""Checks that a JSON value became a row as it was: nothing behind it, no number rounded, no character replaced.
+
+Spark's `from_json` stops after the first value of a text, reads numbers for STRING through a double, rounds decimals to
+their scale, makes an infinity of a number that is too large, and puts a question mark for half a surrogate pair.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+_END = "_odradek_end"
+_FLAT = r"\A\s*+\{[^{}]*+\}\s*+\z"
+"""An object without another one, or a brace in a text: nothing can follow it unseen."""
+_PAIR = r"\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]"
+_INEXACT = r"\d[.eE]|\d{39}"
+"""A number that may be another one as a double, or beyond a FLOAT."""
+_FROM_NUMBER = r'^-?\d+\.\d+(?:E-?\d+)?$|^"-?Infinity"$|^[\[{].*\d[.eE]'
+"""Texts that Spark makes of such numbers, and of objects and arrays that may hold them."""
+_DIGITS = 38
+"""The most that a DECIMAL has."""
+
+FIRST_TIME, AFTER_LAST_TIME = "0001-01-01", "10000-01-01"
+"""Bounds of times that readers other than Spark know."""
+
+Check = Callable[..., Column | None]
+"""Of a type that is no struct, array or map, and of values of it; None: nothing to check."""
+
+
+def one_object(text: Column) -> Column:
+    """Whether a text, in which `from_json` finds an object, is that object and white space around it."""
+    # In an array with an element behind it, which nobody can put into the text: it tells the text's own hash.
+    digest = sql.xxhash64(text).cast("string")
+    listed = sql.concat(sql.lit("["), text, sql.lit(f',{{"{_END}":"'), digest, sql.lit('"}]'))
+    parsed = sql.from_json(listed, f"array<struct<{_END}: string>>")
+
+    def ends(elements: Column) -> Column:
+        return (sql.size(elements) == 2) & (elements[1].getField(_END) == digest)
+
+    # CASE and a lambda, because Spark parses for both sides of an OR, and once for each use of what was parsed.
+    found = text.rlike(r"\A\s*+\{") & sql.coalesce(sql.exists(sql.array(parsed), ends), sql.lit(False))
+    return sql.when(text.rlike(_FLAT), True).otherwise(found)
+
+
+def has_half_a_pair(text: Column) -> Column:
+    """Whether an escape of JSON stands for half a surrogate pair, which no UTF-8 can hold."""
+    escaped = text.rlike(r"\\u[dD][89a-fA-F]")
+    return escaped & sql.regexp_replace(text, _PAIR, "").rlike(_HALF)
+
+
+def altered(text: Column, parsed: Column, schema: StructType) -> Column:
+    """Whether a field of `parsed`, of `schema`, is not exactly what stands in the JSON `text`."""
+    beyond = _somewhere(_is_beyond, schema, parsed)
+    verdict = sql.lit(False) if beyond is None else beyond
+    told_as = _told_as(schema)
+    suspect = _somewhere(_may_differ, schema, parsed)
+    if not isinstance(told_as, StructType) or suspect is None:
+        return verdict
+    told = sql.array(sql.from_json(text, told_as))
+
+    def differs(other: Column) -> Column:
+        found = _somewhere(lambda kind, value, told: _differs(text, kind, value, told), schema, parsed, other)
+        return sql.lit(False) if found is None else found
+
+    # Parsed a second time only where a number, and a field, look as if they could differ.
+    return verdict | sql.when(text.rlike(_INEXACT) & suspect, sql.exists(told, differs)).otherwise(sql.lit(False))
+
+
+def _any(verdicts: list[Column | None]) -> Column | None:
+    known = [sql.coalesce(verdict, sql.lit(False)) for verdict in verdicts if verdict is not None]
+    return reduce(operator.or_, known) if known else None
+
+
+def _somewhere(check: Check, kind: DataType, *values: Column) -> Column | None:
+    """Whether `check` holds somewhere in values that are of one structure, the first of them of the type `kind`."""
+    if isinstance(kind, StructType):
+        return _any(
+            [
+                _somewhere(check, field.dataType, *(value.getField(field.name) for value in values))
+                for field in kind.fields
+                if len(values) == 1 or _told_as(field.dataType) is not None
+            ]
+        )
+    if isinstance(kind, ArrayType):
+        return _in_elements(check, kind.elementType, *values)
+    if isinstance(kind, MapType):
+        within = _in_elements(check, kind.valueType, *(sql.map_values(value) for value in values))
+        if check is not _is_beyond:
+            return within
+        names = sql.map_keys(values[0])
+        return _any([sql.size(sql.array_distinct(names)) < sql.size(names), within])
+    return check(kind, *values)
+
+
+def _in_elements(check: Check, kind: DataType, *arrays: Column) -> Column | None:
+    if _somewhere(check, kind, *(sql.lit(None) for _ in arrays)) is None:
+        return None
+    if len(arrays) == 1:
+        return sql.exists(arrays[0], lambda element: _certainly(_somewhere(check, kind, element)))
+    # An array with one element of another type is null as a whole.
+    told = sql.coalesce(arrays[1], sql.array().cast(ArrayType(_told_as(kind) or kind)))
+    zipped = sql.zip_with(arrays[0], told, lambda one, other: _certainly(_somewhere(check, kind, one, other)))
+    return sql.exists(zipped, lambda verdict: verdict)
+
+
+def _certainly(verdict: Column | None) -> Column:
+    return sql.lit(False) if verdict is None else sql.coalesce(verdict, sql.lit(False))
+
+
+def _is_beyond(kind: DataType, value: Column) -> Column | None:
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        return None
+    bounds = [sql.lit(bound).cast(kind) for bound in (FIRST_TIME, AFTER_LAST_TIME)]
+    return (value < bounds[0]) | (value >= bounds[1])
+
+
+def _may_differ(kind: DataType, value: Column) -> Column | None:
+    if isinstance(kind, StringType):
+        return value.rlike(_FROM_NUMBER)
+    if isinstance(kind, DoubleType | FloatType):
+        return sql.abs(value) == float("inf")
+    return value.isNotNull() if isinstance(kind, DecimalType) else None
+
+
+def _told_as(kind: DataType) -> DataType | None:
+    """A type that tells from JSON whether a value was altered; None where none can be. Parts of no use are left out."""
+    if isinstance(kind, StringType):
+        return DoubleType()  # a number, and no text
+    if isinstance(kind, DoubleType | FloatType):
+        return StringType()
+    if isinstance(kind, DecimalType):
+        return DecimalType(_DIGITS, _DIGITS - (kind.precision - kind.scale))
+    if isinstance(kind, ArrayType):
+        elements = _told_as(kind.elementType)
+        return None if elements is None else ArrayType(elements)
+    if isinstance(kind, MapType):
+        values = _told_as(kind.valueType)
+        return None if values is None else MapType(kind.keyType, values)
+    if not isinstance(kind, StructType):
+        return None
+    fields = [(field.name, _told_as(field.dataType)) for field in kind.fields]
+    kept = [StructField(name, inner) for name, inner in fields if inner is not None]
+    return StructType(kept) if kept else None
+
+
+def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Column | None:
+    if isinstance(kind, StringType):
+        number = sql.concat(sql.lit(r"(?<![\w.+-])\Q"), value, sql.lit(r"\E(?![\w.+-])"))
+        is_number = told.isNotNull() | ~sql.contains(text, sql.concat(sql.lit('"'), value, sql.lit('"')))
+        squeezed = (sql.regexp_replace(each, r"[\s\\]", "") for each in (text, value))
+        nested = value.rlike(r"^[\[{]")
+        return value.rlike(_FROM_NUMBER) & sql.when(nested, ~sql.contains(*squeezed)).otherwise(
+            is_number & ~sql.regexp_like(text, number)
+        )
+    if isinstance(kind, DoubleType | FloatType):
+        # A number, or the quoted text that Spark makes of one that is too large for a double; not the text Infinity.
+        return (sql.abs(value) == float("inf")) & told.rlike(r'^"|^-?\d')
+    if isinstance(kind, DecimalType):
+        if kind.precision == _DIGITS:
+            return text.rlike(rf"\.\d{{{kind.scale}}}\d*[1-9]")
+        return told.isNotNull() & (told != value)
+    return None
