@@ -23,7 +23,6 @@ from broker.stages.logs import LoadedLogs
 from broker.stages.serving import ServingBroker
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
-from cluster.quotas.entities import QuotaEntity
 from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
@@ -34,7 +33,8 @@ from storage.directory.meta_properties import LogDirError
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
     from broker.security.listener_security import SecuredListener
-    from cluster.security.sasl_exchange import TokenCredential
+    from broker.security.scram_credentials import ScramCredentials
+    from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
@@ -99,6 +99,7 @@ class KafkaServer:
         self.metrics_server: MetricsServer | None = None
         self._directories: LockedDirectories | None = None
         self._coordination: OpenCoordination | None = None
+        self._scram_credentials: ScramCredentials | None = None
         self._serving: ServingBroker | None = None
         self._security: Mapping[str, SecuredListener] = {}
 
@@ -197,11 +198,15 @@ class KafkaServer:
         for number, keys in enumerate(issuer_keys_of(self._security)):
             serving.supervisor.every(CHECK_MS, f"issuer-keys-{number}", keys.refresh, initial_delay_ms=0)
 
-    async def _scram_credential(self, user: str, mechanism: str) -> str | None:
-        """A user's credential as the tree has it; None where there is none. Raises CoordinationError."""
-        assert self._coordination is not None, "nobody is served before there is a tree"
-        config = await self._coordination.membership.zk_client.read_config(QuotaEntity(user).resource)
-        return config.get(mechanism)
+    async def _scram_credential(self, user: str, mechanism: str) -> ScramCredential:
+        """See `ScramCredentials.find`."""
+        if self._scram_credentials is None:
+            from broker.security.scram_credentials import ScramCredentials
+
+            assert self._coordination is not None, "nobody is served before there is a tree"
+            membership, metadata = self._coordination.membership, self._coordination.metadata
+            self._scram_credentials = ScramCredentials(membership, metadata, self._environment.random)
+        return await self._scram_credentials.find(user, mechanism)
 
     async def _token_credential(self, token_id: str, mechanism: str) -> TokenCredential | None:
         """A delegation token, where there is one. Raises CoordinationError, ZnodeFormatError."""

@@ -36,6 +36,8 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 LOGS_ADOPTED = "/odradek_logs_adopted"
 """Ours, in a tree of our own only: the logs found beside it were considered, once and for all."""
+SCRAM_SECRET = "/odradek_scram_secret"  # noqa: S105  a path
+"""Odradek's own: from it brokers derive the salts of users that do not exist. Only brokers may read it."""
 CUT_REPLICAS = "odradek_cut_replicas"
 PREVIOUS_EPOCH = "odradek_previous_epoch"
 """Odradek's own keys in a broker's registration, which Kafka ignores."""

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kafka.security.SaslListener")
 
-StoredCredential = Callable[[str, str], Awaitable[str | None]]
-"""The text that the coordination tree has of a user and a mechanism; None for none. Raises CoordinationError."""
+StoredCredential = Callable[[str, str], Awaitable[ScramCredential]]
+"""`ScramCredentials.find`."""
 StoredToken = Callable[[str, str], Awaitable[TokenCredential | None]]
 """A delegation token by its id and a mechanism; None for none. Raises CoordinationError, ZnodeFormatError."""
 
@@ -84,15 +84,14 @@ class SaslListener:
             return self._new_gssapi()
         if mechanism == "OAUTHBEARER" and self.tokens is not None:
             return self.tokens.exchange()
-        return ScramExchange(mechanism, self._credential, self._token, self._secret, self._nonce)
+        return ScramExchange(mechanism, self._credential, self._token, self._nonce)
 
     def _nonce(self) -> str:
         return self._random.uuid().hex()
 
-    async def _credential(self, user: str, mechanism: str) -> ScramCredential | None:
+    async def _credential(self, user: str, mechanism: str) -> ScramCredential:
         try:
-            text = await self._stored(user, mechanism)
-            return None if text is None else ScramCredential.from_text(text)
+            return await self._stored(user, mechanism)
         except (CoordinationError, ValueError) as error:
             logger.warning("The %s credential of a user cannot be read: %s", mechanism, error)
             raise AuthenticationError(_NOT_OBTAINED) from error

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from broker.zookeeper.kazoo_handler import TlsSocket
+from cluster.znodes import SCRAM_SECRET
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties
@@ -15,7 +16,7 @@ from config.security.jaas_file import FILE_PROPERTY
 from config.zookeeper.jaas import DigestLogin
 from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, TRUST_STORE, ZookeeperTls, tls_properties
 
-_SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens")
+_SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens", SCRAM_SECRET)
 _OPEN: list[ACL] = OPEN_ACL_UNSAFE
 _OWNED: list[ACL] = CREATOR_ALL_ACL
 _READABLE: list[ACL] = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]

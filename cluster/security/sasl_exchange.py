@@ -60,6 +60,12 @@ class ScramCredential(NamedTuple):
         return cls.from_salted_password(mechanism, salted, salt, MIN_ITERATIONS)
 
     @classmethod
+    def invented(cls, mechanism: str, user: str, secret: bytes, iterations: int) -> ScramCredential:
+        """That of a user who does not exist. It is always the same for one `secret`, and no password fits it."""
+        salt, key = (hmac.digest(secret, f"{kind} {user}".encode(), HASHES[mechanism]) for kind in ("salt", "key"))
+        return cls(_salt_of(salt), key, key, iterations)
+
+    @classmethod
     def from_text(cls, text: str) -> ScramCredential:
         """Raises ValueError."""
         parts = dict(part.split("=", 1) for part in text.split(","))
@@ -130,8 +136,8 @@ class PlainExchange:
 class FindCredential(Protocol):
     """Looks up a user's credential."""
 
-    async def __call__(self, user: str, mechanism: str, /) -> ScramCredential | None:
-        """None for a user without one. Raises AuthenticationError when it cannot be looked up."""
+    async def __call__(self, user: str, mechanism: str, /) -> ScramCredential:
+        """An invented one for a user without. Raises AuthenticationError when it cannot be looked up."""
         ...
 
 
@@ -154,7 +160,7 @@ class FindToken(Protocol):
 class ScramExchange:
     """Two tokens, of which none tells the password (Kafka class `ScramSaslServer`).
 
-    Nobody learns whether a user exists: one who does not is given a salt that is always the same, and fails at the end.
+    Nobody learns whether a user exists: the name of one who does not has an invented credential, and fails at the end.
 
     With the extension `tokenauth=true` the name is the id of a delegation token, its HMAC the password, and the client
     its owner. Nobody can guess such an id, so that one without a token fails at once.
@@ -165,20 +171,17 @@ class ScramExchange:
         mechanism: str,
         find: FindCredential,
         find_token: FindToken,
-        server_key: bytes,
         new_nonce: Callable[[], str],
     ) -> None:
-        """`server_key` is secret and makes the salts of users that do not exist."""
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._find = find
         self._find_token = find_token
-        self._server_key = server_key
         self._new_nonce = new_nonce
         self._wrong = (
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
         )
-        self._credential: ScramCredential | None = None
+        self._credential: ScramCredential
         self._asked = ""
         self._header = self._own_nonce = self._nonce = self._bare = self._challenge = ""
         self.user: str | None = None
@@ -216,7 +219,7 @@ class ScramExchange:
             self.has_token = True
         else:
             self._credential = await self._find(self._asked, self._mechanism)
-        credential = self._credential or self._invented(self._asked)
+        credential = self._credential
         self._own_nonce = found["nonce"]
         self._nonce = self._own_nonce + self._new_nonce()
         salt = base64.b64encode(credential.salt).decode()
@@ -233,7 +236,7 @@ class ScramExchange:
         nonces = (self._nonce, self._own_nonce + self._nonce)
         if found["channel"] not in channels or not any(hmac.compare_digest(found["nonce"], each) for each in nonces):
             raise AuthenticationError(self._wrong)
-        credential = self._credential or self._invented(self._asked)
+        credential = self._credential
         message = f"{self._bare},{self._challenge},{found['unproved']}".encode()
         signature = hmac.digest(credential.stored_key, message, self._hash)
         try:
@@ -245,15 +248,10 @@ class ScramExchange:
             raise AuthenticationError(self._wrong)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._hash, client_key).digest()
-        if not hmac.compare_digest(stored_key, credential.stored_key) or self._credential is None:
+        if not hmac.compare_digest(stored_key, credential.stored_key):
             raise AuthenticationError(self._wrong)
         self.user = self._asked
         return f"v={base64.b64encode(hmac.digest(credential.server_key, message, self._hash)).decode()}"
-
-    def _invented(self, user: str) -> ScramCredential:
-        """The credential of a user that does not exist; no password fits it."""
-        made = [hmac.digest(self._server_key, f"{kind} {user}".encode(), self._hash) for kind in ("salt", "key")]
-        return ScramCredential(_salt_of(made[0]), made[1], made[1], MIN_ITERATIONS)
 
 
 def _has_token(extensions: str) -> bool:

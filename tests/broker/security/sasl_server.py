@@ -47,8 +47,8 @@ def security_of(settings: dict[str, str], token_lifetime_ms: int = 0) -> Secured
     listeners = {"broker.id": "0", "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093"}
     config = BrokerConfig({**listeners, **settings})
 
-    async def user(_user: str, mechanism: str) -> str:
-        return ScramCredential.from_password(mechanism, "secret", b"salt").to_text()
+    async def user(_user: str, mechanism: str) -> ScramCredential:
+        return ScramCredential.from_password(mechanism, "secret", b"salt")
 
     environment = environment_of_this_machine(config)
 

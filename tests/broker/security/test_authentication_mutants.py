@@ -19,10 +19,12 @@ SSL_CONFIG, SSL_RULES = "config/security/ssl_config.py", "config/security/princi
 KERBEROS_RULES, CHANGES = "config/security/kerberos/short_names.py", "cluster/security/scram_changes.py"
 VALIDATOR, CLAIMS = "broker/security/token_validator.py", "cluster/security/token_claims.py"
 GSSAPI, TOKEN = "cluster/security/gssapi_exchange.py", "cluster/security/delegation_token.py"
+CREDENTIALS = "broker/security/scram_credentials.py"
 SUBJECTS, SECURED = "cluster/security/distinguished_name.py", "broker/network/secured_connection.py"
 
 OF_SESSION = "tests/broker/security/test_sasl_session.py"
 OF_AGAIN = "tests/broker/security/test_authenticating_again.py"
+OF_CREDENTIALS = "tests/broker/security/test_scram_credentials.py"
 OF_EXCHANGE = "tests/cluster/security/test_sasl_exchange.py"
 OF_NONCES = "tests/broker/security/test_cves.py -k nonce"
 OF_CLIENT = "tests/client/security/test_client_exchange.py"
@@ -121,8 +123,8 @@ SCRAM_AND_PLAIN = {
     ),
     "proof not compared": Mutant(
         EXCHANGE,
-        "if not hmac.compare_digest(stored_key, credential.stored_key) or self._credential is None:",
-        "if self._credential is None:",
+        "if not hmac.compare_digest(stored_key, credential.stored_key):",
+        "if not stored_key:",
         OF_EXCHANGE,
     ),
     "proof of any length": Mutant(EXCHANGE, "if len(proof) != len(signature) or", "if", OF_EXCHANGE),
@@ -141,15 +143,14 @@ SCRAM_AND_PLAIN = {
         "if not found:",
         OF_EXCHANGE,
     ),
-    "unknown users fail at once": Mutant(
-        EXCHANGE,
-        "        credential = self._credential or self._invented(self._asked)\n        self._own",
-        "        credential = self._credential\n        if credential is None:\n"
-        "            raise AuthenticationError(self._wrong)\n        self._own",
-        OF_EXCHANGE,
+    "every broker has a secret of its own": Mutant(
+        CREDENTIALS, "await self._read_secret()", "self._random.uuid()", OF_CREDENTIALS
     ),
     "another salt for unknown users each time": Mutant(
-        EXCHANGE, 'f"{kind} {user}".encode()', 'f"{kind} {self._new_nonce()}{id(self)}".encode()', OF_EXCHANGE
+        CREDENTIALS, "user, self._secret,", "user, self._random.uuid(),", OF_CREDENTIALS
+    ),
+    "unknown users have few iterations": Mutant(
+        CREDENTIALS, "self._iterations[mechanism] or (MIN_ITERATIONS,)", "(MIN_ITERATIONS,)", OF_CREDENTIALS
     ),
     "a user's password for a token": Mutant(
         EXCHANGE,

@@ -70,13 +70,13 @@ def scram() -> ScramExchange:
     salted = hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 4096)
     credential = ScramCredential.from_salted_password("SCRAM-SHA-256", salted, b"salt", 4096)
 
-    async def find(user: str, mechanism: str) -> ScramCredential | None:
-        return credential if user in {"alice", "bob"} else None
+    async def find(user: str, mechanism: str) -> ScramCredential:
+        return credential if user in {"alice", "bob"} else ScramCredential.invented(mechanism, user, b"key", 4096)
 
     async def find_token(token_id: str, mechanism: str) -> None:
         return None
 
-    return ScramExchange("SCRAM-SHA-256", find, find_token, b"key", lambda: "more")
+    return ScramExchange("SCRAM-SHA-256", find, find_token, lambda: "more")
 
 
 def log_in(exchange: Exchange, first: bytes, password: str = "secret", nonce: str = "") -> str | None:

@@ -27,13 +27,13 @@ def scram_server(mechanism: str, password: str = PASSWORD, iterations: int = 409
     salted = hashlib.pbkdf2_hmac(mechanism[6:].replace("-", ""), password.encode(), b"salt", iterations)
     credential = ScramCredential.from_salted_password(mechanism, salted, b"salt", iterations)
 
-    async def find(user: str, _: str) -> ScramCredential | None:
-        return credential if user == USER else None
+    async def find(user: str, _: str) -> ScramCredential:
+        return credential if user == USER else ScramCredential.invented(mechanism, user, b"secret", iterations)
 
     async def find_token(token_id: str, _: str) -> TokenCredential | None:
         return TokenCredential("owner", 1, credential) if token_id == USER else None
 
-    return ScramExchange(mechanism, find, find_token, b"secret", lambda: "more")
+    return ScramExchange(mechanism, find, find_token, lambda: "more")
 
 
 def play(login: Login, server: ServerExchange) -> str | None:

@@ -40,8 +40,9 @@ CREDENTIALS = {
 }
 
 
-async def find(user: str, mechanism: str) -> ScramCredential | None:
-    return CREDENTIALS.get((user, mechanism))
+async def find(user: str, mechanism: str) -> ScramCredential:
+    invented = ScramCredential.invented(mechanism, user, b"server's secret", 4096)
+    return CREDENTIALS.get((user, mechanism), invented)
 
 
 async def find_token(token_id: str, mechanism: str) -> TokenCredential | None:
@@ -49,7 +50,7 @@ async def find_token(token_id: str, mechanism: str) -> TokenCredential | None:
 
 
 def scram(mechanism: str = "SCRAM-SHA-256") -> ScramExchange:
-    return ScramExchange(mechanism, find, find_token, b"server's secret", lambda: SERVER_NONCE)
+    return ScramExchange(mechanism, find, find_token, lambda: SERVER_NONCE)
 
 
 def plain() -> PlainExchange:

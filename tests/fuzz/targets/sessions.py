@@ -87,16 +87,17 @@ class Listener:
         environment = environment_of_this_machine(config).replace(
             clock=self.clock, random=SeededRandom(), executor=self.executor
         )
-        texts = {
+        credentials = {
             (user, mechanism): ScramCredential.from_salted_password(
                 mechanism, SALTED[mechanism, user], SALT, LEAST_ITERATIONS
-            ).to_text()
+            )
             for user in USERS
             for mechanism in HASHES
         }
 
-        async def stored(user: str, mechanism: str) -> str | None:
-            return texts.get((user, mechanism))
+        async def stored(user: str, mechanism: str) -> ScramCredential:
+            invented = ScramCredential.invented(mechanism, user, b"key", LEAST_ITERATIONS)
+            return credentials.get((user, mechanism), invented)
 
         async def no_token(_token_id: str, _mechanism: str) -> None:
             return None
