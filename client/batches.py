@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from client.settings import ProducerSettings
+from protocol.errors import detached
 from protocol.records.batch import (
     HEADER_BYTES,
     NO_PRODUCER_EPOCH,
@@ -137,7 +138,7 @@ class Batch:
         """Tell why the records were not delivered. If somebody `is_told` that anyway, nobody needs to look here."""
         for future in self.futures:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(detached(error))
                 if is_told:
                     future.exception()
 

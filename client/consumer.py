@@ -17,7 +17,7 @@ from client.groups import GroupMetadata, OffsetAndMetadata, alter_offsets, fetch
 from client.kafka_client import KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import TrackedMetadata
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
 
@@ -221,7 +221,7 @@ class Consumer:
         """Join when that is needed, take what a join brought, commit from time to time."""
         member.last_poll_s = self._loop.time()
         if member.failure is not None:
-            raise member.failure
+            raise detached(member.failure)
         joined = None
         while joined is None and (self._join is not None or member.needs_join):
             if self._join is None:
@@ -351,7 +351,7 @@ class Consumer:
             state = self._fetcher.states[partition]
             if isinstance(outcome, ApiError):
                 if not outcome.error_code.retriable:
-                    raise outcome
+                    raise detached(outcome)
                 self._metadata.mark_stale()
             elif state.position is None:
                 state.seek(outcome.offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 
 
 class ClientError(Exception):
@@ -49,7 +49,7 @@ class TransactionError(ClientError):
 
     def __init__(self, message: str, cause: Exception, *, is_fatal: bool) -> None:
         super().__init__(message)
-        self.cause = cause
+        self.cause = detached(cause)
         self.is_fatal = is_fatal
 
 
@@ -62,4 +62,4 @@ def raise_for(code: int, message: str | None = None) -> None:
     """Raise the error that a broker has answered, if any."""
     error = refusal(code, message)
     if error is not None:
-        raise error
+        raise detached(error)

@@ -24,7 +24,7 @@ from client.errors import ClientError, DisconnectedError
 from client.kafka_client import FETCH, KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.records.batch import Record, RecordBatch, read_batches
 from protocol.records.control_records import ControlRecordType, control_type
@@ -234,7 +234,7 @@ class Fetcher:
         for partition, state in self.states.items():
             if state.failure is not None:
                 failure, state.failure = state.failure, None
-                raise failure
+                raise detached(failure)
             if state.has_data:
                 ready.append((partition, state))
         return ready

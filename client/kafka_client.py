@@ -19,7 +19,7 @@ from client.environment import LoopNetwork, Network, Random, system_random
 from client.errors import ClientTimeoutError, DisconnectedError, SettingsError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -117,7 +117,7 @@ class KafkaClient:
             try:
                 return await self._connect(*address)
             except DisconnectedError as error:
-                failure = error
+                failure = detached(error)
                 logger.warning("%s. Broker may not be available.", error)
         raise failure or DisconnectedError("no broker is known")
 
@@ -197,13 +197,13 @@ class KafkaClient:
             except TimeoutError:
                 raise _timed_out(what, failure) from failure
             except (ApiError, DisconnectedError) as error:
-                failure = error
+                failure = detached(error)
             if isinstance(failure, ApiError) and not failure.error_code.retriable:
-                raise failure
+                raise detached(failure)
             pause_s = backoff.next_s()
             if asyncio.get_running_loop().time() + pause_s > deadline:
                 if isinstance(failure, ApiError):
-                    raise failure
+                    raise detached(failure)
                 raise _timed_out(what, failure) from failure
             await asyncio.sleep(pause_s)
 

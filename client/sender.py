@@ -22,7 +22,7 @@ from client.kafka_client import KafkaClient
 from client.settings import ProducerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from client.transactions.transaction_manager import TransactionManager
-from protocol.errors import ApiError, EncodeError, ErrorCode
+from protocol.errors import ApiError, EncodeError, ErrorCode, detached
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
 from protocol.topic_partition import TopicPartition
 
@@ -306,7 +306,7 @@ class Sender:
             lost = _Outcome(ErrorCode.NETWORK_EXCEPTION, str(error))
             outcomes = {batch.partition: lost for batch in batches}
         except (ClientError, ApiError, EncodeError) as error:
-            failure = error
+            failure = detached(error)
         finally:
             self._requests_in_flight[leader] -= 1
         for batch in batches:

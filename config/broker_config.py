@@ -25,6 +25,7 @@ from config.rules import rules
 from config.security.authorization import AUTHORIZER_KEYS
 from config.security.token_settings import settings_of_tokens
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
+from protocol.errors import detached
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +157,7 @@ class BrokerConfig:
     def __init__(self, properties: Mapping[str, str]) -> None:
         errors = self._read(properties)
         if errors:
-            raise errors[0]
+            raise detached(errors[0])
 
     def _read(self, properties: Mapping[str, str]) -> list[ConfigError]:
         """Set every attribute and return what is wrong; a key with a bad value has its default."""
@@ -174,20 +175,20 @@ class BrokerConfig:
             try:
                 values[name] = declared.parse(text)
             except ConfigError as error:
-                errors.append(error)
+                errors.append(detached(error))
         self.originals: Mapping[str, str] = MappingProxyType(originals)
         self.values: Mapping[str, Value] = MappingProxyType(values)
         for read in (self._read_listeners, self._read_security, self._read_zookeeper):
             try:
                 read()
             except ConfigError as error:
-                errors.append(error)
+                errors.append(detached(error))
         try:
             for name, holds, message in rules(self):
                 if not holds:
                     errors.append(ConfigRuleError(name, self.originals.get(name), message))
         except ConfigError as error:
-            errors.append(error)
+            errors.append(detached(error))
         return errors
 
     @classmethod
@@ -216,7 +217,7 @@ class BrokerConfig:
             try:
                 check_compaction_lags(config.topic_defaults())
             except ConfigError as error:
-                errors.append(error)
+                errors.append(detached(error))
         return config, refused + errors
 
     def unknown(self) -> list[str]:

@@ -10,6 +10,7 @@ from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
 from config.definitions import ConfigError, RefusedKeyError, Value
 from config.listeners import EndPoint
 from config.vocabulary import NO_OTHER_ACLS
+from protocol.errors import detached
 
 _PATTERNS = (
     # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
@@ -48,7 +49,7 @@ def refusals(config: Configuration) -> list[ConfigError]:
         try:
             check_promise(name, config)
         except RefusedKeyError as error:
-            errors.append(error)
+            errors.append(detached(error))
         except ConfigError:
             continue  # A bad value for a listener's key; whoever needs it says so.
     return errors

@@ -8,7 +8,9 @@ with its traceback, and the connection is closed.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, Self, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class ErrorCode(IntEnum):
@@ -174,6 +176,21 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return f"{self.error_code.name}: {self.message}" if self.message else self.error_code.name
+
+
+def detached(error: E) -> E:
+    """A copy of `error` and its causes without tracebacks: to be stored, or to be raised of what was stored.
+
+    A traceback holds the frames that the error has passed, and they hold all that the calls worked on. An error that is
+    stored by one of these calls is then part of a cycle. An error that is raised again and again grows each time.
+    """
+    reduced = error.__reduce__()  # with the file names of OSError, which `args` does not have
+    assert not isinstance(reduced, str)
+    copied = type(error).__new__(type(error), *reduced[1])
+    copied.__dict__.update(error.__dict__)
+    if error.__cause__ is not None:
+        copied.__cause__ = detached(error.__cause__)
+    return copied
 
 
 def invalid_record(reason: str) -> ApiError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from storage.compaction.cleanable_log import correct_checkpoint
@@ -256,11 +256,11 @@ class LogManager:
                 )
             except ApiError as error:
                 if not isinstance(refusal, NoRoomError):
-                    refusal = error
+                    refusal = detached(error)
             else:
                 self._add(log)
                 return log
-        raise refusal
+        raise detached(refusal)
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take the log away: its directory is renamed at once and removed after `file_delete_delay_ms`.

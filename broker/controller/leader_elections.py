@@ -11,7 +11,7 @@ from broker.controller.roles import PARTITIONS_PER_SLICE, Roles
 from cluster.controller.elections import after, decide_election, imbalanced, write
 from cluster.metadata_image import PartitionImage
 from cluster.zookeeper.coordination import Operation
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 
@@ -39,7 +39,7 @@ class LeaderElections:
             try:
                 state = decide_election(each, election_type, context)
             except ApiError as error:
-                outcome[each] = error
+                outcome[each] = detached(error)
             else:
                 outcome[each] = state.leader
                 if before is not None:

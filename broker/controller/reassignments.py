@@ -14,7 +14,7 @@ from cluster.controller.elections import NO_STATE, after, next_state, write
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import REASSIGN_PARTITIONS, encode_reassignments
 from cluster.zookeeper.coordination import Delete, Operation, SetData
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -59,14 +59,14 @@ class Reassignments:
                 )
                 outcome[name] = None
             except ApiError as error:
-                outcome[name] = error
+                outcome[name] = detached(error)
         for topic, wanted in planned.items():
             if not wanted:
                 continue
             try:
                 await self._begin(context.topics[topic], wanted)
             except ApiError as error:  # a full disk
-                outcome.update((TopicPartition(topic, number), error) for number in wanted)
+                outcome.update((TopicPartition(topic, number), detached(error)) for number in wanted)
         await self.go_on()
         return outcome
 

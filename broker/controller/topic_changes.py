@@ -22,7 +22,7 @@ from cluster.metadata_image import ConfigResource, TopicImage
 from cluster.znodes import config_path
 from cluster.zookeeper.coordination import Operation
 from protocol.config_resources import ConfigResourceType
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.replica_assignment import refuse_mixed_racks
 from protocol.value import Value
 
@@ -102,7 +102,7 @@ class TopicChanges:
                 if not validate_only:
                     requester.take(len(plan.assignment))
             except ApiError as error:
-                outcome[topic.name] = error
+                outcome[topic.name] = detached(error)
             else:
                 outcome[topic.name] = plan
                 plans.append(plan)
@@ -126,7 +126,7 @@ class TopicChanges:
                 except TreeDiffersError:
                     topics = await self._write(share, requester, await self._with_config(share))
             except ApiError as error:  # a full disk
-                errors.update((plan.name, error) for plan in share)
+                errors.update((plan.name, detached(error)) for plan in share)
                 continue
             context.put_topics(topics)
             created += topics

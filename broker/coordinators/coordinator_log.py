@@ -11,7 +11,7 @@ from broker.replication.replica_manager import ReplicaManager
 from cluster.coordinators.results import Producer
 from cluster.metadata_image import MetadataImage
 from cluster.replication.partition import ACKS_ALL, Partition
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
@@ -74,7 +74,7 @@ class ReplicatedCoordinatorLog:
                 guard=None if producer is None else producer.guard,
             )
         except ApiError as error:
-            future.set_exception(error)
+            future.set_exception(detached(error))
             return future
         if not info.is_acknowledged:
             return asyncio.ensure_future(self._when_acknowledged(topic_partition, info))
@@ -101,7 +101,7 @@ class ReplicatedCoordinatorLog:
             timeout_ms=self._commit_timeout_ms,
         )
         if error is not None:
-            raise error
+            raise detached(error)
         return info.first_offset
 
     def is_empty(self, partition: int) -> bool:
@@ -131,7 +131,7 @@ class ReplicatedCoordinatorLog:
                 timeout_ms=self._commit_timeout_ms,
             )
             if error is not None and error.error_code not in _MAY_BE_COMMITTED:
-                raise error
+                raise detached(error)
 
     async def _read(
         self, replica: Partition, offset: int, end_offset: int, take: Callable[[memoryview], int | None]

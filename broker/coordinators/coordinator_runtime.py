@@ -15,7 +15,7 @@ from broker.network.registry import Later, make_later
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
-from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode, detached
 from protocol.records.batch import Record
 
 logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
@@ -302,7 +302,7 @@ class CoordinatorRuntime(Generic[S]):
             return self._log.append(self._partition, records, producer)
         except (ApiError, EncodeError) as error:
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
+            failed.set_exception(detached(error))
             return failed
 
     def _on_written(self, _: asyncio.Future[int]) -> None:

@@ -19,7 +19,7 @@ from cluster.metadata_image import ConfigResource
 from config.topic_config import TOPIC_KEYS
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -285,7 +285,7 @@ class ConfigHandlers:
         if not validate_only:
             errors = await self._store.alter_configs({(ConfigResourceType.BROKER, name): kept})
             for error in errors.values():
-                raise error
+                raise detached(error)
 
     def _alter_loggers(self, resource: Resource, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id

@@ -14,7 +14,7 @@ from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -98,7 +98,7 @@ class OffsetHandlers:
                 else:
                     listing.found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
             except ApiError as error:
-                listing.found[topic_partition] = error
+                listing.found[topic_partition] = detached(error)
         for number, _ in enumerate(listing, start=1):
             if number % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -298,7 +298,7 @@ class _Listing:
             return _listed(asked.partition_index)
         found = self.found[partition.topic_partition]
         if isinstance(found, ApiError):
-            raise found
+            raise detached(found)
         end_offset = partition.readable_end(isolation) if self._is_consumer else log.log_end_offset
         if found is None or found.offset >= end_offset:
             if self._is_consumer:

@@ -12,7 +12,7 @@ from broker.network.registry import CloseConnection, RequestContext, Waiting, ap
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
 from protocol.api_keys import ApiKey
-from protocol.errors import NO_ERROR, ApiError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, ErrorCode, detached
 from protocol.messages import ProduceRequest, ProduceResponse
 from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
@@ -301,7 +301,7 @@ def _guard(guards: Guards, topic_partition: TopicPartition) -> VerificationGuard
     if not isinstance(guard, ApiError):
         return guard
     if isinstance(guard, NotVerifiedError):
-        raise guard
+        raise detached(guard)
     error_code, told = guard.error_code, None
     if error_code in RETRIABLE_VERDICTS:
         # Old producers know such a verdict from elsewhere. This code does not even have them ask for metadata.

@@ -17,7 +17,7 @@ from broker.transactions.transaction_coordinator_service import TransactionCoord
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -119,7 +119,7 @@ class ProducerHandlers:
         try:
             validate_topic_name(topic)
         except ApiError as error:
-            return error
+            return detached(error)
         if topic in self._image().topics:
             return None
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")

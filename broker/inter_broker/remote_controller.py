@@ -18,7 +18,7 @@ from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import ProducerIdBlock
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -213,7 +213,7 @@ class ControllerRouter:
             outcome = await controller.create_topics(new_topics, validate_only=validate_only)
             for decided in outcome.values():
                 if isinstance(decided, ApiError) and decided.error_code is ErrorCode.NOT_CONTROLLER:
-                    raise decided  # all have it
+                    raise detached(decided)  # all have it
             return outcome
 
         return await self._ask(create)
@@ -234,11 +234,11 @@ class ControllerRouter:
             try:
                 return await question(self._local if is_local else self._remote)
             except DisconnectedError as error:
-                reason: Exception = error
+                reason: Exception = detached(error)
             except ApiError as error:
                 if error.error_code is not ErrorCode.NOT_CONTROLLER:
                     raise
-                reason = error
+                reason = detached(error)
             logger.debug("The controller is asked again: %s", reason)
             if loop.time() + self._retry_backoff_s > deadline:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The controller cannot be reached: {reason}") from reason

@@ -16,7 +16,7 @@ from broker.logs.disk_tasks import run_disk_tasks
 from broker.logs.group_commit import GroupCommit
 from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.checkpoints import (
@@ -191,7 +191,7 @@ class LogMaintenance:
             await run_disk_tasks(self._executor, *tasks)
         for task in tasks:
             if task.refusal is not None and task.directory in needed_in:
-                raise task.refusal
+                raise detached(task.refusal)
 
     async def settle_deletions(self) -> None:
         """Forget deleted logs durably, before others of their names are created. Afterwards no checkpoint has an entry

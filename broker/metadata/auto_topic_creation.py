@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker.controller.controller_settings import ControllerSettings
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.topics import TopicPlan
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 
 if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
@@ -50,7 +50,7 @@ class AutoTopicCreation:
         try:
             outcome = (await self._controller.create_topics([topic]))[name]
         except ApiError as error:
-            outcome = error
+            outcome = detached(error)
         if isinstance(outcome, TopicPlan) or outcome.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return ErrorCode.LEADER_NOT_AVAILABLE
         logger.warning("Topic %s could not be created automatically: %s", name, outcome)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from broker.replication.purgatory import Woken
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 
 LowWatermark = int | ApiError
@@ -57,7 +57,7 @@ class DelayedDeleteRecords:
             try:
                 result: LowWatermark = self._low_watermark_of(topic_partition)
             except ApiError as error:
-                result = error
+                result = detached(error)
             if isinstance(result, ApiError) or result >= offset:
                 self._results[place] = result
                 del waiting[place]

@@ -23,7 +23,7 @@ from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import Woken
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class DelayedFetch(Generic[T]):
                 last_fetched_epoch=wanted.last_fetched_epoch,
             )
         except ApiError as error:
-            self._reads[at] = error
+            self._reads[at] = detached(error)
             self._reasons += 1
             return
         self._reads[at] = info

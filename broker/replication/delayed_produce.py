@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from broker.replication.purgatory import Woken
 from cluster.replication.partition import Partition
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -62,9 +62,9 @@ class DelayedProduce(Generic[T]):
                 if not self._find(topic_partition).is_acknowledged(last_offset, self._required_acks):
                     if error is None:
                         continue
-                    raise error
+                    raise detached(error)
             except ApiError as refusal:
-                self._errors[place] = refusal
+                self._errors[place] = detached(refusal)
             del waiting[place]
         if not waiting:
             self._waiting.pop(topic_partition, None)

@@ -17,7 +17,7 @@ from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, Stop
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from protocol.value import Value
@@ -344,7 +344,7 @@ class HostedPartitions:
                 try:
                     partition = self._make(topic_partition, offline.topic_id, offline.state, is_new=True)
                 except ApiError as error:
-                    offline.error = error
+                    offline.error = detached(error)
                     return  # nor will there be room for the others
                 del self._offline[topic_partition]
                 logger.info("%s is available again", topic_partition)

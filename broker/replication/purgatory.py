@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class DelayedOperation(Generic[T]):
         if not woken and self._future is not None:
             self._loop.call_soon(self._run)
         if woken.get(key) is None:
-            woken[key] = error
+            woken[key] = None if error is None else detached(error)
 
     def _run(self, expired: bool = False) -> None:
         future = self._future

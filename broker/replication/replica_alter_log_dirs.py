@@ -21,7 +21,7 @@ from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance
 from broker.logs.rate_limiter import RateLimiter
 from broker.replication.replica_manager import ReplicaManager
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
@@ -215,7 +215,7 @@ class ReplicaAlterLogDirsManager:
             self._moves.pop(topic_partition, None)
             self._given_up.add(topic_partition)
         else:
-            self._moves[topic_partition] = error
+            self._moves[topic_partition] = detached(error)
         return False
 
     async def _copy(self, log: UnifiedLog, future: UnifiedLog) -> bool:

@@ -36,7 +36,7 @@ from cluster.zookeeper.coordination import (
     Watch,
 )
 from protocol.acl_types import AccessControlEntry, PatternType, ResourcePattern
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 
@@ -80,7 +80,7 @@ class AclTree:
             try:
                 return (await self.read(pattern))[0]
             except ZnodeFormatError as error:
-                return error
+                return detached(error)
 
         return await each_of(patterns, entries_of)
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from broker.environment.contract import Clock, Executor
-from cluster.zookeeper.coordination import ConnectionLossError, NoSpaceError, Watch, WatchEvent
+from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError, NoSpaceError, Watch, WatchEvent
 from cluster.zookeeper.durable_tree import DurableTree
 from cluster.zookeeper.watch_table import WatchTable, fire
 from cluster.zookeeper.znode_tree import Applied, Slices, Transaction, ZnodeTree
+from protocol.errors import detached
 from protocol.value import Value
 
 T = TypeVar("T")
@@ -94,6 +95,8 @@ class CommitQueue:
         waiting = _Waiting(action, done, Outcome(), [])
         try:
             waiting.outcome.result = action()
+        except CoordinationError as error:
+            waiting.outcome.error = detached(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
             waiting.outcome.error = error
         self._take_down(waiting)
@@ -138,7 +141,7 @@ class CommitQueue:
             except NoSpaceError as error:
                 # Nothing of the batch took effect. Who watches what it seemed to change may look once too often.
                 for waiting in batch:
-                    waiting.outcome.error = error
+                    waiting.outcome.error = detached(error)
             except OSError as error:
                 self._fail(error, batch)
                 return
@@ -151,6 +154,8 @@ class CommitQueue:
             if isinstance(result, Generator):
                 result = await _with_pauses(result)
             waiting.outcome.result = result
+        except CoordinationError as error:
+            waiting.outcome.error = detached(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller, not to the commit loop
             waiting.outcome.error = error
         self._take_down(waiting)
@@ -160,7 +165,7 @@ class CommitQueue:
         waiting.fired, self._fired = self._fired, waiting.fired
 
     def _fail(self, error: OSError, batch: list[_Waiting]) -> None:
-        self._failure = error
+        self._failure = detached(error)
         waiting_too, self._waiting = self._waiting, []
         for waiting in batch + waiting_too:
             waiting.fired.clear()

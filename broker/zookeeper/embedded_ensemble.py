@@ -30,6 +30,7 @@ from cluster.zookeeper.coordination import (
 from cluster.zookeeper.durable_tree import DurableTree
 from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Slices
 from config.broker_config import BrokerConfig
+from protocol.errors import detached
 
 T = TypeVar("T")
 
@@ -259,4 +260,4 @@ class _SingleOperation:
 
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, MultiError) and isinstance(error.__cause__, CoordinationError):
-            raise error.__cause__ from None
+            raise detached(error.__cause__) from None

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from broker.zookeeper.kazoo_handler import LoopQueue
 from cluster.zookeeper.coordination import CoordinationError
+from protocol.errors import detached
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Call(Generic[T]):
 
     def set_exception(self, error: Exception) -> None:
         """Take an error instead."""
-        self._session.queue.put(partial(self._fail, error))
+        self._session.queue.put(partial(self._fail, detached(error)))
 
     def _succeed(self, value: Any) -> None:
         self._session.call_ended(self)
@@ -69,4 +70,4 @@ class Call(Generic[T]):
     def end_with(self, error: CoordinationError) -> None:
         """Raise `error` in who waits."""
         if not self.future.done():
-            self.future.set_exception(error)
+            self.future.set_exception(detached(error))

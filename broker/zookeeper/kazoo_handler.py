@@ -21,6 +21,8 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from protocol.errors import detached
+
 _MOST_ANSWER_BYTES = 64 << 20
 """No answer of a ZooKeeper is longer: who announces more speaks something else."""
 _READ_BYTES = 1 << 16
@@ -95,7 +97,7 @@ class TlsSocket(ssl.SSLSocket):
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return False
             except OSError as error:
-                self._arrived = error
+                self._arrived = detached(error)
         # Nothing arrives at the end: the next read finds that again.
         return True
 
@@ -103,7 +105,7 @@ class TlsSocket(ssl.SSLSocket):
         """At most `size` bytes. Raises OSError where `size` is no answer's."""
         size, arrived = _piece(size), self._arrived
         if isinstance(arrived, OSError):
-            raise arrived
+            raise detached(arrived)
         if not arrived:
             return super().recv(size, flags)
         self._arrived = arrived[size:]

@@ -17,6 +17,7 @@ from cluster.zookeeper import wire_format as wire
 from cluster.zookeeper.access_control import Permission, is_allowed
 from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError, NoSpaceError, WatchEvent
 from cluster.zookeeper.wire_format import ConnectRequest, OpCode, RecordReader, WireError
+from protocol.errors import detached
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +247,7 @@ class ServedConnection(asyncio.Protocol):
         try:
             act = requests.action(code, reader)
         except CoordinationError as error:
-            act = partial(_raise, error)
+            act = partial(_raise, detached(error))
         submit = self._server.queue.write if code in QUEUED else self._server.queue.read
         submit(act, partial(self._answer, xid))
 
@@ -294,4 +295,4 @@ class ServedConnection(asyncio.Protocol):
 
 
 def _raise(error: CoordinationError) -> None:
-    raise error
+    raise detached(error)

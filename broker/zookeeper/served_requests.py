@@ -25,6 +25,7 @@ from cluster.zookeeper.coordination import (
 )
 from cluster.zookeeper.wire_format import OpCode, RecordReader
 from cluster.zookeeper.znode_tree import OPERATIONS_PER_SLICE, Multi, SetAcl, Slices, TreeOperation
+from protocol.errors import detached
 
 QUEUED: Final = frozenset(
     {OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.SET_DATA, OpCode.SET_ACL, OpCode.MULTI, OpCode.MULTI_READ}
@@ -80,7 +81,7 @@ class ServedRequests:
             applied = yield from self._queue.apply(Multi(self._session_id, (operation,), who))
         except MultiError as error:
             if isinstance(error.__cause__, CoordinationError):
-                raise error.__cause__ from None
+                raise detached(error.__cause__) from None
             raise
         (result,) = applied.results
         if isinstance(result, ZnodeStat):
@@ -132,7 +133,7 @@ class ServedRequests:
                     else self._get_children(code, path, False, who)
                 )
             except CoordinationError as error:
-                results.append((code, error))
+                results.append((code, detached(error)))
             else:
                 results.append((code, body))
             if index % OPERATIONS_PER_SLICE == 0:

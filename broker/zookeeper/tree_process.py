@@ -30,6 +30,7 @@ from config.definitions import ConfigError
 from config.properties import load_properties
 from config.security.jaas_file import system_properties
 from config.zookeeper.jaas import zookeeper_users
+from protocol.errors import detached
 from storage.directory.meta_properties import LogDirError
 from storage.io.os_file_system import OsFileSystem
 
@@ -63,7 +64,7 @@ async def serve(config: TreeServerConfig, passwords: Mapping[str, str] | None) -
 
     def fail(error: OSError) -> None:
         logger.critical("The journal failed: %s", error)
-        failures.append(error)
+        failures.append(detached(error))
         stop.set()
 
     handle_signals(stop.set)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from client.admin import ask_leaders
 from client.errors import UnsupportedVersionError
 from client.kafka_client import CoordinatorType, KafkaClient
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -186,7 +186,7 @@ async def abort_transaction(client: KafkaClient, transaction: OpenTransaction) -
 
     refused = (await ask_leaders(client, "abortTransaction", [partition], ask))[partition]
     if refused is not None:
-        raise refused
+        raise detached(refused)
 
 
 def _abort_refusal(transaction: OpenTransaction, code: ErrorCode) -> ApiError:

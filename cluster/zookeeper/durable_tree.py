@@ -15,6 +15,7 @@ from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
 from cluster.zookeeper.znode_tree import Applied, CloseSession, Slices, Transaction, ZnodeTree, to_the_end
+from protocol.errors import detached
 from storage.io.file_system import File, FileSystem, is_disk_full
 
 JOURNAL_NAME = "odradek-coordination.journal"
@@ -97,7 +98,7 @@ class DurableTree:
         to match the disk.
         """
         if self._failure is not None:
-            raise self._failure
+            raise detached(self._failure)
         if not self._noted:
             return
         try:
@@ -113,7 +114,7 @@ class DurableTree:
             if self._file.size > self._compact_at_bytes:
                 self._compact()
         except OSError as error:
-            self._failure = error
+            self._failure = detached(error)
             raise
 
     def _undo(self) -> None:

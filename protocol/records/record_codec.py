@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from operator import add
 from typing import NamedTuple, cast
 
-from protocol.errors import ApiError, invalid_record
+from protocol.errors import ApiError, detached, invalid_record
 from protocol.records.record_runs import CHUNK_RECORDS, find_run
 from protocol.records.varint import (
     NULL_LENGTH,
@@ -82,7 +82,7 @@ def _chunks(
         except IndexError:
             failure = invalid_record(f"Record {index + len(chunk)} is cut off")
         except ApiError as error:
-            failure = error
+            failure = detached(error)
         index += len(chunk)
         if failure is None and index == count and position != len(data):
             chunk.pop()  # as Kafka, which looks at what is left before it gives the last record out
@@ -93,7 +93,7 @@ def _chunks(
             chunk = [record._replace(timestamp=wrap_int64(record.timestamp)) for record in chunk]
         yield chunk
         if failure is not None:
-            raise failure  # after a reader got what stands before the damage
+            raise detached(failure)  # after a reader got what stands before the damage
     if count == 0 and data:
         raise invalid_record(f"{len(data)} bytes follow the 0 declared records")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
+from protocol.errors import detached
 from storage.compaction.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
 from storage.log.unified_log import UnifiedLog
 from storage.segment.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
@@ -94,7 +95,7 @@ class ReplacementTask:
         except FileNotFoundError:
             return  # the log was deleted or moved, and with it everything there was to do
         except OSError as error:
-            self._error = error
+            self._error = detached(error)
 
     def _remove(self, path: str) -> None:
         if self._file_system.exists(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import format_offset_checkpoint, write_atomically
 from storage.directory.log_directory import LogDirectory
@@ -37,7 +37,7 @@ class CheckpointTask:
         try:
             write_atomically(self._file_system, self._path, format_offset_checkpoint(self._offsets))
         except OSError as error:
-            self._error = error
+            self._error = detached(error)
 
     def complete(self) -> None:
         """Take the directory offline if the disk refused, unless it is only full."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from storage.directory.log_directory import LogDirectory, Reserve
 from storage.io.file_system import FileSystem
 
@@ -123,7 +123,7 @@ class SpaceTask:
         try:
             self._found = self._reserve.measure()
         except OSError as error:
-            self._error = error
+            self._error = detached(error)
 
     def complete(self) -> None:
         """Use the answer. A directory whose disk gives none goes offline."""

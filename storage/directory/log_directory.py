@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from storage.io.file_system import FileSystem
@@ -215,7 +215,7 @@ class DirectorySyncTask:
         try:
             self._file_system.sync_dir(self._directory.path)
         except OSError as error:
-            self._error = error
+            self._error = detached(error)
 
     def complete(self) -> None:
         """Take the directory offline if the disk refused."""
@@ -243,7 +243,7 @@ class DeletionTask:
             except FileNotFoundError:
                 continue  # gone with its directory: nothing is wrong with the disk
             except OSError as error:
-                self._error = error
+                self._error = detached(error)
                 return
 
     def complete(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from protocol.errors import detached
 from storage.directory.partition_metadata import PARTITION_METADATA
 from storage.io.file_system import File
 from storage.log.local_log import LocalLog
@@ -177,7 +178,7 @@ def run_together(tasks: Sequence[FlushTask]) -> None:
                 except FileNotFoundError:
                     continue
         except OSError as error:
-            task.error = error
+            task.error = detached(error)
         for path in task.directories:
             directories.setdefault(path, []).append(task)
     for path, concerned in directories.items():
@@ -185,4 +186,4 @@ def run_together(tasks: Sequence[FlushTask]) -> None:
             concerned[0].file_system.sync_dir(path)
         except OSError as error:
             for task in concerned:
-                task.error = error
+                task.error = detached(error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, LeaderEpochFileCache
 from storage.log.local_log import take_away
 from storage.log.log_durability import write_truncation_marker
@@ -133,7 +133,7 @@ class TruncationTask:
                 self._file_system.sync_dir(self._log.path)
                 self._cut_last(self._old_segments[len(self._old_segments) - len(self._dropped) - 1])
         except (OSError, ApiError) as error:
-            self._error = error
+            self._error = detached(error)
 
     def _mark(self) -> None:
         """Leave a note for the next process: below what it says everything stays, and is on stable storage."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from protocol.errors import detached
 from protocol.topic_partition import TopicPartition
 from storage.log.unified_log import UnifiedLog
 from storage.segment.batch_walk import Place
@@ -37,7 +38,7 @@ class SegmentCheck:
             self.place = self.segment.batches.check_again(self.place, begin + self._size)
             self.checked_bytes = self.place.position - begin
         except OSError as error:
-            self._error = error
+            self._error = detached(error)
             self.place = None
 
     def complete(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.errors import ApiError
+from protocol.errors import ApiError, detached
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.value import Value
 from storage.log.unified_log import UnifiedLog
@@ -76,7 +76,7 @@ class BeginTask:
         try:
             self._found = Begin(start, truncations, self._first_base_offset(start))
         except ApiError as error:
-            self._error = error
+            self._error = detached(error)
 
     def _first_base_offset(self, start: int) -> int:
         log = self._log
@@ -92,6 +92,6 @@ class BeginTask:
     def complete(self) -> None:
         """Tell what was found. Raises ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE."""
         if self._error is not None:
-            raise self._error
+            raise detached(self._error)
         if self._found is not None:
             self._on_found(self._found)

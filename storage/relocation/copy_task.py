@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import read_batches
 from storage.log.unified_log import UnifiedLog
 
@@ -47,12 +47,12 @@ class CopyTask:
                     raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
                 self._append(data)
         except ApiError as error:
-            self.error = error
+            self.error = detached(error)
 
     def complete(self) -> None:
         """Raises ApiError when something has ended the copying."""
         if self.error is not None:
-            raise self.error
+            raise detached(self.error)
 
     def _append(self, data: memoryview) -> None:
         start = end = 0

@@ -142,3 +142,60 @@ def test_a_module_name_means_one_thing() -> None:
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     """A docstring that begins with "What" is a clause without a sentence. The texts below attributes count as well."""
     assert [place for place, text in texts() if text.startswith("What ")] == []
+
+
+PRODUCT = ("broker/", "client/", "cluster/", "config/", "protocol/", "storage/")
+BUGS = {"Exception", "BaseException"}
+"""Handlers of these catch bugs too. Those keep their traceback, because it is logged."""
+
+
+def is_error(annotation: ast.expr) -> bool:
+    """Whether all values of this type are exceptions, or None."""
+    kinds = {kind.strip() for kind in ast.unparse(annotation).split("|")} - {"None"}
+    return all(re.fullmatch(r"\w*(Error|Exception)", kind) for kind in kinds)
+
+
+def stored_errors(module: Module) -> Iterator[str]:
+    """The places where an error that was caught, or came as an argument, is kept or raised as it is."""
+    names: list[tuple[ast.AST, str]] = []
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Raise(exc=ast.Name(id=name) | ast.Attribute(attr=name)) if not name[0].isupper():
+                yield f"{module.path}:{node.lineno}"
+            case ast.Raise(exc=ast.Subscript()):
+                yield f"{module.path}:{node.lineno}"
+            case ast.ExceptHandler(type=ast.Name(id=kind), name=str()) if kind in BUGS:
+                pass
+            case ast.ExceptHandler(name=str(name)):
+                names.append((node, name))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                names += [(node, each.arg) for each in node.args.args if each.annotation and is_error(each.annotation)]
+    for scope, name in names:
+        for node in ast.walk(scope):
+            kept: list[ast.expr | None] = []
+            match node:
+                case ast.Assign(targets=[ast.Attribute(attr="__cause__")]):
+                    pass
+                case ast.Assign(targets=targets, value=value):
+                    if isinstance(scope, ast.ExceptHandler) or not isinstance(targets[0], ast.Name):
+                        kept = [value]
+                case ast.AnnAssign(value=value):
+                    kept = [value]
+                case ast.Return(value=value) if isinstance(scope, ast.ExceptHandler):
+                    kept = [value]
+                case ast.Tuple(elts=elts) | ast.List(elts=elts):
+                    kept = list(elts)
+                case ast.Dict(values=elts):
+                    kept = list(elts)
+                case ast.Call(func=ast.Attribute(attr="append" | "set_exception"), args=args):
+                    kept = list(args)
+                case ast.Call(func=ast.Name(id="partial"), args=args):
+                    kept = list(args)
+            if any(isinstance(each, ast.Name) and each.id == name for each in kept):
+                yield f"{module.path}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+def test_stored_errors_have_no_traceback() -> None:
+    """A traceback holds all that the calls worked on, in a cycle: `protocol.errors.detached` gives a copy without."""
+    found = {place for module in modules() if module.path.startswith(PRODUCT) for place in stored_errors(module)}
+    assert sorted(found) == []

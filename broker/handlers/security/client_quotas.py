@@ -22,7 +22,7 @@ from cluster.quotas.alterations import (
 )
 from cluster.quotas.entities import EntityType, QuotaEntity
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -117,7 +117,7 @@ class ClientQuotaHandlers:
                     outcomes[asked] = None
                 except ApiError as error:
                     logger.info("Refused to alter the quotas of %s: %s", parts, error)
-                    outcomes[asked] = error
+                    outcomes[asked] = detached(error)
         return AlterClientQuotasResponse(
             throttle_time_ms=0,
             entries=[
@@ -143,7 +143,7 @@ class ClientQuotaHandlers:
             return
         check_config(entity, config)
         for error in (await self._store.alter_configs({entity.resource: config})).values():
-            raise error
+            raise detached(error)
 
     async def _is_address(self, name: str) -> bool:
         """Whether Kafka takes it for the address of a client, or the name of a host. It knows no IPv6 here, as it looks

@@ -12,7 +12,7 @@ from cluster.quotas.entities import QuotaEntity
 from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, iterations_of, refused
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -99,7 +99,7 @@ class ScramUserHandlers:
                     async with self._changing:
                         await self._change(user, by_user[user])
                 except ApiError as error:
-                    errors[user] = error
+                    errors[user] = detached(error)
         else:
             errors = dict.fromkeys(by_user, ApiError(ErrorCode.NOT_CONTROLLER, ""))
         return AlterUserScramCredentialsResponse(throttle_time_ms=0, results=_results(by_user, errors))

@@ -88,15 +88,18 @@ def test_an_operation_is_told_what_changed() -> None:
             told.append(woken)
             return "done" if len(told) == 2 else None
 
-        error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
         future = purgatory.watch([A, B], 60_000, attempt)
         purgatory.wake(B)
         await asyncio.sleep(0)
         purgatory.wake(A)
-        purgatory.wake(B, error)
+        purgatory.wake(B, failure)
         purgatory.wake(B)
         await future
-        assert told == [{B: None}, {A: None, B: error}]
+        assert [{key: error and str(error) for key, error in woken.items()} for woken in told] == [
+            {B: None},
+            {A: None, B: str(failure)},
+        ]
         return told
 
     assert asyncio.run(scenario())

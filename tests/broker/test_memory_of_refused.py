@@ -1,0 +1,99 @@
+"""A broker process keeps nothing of requests that it has refused, nor of group members that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ApiError, ErrorCode, detached
+from protocol.messages import FetchRequest, FindCoordinatorRequest
+from tests.kit import group_requests
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
+
+PARTITIONS = 2_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("refused"), {"message.max.bytes": "40000000"})
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[WireClient]:
+    host, port = broker.address.split(":")
+    with WireClient(host, int(port)) as connected:
+        yield connected
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    """The memory that the process has now (RSS)."""
+    lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def test_a_fetch_of_unknown_partitions_leaves_nothing(broker: BrokerProcess, client: WireClient) -> None:
+    """Each of 120,000 errors used to stay with its traceback: 500 bytes of it, and the answers beside it."""
+    partitions = [
+        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1)
+        for number in range(PARTITIONS)
+    ]
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=0, topics=[FetchRequest.FetchTopic(topic="unknown", partitions=partitions)]
+    )
+
+    def ask(times: int) -> None:
+        for _ in range(times):
+            answer = client.ask(request, 12)
+            topic = answer.responses[0]  # type: ignore[attr-defined]
+            assert {each.error_code for each in topic.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    ask(20)
+    before = resident_bytes(broker)
+    ask(60)
+    assert resident_bytes(broker) - before < 20_000_000
+
+
+def test_members_that_are_gone_leave_nothing(broker: BrokerProcess, client: WireClient) -> None:
+    """The heap of deadlines kept a member for the five minutes that its first join might have taken."""
+    metadata = bytes(10_000_000)
+
+    def join_and_leave(group: str) -> None:
+        first = client.ask(group_requests.join(group), 5)
+        member: str = first.member_id  # type: ignore[attr-defined]
+        joined = client.ask(group_requests.join(group, member, protocols=[("range", metadata)]), 5)
+        assert joined.error_code == 0  # type: ignore[attr-defined]
+        left = client.ask(group_requests.leave(group, (member, None)), 4)
+        assert left.error_code == 0  # type: ignore[attr-defined]
+
+    def is_coordinated() -> bool:
+        client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        answer = client.ask(group_requests.join("g"), 5)
+        return answer.error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
+
+    eventually("the coordinator", is_coordinated)
+    for number in range(2):
+        join_and_leave(f"before-{number}")
+    before = resident_bytes(broker)
+    for number in range(8):
+        join_and_leave(f"group-{number}")
+    assert resident_bytes(broker) - before < 30_000_000
+
+
+def test_a_detached_error_says_the_same() -> None:
+    try:
+        try:
+            Path("/no/such/file").read_bytes()
+        except OSError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "unreadable") from error
+    except ApiError as error:
+        copy = detached(error)
+    assert (str(copy), copy.error_code) == ("KAFKA_STORAGE_ERROR: unreadable", ErrorCode.KAFKA_STORAGE_ERROR)
+    assert str(copy.__cause__) == "[Errno 2] No such file or directory: '/no/such/file'"
+    assert copy.__traceback__ is copy.__cause__.__traceback__ is None  # type: ignore[union-attr]
