@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from cluster.coordinators.results import Append, Appends, Moment
 
@@ -16,55 +16,51 @@ _FEW: Final = 64
 """Heaps with fewer entries are not tidied up."""
 
 
+Entry = list[Any]
+"""A due time, a number that orders entries of one time, and the deadline; None for one that was cleared or moved."""
+
+
 class Deadline:
-    """A moment after which `action` is due. At most one heap entry stands for it, never later than the moment."""
+    """A moment after which `action` is due. At most one heap entry refers to it, never later than the moment."""
 
-    __slots__ = ("_deadlines", "_entry_ms", "action", "due_ms")
+    __slots__ = ("_deadlines", "_entry", "action", "due_ms")
 
-    def __init__(self, deadlines: Deadlines, action: Action) -> None:
+    def __init__(self, deadlines: Deadlines, action: Action | None = None) -> None:
         self._deadlines = deadlines
-        self._entry_ms: int | None = None
+        self._entry: Entry | None = None
         self.due_ms: int | None = None
         self.action = action
 
     def set(self, due_ms: int) -> None:
         """Be due at `due_ms` (monotonic milliseconds) instead of whenever it was."""
         self.due_ms = due_ms
-        if self._entry_ms is None or due_ms < self._entry_ms:
-            self._entry_ms = due_ms
-            self._deadlines.push(due_ms, self)
+        entry = self._entry
+        if entry is None or due_ms < entry[0]:
+            if entry is not None:
+                entry[2] = None
+            self._entry = self._deadlines.push(due_ms, self)
 
     def clear(self) -> None:
-        """Remove the deadline."""
-        self.due_ms = None
+        """Remove the deadline and its action. The heap keeps nothing that the action refers to, such as a member."""
+        if self._entry is not None:
+            self._entry[2] = self._entry = None
+        self.due_ms = self.action = None
 
-    def stands_for(self, entry_ms: int) -> bool:
-        """Whether the heap entry of `entry_ms` is the one that counts."""
-        return self._entry_ms == entry_ms and self.due_ms is not None
-
-    def forget_entry(self, entry_ms: int) -> None:
-        """Note that the heap has no entry for `entry_ms` any more."""
-        if self._entry_ms == entry_ms:
-            self._entry_ms = None
-
-    def reached(self, entry_ms: int, monotonic_ms: int) -> bool:
-        """Take the heap entry of `entry_ms` back; whether the deadline itself is reached."""
-        counts = self.stands_for(entry_ms)
-        self.forget_entry(entry_ms)
-        if not counts or self.due_ms is None:
-            return False
-        if self.due_ms > monotonic_ms:
+    def reached(self, monotonic_ms: int) -> Action | None:
+        """The heap has no entry for it any more: be due again when that was too early, else give the action."""
+        self._entry = None
+        if self.due_ms is not None and self.due_ms > monotonic_ms:
             self.set(self.due_ms)
-            return False
+            return None
         self.due_ms = None
-        return True
+        return self.action
 
 
 class Deadlines:
     """All deadlines of a shard."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Deadline]] = []
+        self._heap: list[Entry] = []
         self._order = count()
         self._tidy_at = _FEW
         self.next_ms = math.inf
@@ -73,24 +69,20 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, due_ms: int, deadline: Deadline) -> None:
+    def push(self, due_ms: int, deadline: Deadline) -> Entry:
         """Called by `Deadline` alone."""
-        heapq.heappush(self._heap, (due_ms, next(self._order), deadline))
+        entry = [due_ms, next(self._order), deadline]
+        heapq.heappush(self._heap, entry)
         if len(self._heap) > self._tidy_at:
             self._tidy()
         self.next_ms = min(self.next_ms, due_ms)
+        return entry
 
     def _tidy(self) -> None:
         """Drop the entries of deadlines that were cleared or moved forward; amortised, a few steps per push."""
-        kept = []
-        for entry in self._heap:
-            if entry[2].stands_for(entry[0]):
-                kept.append(entry)
-            else:
-                entry[2].forget_entry(entry[0])
-        heapq.heapify(kept)
-        self._heap = kept
-        self._tidy_at = max(_FEW, 2 * len(kept))
+        self._heap = [entry for entry in self._heap if entry[2] is not None]
+        heapq.heapify(self._heap)
+        self._tidy_at = max(_FEW, 2 * len(self._heap))
         self._find_next()
 
     def _find_next(self) -> None:
@@ -108,8 +100,8 @@ class Deadlines:
             entry = heapq.heappop(self._heap)
             if entry[1] > started:
                 set_meanwhile.append(entry)
-            elif entry[2].reached(entry[0], now.monotonic_ms):
-                appends += entry[2].action(now)
+            elif entry[2] is not None and (action := entry[2].reached(now.monotonic_ms)) is not None:
+                appends += action(now)
         for entry in set_meanwhile:
             heapq.heappush(self._heap, entry)
         self._find_next()

@@ -304,8 +304,7 @@ class CommittedOffsets:
         if dies and error_code is not ErrorCode.NONE:
             group.state = EMPTY
         elif dies and self._table.groups.get(group.group_id) is group:
-            for deadline in group.pending_members.values():
-                deadline.clear()
+            group.clear_deadlines()
             del self._table.groups[group.group_id]
         settled(error_code)
         return ()

@@ -6,7 +6,7 @@ from collections import Counter
 from enum import Enum
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
-from cluster.coordinators.results import Appends, Moment, Reply, make_reply
+from cluster.coordinators.results import Reply, make_reply
 from cluster.groups.membership_events import Protocols, join_error, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import ApiError, ErrorCode
@@ -113,8 +113,8 @@ class Group:
         self.new_member_added = False
         self.initial_join_remaining_ms: int | None = None
         """While a group that was empty gathers members: how often its delay may still be extended. None otherwise."""
-        self.join_round = Deadline(deadlines, _unset)
-        self.sync_round = Deadline(deadlines, _unset)
+        self.join_round = Deadline(deadlines)
+        self.sync_round = Deadline(deadlines)
         self.subscribed_topics: frozenset[str] | None = None
         self.storing_generation: int | None = None
         """The generation whose assignment is being written."""
@@ -181,6 +181,7 @@ class Group:
                 del self.static_members[member.group_instance_id]
             if member.session is not None:
                 member.session.clear()
+                member.session = None
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
         self.forget_pending(member_id)
@@ -208,6 +209,14 @@ class Group:
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = new_member_id
         return member
+
+    def clear_deadlines(self) -> None:
+        """Expect nothing more of the group, which is not coordinated here any more: nothing refers to it in a cycle."""
+        for deadline in (self.join_round, self.sync_round, *self.pending_members.values()):
+            deadline.clear()
+        for member in self.members.values():
+            if member.session is not None:
+                member.session.clear()
 
     def forget_pending(self, member_id: str) -> None:
         """Strike an id off the pending ones."""
@@ -364,7 +373,3 @@ class Group:
                 for member in self.members.values()
             ],
         )
-
-
-def _unset(_: Moment) -> Appends:
-    raise AssertionError("a deadline was set before its action")

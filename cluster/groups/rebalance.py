@@ -122,7 +122,6 @@ class Rebalancer:
         return self._complete_join(now, group)
 
     def _complete_join(self, now: Moment, group: Group) -> Appends:
-        group.join_round.clear()
         group.initial_join_remaining_ms = None
         missing = [each for each in group.members.values() if each.awaiting_join is None and not each.is_static]
         for member in missing:
@@ -133,6 +132,7 @@ class Rebalancer:
             logger.error("Group %s could not complete its rebalance because no member joined", group.group_id)
             group.join_round.set(now.monotonic_ms + max(group.rebalance_timeout_ms, SHORTEST_JOIN_ROUND_MS))
             return ()
+        group.join_round.clear()
         group.start_next_generation(now.now_ms)
         if group.state is EMPTY:
             logger.info("Group %s with generation %d is now empty", group.group_id, group.generation_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,11 +23,13 @@ STEPS = st.lists(
 def test_each_is_run_once_when_it_is_due(steps: list[tuple[str, int, int]]) -> None:
     deadlines = Deadlines()
     ran: list[int] = []
-    each = [Deadline(deadlines, lambda _, number=number: ran.append(number) or ()) for number in range(5)]
+    actions = [lambda _, number=number: ran.append(number) or () for number in range(5)]
+    each = [Deadline(deadlines) for _ in actions]
     due: dict[int, int] = {}
     now_ms = 0
     for step, number, amount in steps:
         if step == "set":
+            each[number].action = actions[number]
             each[number].set(now_ms + amount)
             due[number] = now_ms + amount
         elif step == "clear":
@@ -75,3 +78,21 @@ def test_an_action_that_is_due_at_once_again_waits_for_the_next_call() -> None:
     assert deadlines.next_ms == 5
     deadlines.expire(Moment(0, 5))
     assert calls == [5, 5]
+
+
+def test_a_cleared_deadline_keeps_nothing() -> None:
+    """The entry stays in the heap for a while: a deadline that was moved to an earlier time leaves one, too."""
+
+    class Held:
+        def action(self, _: Moment) -> Appends:
+            return ()
+
+    deadlines, held = Deadlines(), Held()
+    deadline = Deadline(deadlines, held.action)
+    for due_ms in (300_000, 6_000):
+        deadline.set(due_ms)
+    deadline.clear()
+    gone = weakref.ref(held)
+    del held
+    assert gone() is None
+    assert len(deadlines) == 2
