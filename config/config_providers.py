@@ -16,6 +16,7 @@ from typing import Final
 from config.broker_keys import is_password
 from config.definitions import ConfigError, ConfigErrors
 from config.properties import load_properties
+from protocol.errors import detached
 
 PROVIDERS: Final = "config.providers"
 _PACKAGE: Final = "org.apache.kafka.common.config.provider."
@@ -61,7 +62,7 @@ def examine(
         try:
             providers[name] = _provider(name, properties, environment, read)
         except ConfigError as error:
-            errors.append(error)
+            errors.append(detached(error))
     if errors:
         return {name: text for name, text in properties.items() if not has_reference(text)}, errors
     resolved: dict[str, str] = {}
@@ -83,7 +84,7 @@ def examine(
         try:
             resolved[name] = _REFERENCE.sub(value, text)
         except ConfigError as error:
-            errors.append(error)
+            errors.append(detached(error))
     return resolved, errors
 
 
