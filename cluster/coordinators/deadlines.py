@@ -43,7 +43,8 @@ class Deadline:
     def clear(self) -> None:
         """Remove the deadline and its action. The heap keeps nothing that the action refers to, such as a member."""
         if self._entry is not None:
-            self._entry[2] = self._entry = None
+            self._entry[2] = None
+        self._entry = None
         self.due_ms = self.action = None
 
     def reached(self, monotonic_ms: int) -> Action | None:
