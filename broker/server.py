@@ -40,7 +40,7 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 
 CONTACT_PATIENCE_S = 5.0
-"""A stop waits so long for a tree that cannot be asked."""
+"""A stop waits so long for a tree that does not answer."""
 
 _REASONS_NOT_TO_START = (
     OSError,
@@ -230,8 +230,7 @@ class KafkaServer:
         broker_id = serving.directories.identity.broker_id
         logger.info("[KafkaServer id=%d] shutting down", broker_id)
         membership = serving.coordination.membership
-        now_s = asyncio.get_running_loop().time()
-        without_contact = asyncio.create_task(membership.without_contact(CONTACT_PATIENCE_S, since_s=now_s))
+        without_contact = asyncio.create_task(membership.without_contact(CONTACT_PATIENCE_S))
         await serving.member.hand_over(self._config, serving.coordination.metadata, without_contact)
         ending = asyncio.create_task(self._end_session_after(without_contact))
         try:

@@ -55,8 +55,6 @@ class ClusterMembership:
         self._session_timeout_ms = session_timeout_ms
         self._is_leaving = False
         self._has_expired = False
-        self._without_contact_since_s: float | None = None
-        """On the event loop's clock; None while the tree can be asked."""
         self._renewal: asyncio.Task[None] | None = None
         self._given_up: str | None = None
         self._registration: znodes.BrokerRegistration | None = None
@@ -218,11 +216,6 @@ class ClusterMembership:
     # -- sessions that end ---------------------------------------------------------------------------------------------
 
     def _session_changed(self, session: Coordination, state: SessionState) -> None:
-        if session is self.coordination:
-            if state is SessionState.CONNECTED:
-                self._without_contact_since_s = None
-            elif self._without_contact_since_s is None:
-                self._without_contact_since_s = asyncio.get_running_loop().time()
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
             return
         self._has_expired = True
@@ -262,13 +255,15 @@ class ClusterMembership:
         for began in self._at_beginning:
             await began(broker)
 
-    async def without_contact(self, patience_s: float, *, since_s: float) -> None:
-        """Return when the tree could not be asked for so long, of which what was before `since_s` does not count."""
+    async def without_contact(self, patience_s: float) -> None:
+        """Return when the tree has answered nothing for so long, also where its connection stands."""
         loop = asyncio.get_running_loop()
-        while True:
-            lost_s = self._without_contact_since_s
-            if lost_s is not None and loop.time() - max(lost_s, since_s) >= patience_s:
-                return
+        answered_s = loop.time()
+        while loop.time() - answered_s < patience_s:
+            with contextlib.suppress(TimeoutError, CoordinationError):
+                async with asyncio.timeout(patience_s):
+                    await self.coordination.exists(znodes.CLUSTER_ID)
+                answered_s = loop.time()
             await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:

@@ -271,6 +271,9 @@ class ControllerService:
         if active is None:
             return
         found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
+        if self._broker is not None:
+            # It lives, whatever became of the content of its node.
+            found.setdefault(self._broker.broker_id, self._broker)
         if active is self._active:  # a later term has read them itself
             await active.brokers_are(found)
 

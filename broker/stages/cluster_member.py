@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
-ANSWER_S = 15.0
+ANSWER_S = 10.0
 """A controlled shutdown takes this long at most beside its pauses (controlled.shutdown.retry.backoff.ms)."""
 _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
 

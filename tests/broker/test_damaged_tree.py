@@ -11,6 +11,10 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
+from broker.metadata.topic_configs import log_config_of
+from cluster.metadata_image import MetadataImage
+from config.broker_config import BrokerConfig
+from protocol.config_resources import ConfigResourceType
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import served_tree
@@ -113,3 +117,14 @@ def test_the_rest_is_served_and_what_is_mended_is_taken_back(tmp_path: Path) -> 
     assert not list((tmp_path / "broker" / "data").glob("*-stray"))
     for path in (*paths, *(f"/config/{each}" for each in CONFIGS), "/brokers/topics/g", "/brokers/ids/7"):
         assert said.count(f"{path} cannot be understood") == 1, path
+
+
+def test_values_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka does not start with them. The limit of retention that was meant may have been a longer one."""
+    overrides = {"retention.ms": "soon", "retention.bytes": "7", "max.message.bytes": "-5", "segment.ms": "99"}
+    image = MetadataImage(configs={(int(ConfigResourceType.TOPIC), "t"): overrides})
+    config = log_config_of(BrokerConfig.of({"log.dirs": "/d", "message.max.bytes": "1000"}), image, "t")
+    assert (config.retention_ms, config.retention_bytes) == (-1, 7)
+    assert (config.max_message_bytes, config.segment_ms) == (1000, 99)
+    named = [each.split(":")[0] for each in caplog.messages]
+    assert named == [f"Configuration {name} of topic t is ignored" for name in ("retention.ms", "max.message.bytes")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -89,3 +90,27 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    """Time passes when there is nothing to do."""
+
+    def __init__(self) -> None:
+        super().__init__(selector := selectors.SelectSelector())
+        self._now_s = 0.0
+        select = selector.select
+
+        def advance(timeout: float | None = None) -> list[Any]:
+            self._now_s += timeout or 0
+            return select(0)
+
+        selector.select = advance  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._now_s
+
+
+def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test without threads, in which waiting takes no time."""
+    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
+        runner.run(test())  # type: ignore[arg-type]

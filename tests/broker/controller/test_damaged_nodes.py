@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import selectors
-from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.broker.controller.test_tree_changes import ask_for_election, read, until_gone, write
 from tests.kit.controller.controller_cluster import ControllerCluster
-from tests.kit.coordination_fixtures import in_loop
+from tests.kit.coordination_fixtures import in_loop, in_virtual_time
 
 GARBAGE = b"gar{bage \xff"
 DAMAGED_ASSIGNMENTS = [
@@ -190,27 +189,73 @@ async def test_other_nodes_stop_no_start(caplog: pytest.LogCaptureFixture) -> No
     assert [each for each in caplog.messages if each.startswith("/config/topics/t can be read again")]
 
 
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes when there is nothing to do."""
-
-    def __init__(self) -> None:
-        super().__init__(selector := selectors.SelectSelector())
-        self._now_s = 0.0
-        select = selector.select
-
-        def advance(timeout: float | None = None) -> list[Any]:
-            self._now_s += timeout or 0
-            return select(0)
-
-        selector.select = advance  # type: ignore[method-assign]
-
-    def time(self) -> float:
-        return self._now_s
+@in_loop
+async def test_the_registration_of_the_controller_itself() -> None:
+    cluster = await ControllerCluster().start()
+    member = cluster.controller
+    await write(cluster, znodes.broker_path(member.broker_id), GARBAGE)
+    await cluster.members[2].expire()  # has the controller read all registrations
+    await cluster.create("t", (2, 3))
+    assert member.service.is_active
+    assert cluster.told("t", 2, (2, 3)), "the controller's own metadata too"
 
 
-def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
-    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-        runner.run(test())  # type: ignore[arg-type]
+NODES = {
+    "/brokers/topics/t": None,
+    "/brokers/topics/t/partitions/0/state": None,
+    "/brokers/ids/3": None,
+    "/controller": None,
+    "/brokers/seqid": None,
+    "/feature": None,
+    "/admin/delete_topics/t": None,
+    "/admin/reassign_partitions": b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,3]}]}',
+    "/admin/preferred_replica_election": b'{"version":1,"partitions":[{"topic":"t","partition":0}]}',
+    "/log_dir_event_notification/log_dir_event_0000000001": b'{"version":1,"broker":1,"event":1}',
+    "/config/changes/config_change_0000000009": b'{"version":2,"entity_path":"topics/t"}',
+    "/config/topics/t": b'{"version":1,"config":{"retention.ms":"5"}}',
+    "/config/brokers/1": b'{"version":1,"config":{"log.cleaner.threads":"1"}}',
+    "/latest_producer_id_block": b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}',
+}
+"""Nodes to damage, with what they may hold where the cluster has written nothing."""
+STRANGE: list[Any] = [None, True, 0, -1, 2**31, 1.5, 1e308, "", "x", [], [1], [[1]], [None], {}, {"0": []}, {"a": 1}]
+
+
+def damaged(random: Random, data: bytes) -> bytes:
+    """Other bytes, a bit or the end lost, or JSON with something else in it."""
+    match random.randrange(4):
+        case 0:
+            return random.randbytes(random.randrange(20))
+        case 1:
+            at = random.randrange(len(data) or 1)
+            return data[:at] + bytes(byte ^ 1 << random.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :]
+        case 2:
+            return data[: random.randrange(len(data) + 1)]
+    value = json.loads(data or b"{}")
+    inner = random.choice([each for each in (value, *value.values()) if isinstance(each, dict)])
+    inner[random.choice([*inner, "x"])] = random.choice(STRANGE)
+    return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_damage(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        random = Random(seed)
+        cluster = await ControllerCluster().start()
+        for name in ("h", "t"):
+            await cluster.create(name, (1, 2, 3), (2, 3, 1))
+        for path in random.sample(list(NODES), 3):
+            await write(cluster, path, damaged(random, NODES[path] or await read(cluster, path) or b""))
+        for broker_id in random.sample([1, 2, 3], 2):
+            await asyncio.sleep(10)
+            await cluster.members.pop(broker_id).kill()
+            await cluster.start_broker(broker_id)
+        await asyncio.sleep(60)
+        topic = cluster.controller.cache.image.topics["h"]
+        assert all(each.leader >= 0 for each in topic.partitions)
+        assert await epoch(cluster) <= 10
+
+    in_virtual_time(run)
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 @pytest.mark.parametrize("brokers", [1, 3])

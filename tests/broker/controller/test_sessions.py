@@ -18,7 +18,7 @@ from cluster.znodes import BrokerRegistration
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
 from tests.kit.controller.controller_cluster import CLUSTER_ID, ControllerCluster, Member
-from tests.kit.coordination_fixtures import in_loop
+from tests.kit.coordination_fixtures import in_loop, in_virtual_time
 from tests.kit.environment import SeededRandom
 
 
@@ -269,3 +269,20 @@ async def test_a_controller_that_does_not_know_what_it_wrote_reads_the_tree(appl
         "all know what was written",
         lambda: cluster.everywhere(lambda each: ("u" in each.cache.image.topics) is applied),
     )
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_tree_without_an_answer_is_waited_for_in_vain(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        cluster = await ControllerCluster().start(1)
+        membership = cluster.members[1].membership
+        if not answers:
+            monkeypatch.setattr(membership.coordination, "exists", lambda *_: asyncio.Event().wait())
+        waiting = asyncio.create_task(membership.without_contact(5.0))
+        await asyncio.sleep(4.9)
+        assert not waiting.done()
+        await asyncio.sleep(60)
+        assert waiting.done() is not answers
+        waiting.cancel()
+
+    in_virtual_time(run)
