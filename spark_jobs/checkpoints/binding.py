@@ -6,9 +6,14 @@ of the same numbers, or pass for them. A new output of a checkpoint with batches
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -18,8 +23,39 @@ from spark_jobs.common.files import TableDirectory
 MARKER = "_odradek_output.json"
 """In the output and in the checkpoint, the same text. Spark hides it from those who read the output."""
 
+LOCK = "_odradek_in_use"
+"""In a checkpoint on a local file system; locked by the job that uses it, whose process it names."""
+
 ONCE_WITHOUT = {"format": "parquet"}
 """Settings that older markers do not tell, and the values that they had then."""
+
+
+@contextmanager
+def in_use(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Keep other jobs from `checkpoint`; raises ValueError when one uses it.
+
+    Spark itself finds out when both have planned a batch, and may end either. The kernel lets the lock go with the
+    process. Other file systems than local ones have none.
+    """
+    address = urlsplit(TableDirectory(spark, checkpoint).uri())
+    if address.scheme != "file":
+        yield
+        return
+    directory = Path(unquote(address.path))
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ValueError(
+                f"--checkpoint {checkpoint} is in use by process {lock.read().strip()}: stop that job first, or take "
+                "another checkpoint and output"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def bind(

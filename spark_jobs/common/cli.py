@@ -145,6 +145,15 @@ def _add_running_options(parser: argparse.ArgumentParser, *, reads_topics: bool)
     )
 
 
+def add_create_topics_option(group: argparse._ArgumentGroup | argparse._MutuallyExclusiveGroup) -> None:
+    """Whether topics that a job writes are created."""
+    group.add_argument(
+        "--create-topics",
+        action="store_true",
+        help="create topics to write that are missing, with as many partitions as the largest topic that is read",
+    )
+
+
 def add_session_options(parser: argparse.ArgumentParser) -> None:
     """Options of the Spark session."""
     spark = parser.add_argument_group("spark")

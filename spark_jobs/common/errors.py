@@ -28,7 +28,7 @@ _BY_MESSAGE = {
     "Some data may have been lost": "records that were not read yet are gone: deleted by retention, by DeleteRecords, "
     "or with their topic (checkpoint-doctor shows which, --fail-on-data-loss false goes on)",
 }
-"""Messages of Spark's, by how they begin, that do not say what happened."""
+"""Messages of Spark's, by a part of them, that do not say what happened."""
 
 _RAISED = re.compile(r"(?:ValueError|OSError|FileNotFoundError|FileExistsError): (.+)")
 _CAUSED_BY = re.compile(r"(?:Caused by: |: )((?:\w+\.)+[\w$]+): (.+)")
@@ -53,7 +53,7 @@ def thrown_by(failure: BaseException) -> Iterator[Any]:
 
 def _explained(name: str, message: str) -> str:
     """One line of an exception's class and message."""
-    by_message = next((text for begin, text in _BY_MESSAGE.items() if message.startswith(begin)), message)
+    by_message = next((text for part, text in _BY_MESSAGE.items() if part in message), message)
     return _EXPLAINED.get(name, "{message}").format(message=by_message)
 
 

@@ -45,7 +45,13 @@ def events(
     """
     rows = value_format.with_text(df).withColumn(PARSED, values.parse(sql.col(TEXT), schema))
     rows = rows.withColumn(TIME, _time(schema, timestamp_field))
-    return rows.withColumn(FAILED, values.failed(sql.col(TEXT), sql.col(PARSED), schema) | sql.col(TIME).isNull())
+    no_event = sql.col(TIME).isNull() | _is_before_watermarks()
+    return rows.withColumn(FAILED, values.failed(sql.col(TEXT), sql.col(PARSED), schema) | no_event)
+
+
+def _is_before_watermarks() -> Column:
+    """Whether a time is before 1970, where Spark's watermarks begin: every window there is final at once."""
+    return sql.unix_micros(TIME) < 0
 
 
 def observed(rows: DataFrame, name: str) -> DataFrame:
@@ -61,12 +67,16 @@ def rejected(
     value_format: ValueFormat = PLAIN_JSON,
 ) -> DataFrame:
     """Those of `events`' rows that are no event, or of which `is_late` holds, as they came, and why: `REASON`."""
-    no_time = sql.lit(f"field {timestamp_field}: expected a time, found null")
+    field = "the record's timestamp" if timestamp_field is None else f"field {timestamp_field}"
+    too_early = sql.concat(sql.lit(f"{field}: "), sql.col(TIME).cast("string"), sql.lit(" is before 1970"))
+    no_time = sql.coalesce(too_early, sql.lit(f"{field}: expected a time, found null"))
     misfit = values.failed(sql.col(TEXT), sql.col(PARSED), schema)
     out = rows.where(sql.col(FAILED) | is_late).select(
         *(name for name in rows.columns if name not in {TEXT, PARSED, TIME, FAILED}),
         sql.col(FAILED),
         misfit.alias("_misfit"),
+        no_time.alias("_no_time"),
     )
-    why = sql.when(sql.col("_misfit"), value_format.reason(sql.col("value"), schema)).when(sql.col(FAILED), no_time)
-    return out.withColumn(REASON, why.otherwise(f"{LATE}the watermark had passed")).drop(FAILED, "_misfit")
+    misfits = sql.when(sql.col("_misfit"), value_format.reason(sql.col("value"), schema))
+    why = misfits.when(sql.col(FAILED), sql.col("_no_time")).otherwise(f"{LATE}the watermark had passed")
+    return out.withColumn(REASON, why).drop(FAILED, "_misfit", "_no_time")

@@ -22,7 +22,7 @@ class JobMetrics:
 
         self._records = counter("records", "Records read.")
         self._batches = counter("batches", "Batches that had records.")
-        self._late = counter("late_rows", "Rows dropped because they came after the watermark.")
+        self._late = counter("late_records", "Records dropped because they came after the watermark.")
         self._duplicates = counter("duplicate_rows", "Rows dropped as duplicates.")
         self._seconds = counter("batch_seconds", "Time that batches took.")
         self._state = Gauge("spark_job_state_rows", "Rows of state.", ["job"], registry=registry)
@@ -39,7 +39,7 @@ class JobMetrics:
         """Add one batch."""
         self._records.labels(self._job).inc(done.records)
         self._batches.labels(self._job).inc(1 if done.records else 0)
-        self._late.labels(self._job).inc(done.late_rows)
+        self._late.labels(self._job).inc(done.late_records)
         self._duplicates.labels(self._job).inc(done.duplicate_rows)
         self._seconds.labels(self._job).inc(done.duration_ms / 1000)
         self._state.labels(self._job).set(done.state_rows)

@@ -41,7 +41,7 @@ class BatchProgress:
     duration_ms: int
     lag: dict[str, int] | None
     state_rows: int
-    late_rows: int
+    late_records: int
     duplicate_rows: int
 
     def line(self) -> str:
@@ -58,7 +58,7 @@ class BatchProgress:
                 text += f" ({furthest}: {self.lag[furthest]:,})"
         for count, what in (
             (self.state_rows, "rows of state"),
-            (self.late_rows, "late rows dropped"),
+            (self.late_records, "late records dropped"),
             (self.duplicate_rows, "duplicates dropped"),
         ):
             if count:
@@ -124,9 +124,12 @@ class ProgressListener(StreamingQueryListener):
         count: Callable[[BatchProgress], None],
         records_of: Callable[[int], int | None],
         out: TextIO = sys.stderr,
-        watch: Callable[[dict[str, Any]], None] = lambda _progress: None,
+        watch: Callable[[dict[str, Any]], int] = lambda _progress: 0,
     ) -> None:
-        """`watch` is told each batch's progress, as a dict of its JSON, before it is reported."""
+        """`watch` is told each batch's progress, as a dict of its JSON, before it is reported; gives its late records.
+
+        Spark's own count is of rows that it has put together by group, and says less.
+        """
         self._cluster = cluster
         self._count = count
         self._records_of = records_of
@@ -152,7 +155,7 @@ class ProgressListener(StreamingQueryListener):
         """Report a batch that is done, or a look that found nothing."""
         # Its JSON text: the object that PySpark makes of it holds offsets as the text of Python dicts.
         progress = json.loads(event.progress.json)
-        self._watch(progress)
+        late = self._watch(progress)
         counted = self._records_of(progress["batchId"])
         offsets = kafka_offsets(progress)
         operators = progress["stateOperators"]
@@ -162,7 +165,7 @@ class ProgressListener(StreamingQueryListener):
             duration_ms=progress["batchDuration"],
             lag=self._ask_for_lag(offsets),
             state_rows=sum(operator["numRowsTotal"] for operator in operators),
-            late_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
+            late_records=late,
             duplicate_rows=sum(operator["customMetrics"].get(DUPLICATES, 0) for operator in operators),
         )
         self._count(done)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.checkpoint import Checkpoint
+from spark_jobs.common.cli import add_create_topics_option
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
 from spark_jobs.common.patience import patiently
@@ -33,6 +34,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     where = results.add_mutually_exclusive_group(required=True)
     where.add_argument("--out-topic", metavar="TOPIC", help="JSON, with headers that tell a row that is written again")
     where.add_argument("--output", metavar="DIR", help="a table, exactly once; in Parquet each batch in batch_id=N")
+    add_create_topics_option(results)
     add_format_option(results)
     results.add_argument(
         "--dead-letters",
@@ -50,6 +52,7 @@ def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSin
         bootstrap_servers=source.bootstrap_servers,
         topic=arguments.out_topic,
         client_properties=source.client_properties,
+        created_for=source if arguments.create_topics else None,
     )
 
 
@@ -151,8 +154,8 @@ class ResultWriter:
         if rejects is not None:
             dead_letters.write(rejects, batch_id)
 
-    def watch(self, progress: dict[str, Any]) -> None:
-        """Count one batch that is done, of its progress."""
+    def watch(self, progress: dict[str, Any]) -> int:
+        """Count one batch that is done, of its progress; gives how many of its records were late."""
         metrics = [seen for seen in progress["observedMetrics"].values() if "failed" in seen]
         self.counts.records += sum(seen["records"] for seen in metrics)
         self.counts.unparsed += sum(seen["failed"] for seen in metrics)
@@ -163,8 +166,9 @@ class ResultWriter:
             if DUPLICATES in operator["customMetrics"]:
                 self.counts.duplicates = (self.counts.duplicates or 0) + operator["customMetrics"][DUPLICATES]
         dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
-        if dropped:
-            self.counts.late += dropped if self._drops_rows else self._late(progress["batchId"], dropped)
+        late = dropped if self._drops_rows or not dropped else self._late(progress["batchId"], dropped)
+        self.counts.late += late
+        return late
 
     def _late(self, batch_id: int, dropped: int) -> int:
         def late_rejects() -> int:

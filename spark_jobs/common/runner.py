@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.checkpoints.topic_ids import check_topic_ids
 from spark_jobs.common.archive import write_archive
@@ -37,6 +38,7 @@ from spark_jobs.common.explain import explain
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.metrics import JobMetrics
 from spark_jobs.common.progress import ProgressListener, SourceCluster
+from spark_jobs.common.schema import SessionNeededError
 from spark_jobs.common.session import build_session, is_one_machine
 from spark_jobs.common.source import SourceConfig, check_starting_offsets, starting_offsets
 from spark_jobs.tables.formats import session_parts
@@ -55,8 +57,10 @@ class Query:
     summary: Callable[[], str]
     records_of: Callable[[int], int | None] = lambda _batch_id: None
     """How many records a batch held, for jobs that read a batch twice; None: as Spark counts them."""
-    watch: Callable[[dict[str, Any]], None] = lambda _progress: None
-    """Told the progress of each batch that is done, as a dict of its JSON, by another thread than the batch's."""
+    watch: Callable[[dict[str, Any]], int] = lambda _progress: 0
+    """Told the progress of each batch that is done, as a dict of its JSON, by another thread than the batch's; gives
+    how many records of the batch were late.
+    """
     ended: threading.Event = dataclasses.field(default_factory=threading.Event)
     """Set by the job when it has done all that it was to do, by the runner when it is to end, whatever the reason."""
     exit_code: Callable[[], int] = lambda: 0
@@ -121,6 +125,12 @@ def guarded(name: str, body: Callable[[], int]) -> int:
         return 1
 
 
+def bad_options(name: str, failure: Exception) -> int:
+    """Exit code 2, after one line about options that are no use together, or a file that they name."""
+    print(f"{name}: {one_line(failure)}", file=sys.stderr)
+    return 2
+
+
 def stop_signals() -> threading.Event:
     """An event that SIGINT and SIGTERM set, in place of ending the process."""
     stopping = threading.Event()
@@ -148,17 +158,24 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
     Exit codes: the query's (0) when it came to its end, 1 after one line about what went wrong, 2 for bad options.
     """
     arguments = build_parser(job).parse_args(argv)
-
-    def body() -> int:
-        if job.topics is not None:
-            arguments.topics, arguments.pattern = job.topics(arguments), None
+    if job.topics is not None:
+        arguments.topics, arguments.pattern = job.topics(arguments), None
+    configured: Config | None = None
+    try:
         source = source_config(arguments) if job.reads_topics else cluster_config(arguments)
         running = run_config(arguments, job.name)
+        # Before Spark starts, which takes seconds: all but the words of a schema that only Spark knows.
+        with suppress(SessionNeededError):
+            configured = job.configure(arguments, source, running)
+    except (OSError, ValueError) as failure:
+        return bad_options(job.name, failure)
+
+    def body() -> int:
         with (
             session_of(job.name, arguments) as spark,
             KafkaAdmin(spark, source.bootstrap_servers, source.client_properties) as admin,
         ):
-            config = job.configure(arguments, source, running)
+            config = configured or job.configure(arguments, source, running)
             topics = admin.topics(names=source.topic_names(), pattern=source.pattern)
             if job.reads_topics and not topics:
                 print(f"{job.name}: no topic matches --pattern {source.pattern} yet", file=sys.stderr)
@@ -168,11 +185,12 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
             # Most queries name no offsets, and their checkpoint is not read for that.
             if starting_offsets(source.starting) and not Checkpoint(spark, running.checkpoint).starts_of_next():
                 check_starting_offsets(source.starting, topics)
-            query = job.build_query(spark, config)
-            if job.reads_topics:
-                ids = admin.topic_ids(topics)
-                check_topic_ids(spark, running.checkpoint, topics, ids, fail_on_data_loss=source.fail_on_data_loss)
-            return _watch(job.name, query, spark, source, running, admin)
+            with in_use(spark, running.checkpoint):
+                query = job.build_query(spark, config)
+                if job.reads_topics:
+                    ids = admin.topic_ids(topics)
+                    check_topic_ids(spark, running.checkpoint, topics, ids, fail_on_data_loss=source.fail_on_data_loss)
+                return _watch(job.name, query, spark, source, running, admin)
 
     return guarded(job.name, body)
 

@@ -3,18 +3,166 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from spark_jobs.common.errors import one_line
+
+_TOKEN = re.compile(r"\s*(?:([A-Za-z0-9_]+)|`([^`]+)`|([<>(),:]))\s*")
+_PLAIN_TYPES: dict[str, DataType] = {
+    name: kind
+    for kind, names in (
+        (BooleanType(), "boolean"),
+        (ByteType(), "tinyint byte"),
+        (ShortType(), "smallint short"),
+        (IntegerType(), "int integer"),
+        (LongType(), "bigint long"),
+        (FloatType(), "float real"),
+        (DoubleType(), "double"),
+        (DateType(), "date"),
+        (TimestampType(), "timestamp timestamp_ltz"),
+        (TimestampNTZType(), "timestamp_ntz"),
+        (StringType(), "string"),
+        (BinaryType(), "binary"),
+    )
+    for name in names.split()
+}
+
+
+class SessionNeededError(Exception):
+    """Tells that a schema holds words that Spark has to be asked about, and that there is no session yet."""
+
+
+class _Ddl:
+    """A reader of the usual words of DDL, without the JVM that Spark's own reader runs in.
+
+    Raises LookupError for all that it does not know, right or wrong: Spark decides then.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, bool]] = []
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise LookupError(text[at:])
+            self._tokens.append((found[2], True) if found[2] is not None else (found[1] or found[3], False))
+            at = found.end()
+        self._tokens.append(("", False))
+        self._at = 0
+
+    def schema(self) -> StructType:
+        fields = self._fields()
+        if self._next() != "":
+            raise LookupError
+        return fields
+
+    def _next(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1][0]
+
+    def _is_next(self, *words: str) -> bool:
+        """Whether these words follow, which are then read."""
+        found = self._tokens[self._at : self._at + len(words)]
+        if [word.lower() for word, quoted in found if not quoted] != list(words):
+            return False
+        self._at += len(words)
+        return True
+
+    def _expect(self, sign: str) -> None:
+        if not self._is_next(sign):
+            raise LookupError(sign)
+
+    def _fields(self) -> StructType:
+        fields = []
+        while True:
+            name, quoted = self._tokens[self._at]
+            if not quoted and not re.fullmatch(r"\w+", name):
+                raise LookupError(name)
+            self._at += 1
+            self._is_next(":")
+            kind = self._type()
+            fields.append(StructField(name, kind, nullable=not self._is_next("not", "null")))
+            if not self._is_next(","):
+                return StructType(fields)
+
+    def _type(self) -> DataType:
+        word = self._next().lower()
+        if word in _PLAIN_TYPES:
+            return _PLAIN_TYPES[word]
+        if word in {"decimal", "dec", "numeric"}:
+            return self._decimal()
+        if word not in {"array", "map", "struct"}:
+            raise LookupError(word)
+        self._expect("<")
+        kind: DataType
+        if word == "array":
+            kind = ArrayType(self._type())
+        elif word == "map":
+            key = self._type()
+            self._expect(",")
+            kind = MapType(key, self._type())
+        else:
+            kind = self._fields()
+        self._expect(">")
+        return kind
+
+    def _decimal(self) -> DecimalType:
+        if not self._is_next("("):
+            return DecimalType()
+        precision, scale = self._number(), 0
+        if self._is_next(","):
+            scale = self._number()
+        self._expect(")")
+        if not 0 < precision <= 38 or scale > precision:
+            raise LookupError
+        return DecimalType(precision, scale)
+
+    def _number(self) -> int:
+        word = self._next()
+        if not word.isdecimal():
+            raise LookupError(word)
+        return int(word)
+
+
+def _of_ddl(text: str) -> DataType:
+    """The type that DDL describes; raises SessionNeededError, or PySparkException for what is no DDL."""
+    try:
+        return _Ddl(text).schema()
+    except LookupError:
+        if SparkContext._active_spark_context is None:
+            raise SessionNeededError from None
+        return StructType.fromDDL(text)
 
 
 def read_schema(path: str) -> StructType:
     """A struct from a file: Spark's JSON when it begins with `{`, else DDL (`carrier STRING NOT NULL, flight INT`).
 
-    Lines that begin with `--` are comments. Raises OSError, or ValueError naming the file and what is wrong.
+    Lines that begin with `--` are comments. Raises OSError, ValueError naming the file and what is wrong, or
+    SessionNeededError, without a session, when it takes Spark to read it.
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     text = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()
@@ -26,7 +174,7 @@ def read_schema(path: str) -> StructType:
         except (KeyError, TypeError, json.JSONDecodeError) as failure:
             raise ValueError(f"--schema {path}: not a Spark schema in JSON: {failure!r}") from None
     try:
-        schema = StructType.fromDDL(text)
+        schema = _of_ddl(text)
     except PySparkException as failure:
         raise ValueError(f"--schema {path}: {one_line(failure)}") from None
     if not isinstance(schema, StructType):

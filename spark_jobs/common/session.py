@@ -131,6 +131,8 @@ def _builder(app_name: str, master: str | None, shuffle_partitions: int, parts: 
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", shuffle_partitions)
         .config("spark.ui.showConsoleProgress", "false")
+        # Not INT96, in nanoseconds, which many readers take for other times outside of 1677 to 2262.
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     )
     for name, value in parts.settings.items():

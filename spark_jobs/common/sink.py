@@ -20,6 +20,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.source import SourceConfig
 
 ROW_HEADERS = ("query", "batch", "partition", "row")
 """Names of the headers, in their order: the last four of a record. Their values are text in UTF-8."""
@@ -83,12 +84,14 @@ def json_records(rows: DataFrame, key: Sequence[str]) -> DataFrame:
 class KafkaSink:
     """A topic, or with `topic` None the topics that the column `topic` names.
 
-    Records arrive at least once; a retried batch repeats records with the `ROW_HEADERS` that they had.
+    Records arrive at least once; a retried batch repeats records with the `ROW_HEADERS` that they had. `created_for`:
+    a topic that is missing is created, with as many partitions as the largest topic of this source; None: it is not.
     """
 
     bootstrap_servers: str
     topic: str | None = None
     client_properties: dict[str, str] = dataclasses.field(default_factory=dict)
+    created_for: SourceConfig | None = None
 
     def options(self) -> dict[str, str]:
         """Every option of Spark's Kafka sink."""
@@ -99,9 +102,17 @@ class KafkaSink:
         return options
 
     def check(self, spark: SparkSession) -> None:
-        """Raise ValueError when the topic does not exist: a batch would make it, or fail after its retries."""
-        with KafkaAdmin(spark, self.bootstrap_servers, self.client_properties) as admin:
+        """Raise ValueError when the topic does not exist and is not to be created: a batch would fail after retries."""
+        with self.admin(spark) as admin:
+            if self.topic is not None and self.created_for is not None and not admin.existing_topics([self.topic]):
+                admin.create_topic(self.topic, self._partitions(spark, self.created_for), {})
             admin.topics(names=[self.topic] if self.topic is not None else [])
+
+    @staticmethod
+    def _partitions(spark: SparkSession, source: SourceConfig) -> int:
+        with KafkaAdmin(spark, source.bootstrap_servers, source.client_properties) as admin:
+            counts = admin.topics(names=source.topic_names(), pattern=source.pattern)
+        return max(counts.values(), default=1)
 
     def admin(self, spark: SparkSession) -> KafkaAdmin:
         """An admin client of the sink's cluster; close it."""

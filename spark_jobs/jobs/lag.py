@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_jobs.aggregation.windows import duration_ms
-from spark_jobs.common.cli import RunConfig, names_in, positive
+from spark_jobs.common.cli import RunConfig, add_create_topics_option, names_in, positive
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.results import prepare_sink, result_sink, write_rows
 from spark_jobs.common.runner import Job, Query, run
@@ -160,7 +160,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     alerts.add_argument("--alert-skew", type=limit, metavar="X", help="the largest lag is above X times the mean")
     alerts.add_argument("--fail-on-alert", action="store_true", help="end with exit code 1 when there was an alert")
-    results = parser.add_argument_group("results").add_mutually_exclusive_group()
+    where = parser.add_argument_group("results")
+    add_create_topics_option(where)
+    results = where.add_mutually_exclusive_group()
     results.add_argument("--out-topic", metavar="TOPIC", help="write the samples there too, as JSON")
     results.add_argument("--output", metavar="DIR", help="write the samples there too, as a table")
     add_format_option(parser)

@@ -24,7 +24,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from spark_jobs.common import values
-from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.cli import RunConfig, add_create_topics_option
 from spark_jobs.common.results import prepare_sink
 from spark_jobs.common.rules import Rule, check_rules, read_rules
 from spark_jobs.common.runner import Job, Query, run
@@ -254,6 +254,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     bad = group.add_mutually_exclusive_group(required=True)
     bad.add_argument("--dlq-topic", metavar="TOPIC", help="where bad records go")
     bad.add_argument("--dead-letters", metavar="DIR", help="where bad records go, as a Parquet table")
+    add_create_topics_option(group)
     add_format_option(group)
 
 
@@ -266,7 +267,10 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         if topic is None:
             return table_sink(table_format, str(path), ("topic",))
         return KafkaSink(
-            bootstrap_servers=source.bootstrap_servers, topic=topic, client_properties=source.client_properties
+            bootstrap_servers=source.bootstrap_servers,
+            topic=topic,
+            client_properties=source.client_properties,
+            created_for=source if arguments.create_topics else None,
         )
 
     return QualityConfig(

@@ -28,15 +28,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.checkpoints.checkpoint import Offsets
-from spark_jobs.common.cli import add_session_options, positive, starting_position
+from spark_jobs.common.cli import add_create_topics_option, add_session_options, positive, starting_position
 from spark_jobs.common.dedupe import later_copies
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.patience import patiently
 from spark_jobs.common.provenance import REPLAY_SOURCE, source_text, with_header
-from spark_jobs.common.runner import guarded, parser_of, session_of, stop_signals
-from spark_jobs.common.schema import read_schema
+from spark_jobs.common.runner import bad_options, guarded, parser_of, session_of, stop_signals
+from spark_jobs.common.schema import SessionNeededError, read_schema
 from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options
 from spark_jobs.copies.lake_records import LakePositions, read_lake, within
@@ -71,6 +72,7 @@ class ReplayConfig:
     key_filter: str | None = None
     preserve_partition: bool = False
     dedupe: bool = False
+    create_topics: bool = False
 
     def step_offsets(self) -> int:
         """How many offsets a step has, at most."""
@@ -216,14 +218,21 @@ class Replay:
         self.next_step = number + 1
 
 
-def check_sink(config: ReplayConfig, ranges: Ranges, sink_admin: KafkaAdmin) -> None:
-    """Raise ValueError when the topic to write does not exist, is read, or has too few partitions to keep them."""
+def check_sink(config: ReplayConfig, ranges: Ranges, sink_admin: KafkaAdmin, *, dry_run: bool = False) -> None:
+    """Raise ValueError when the topic to write does not exist, is read, or has too few partitions to keep them.
+
+    It is created where that is asked for, and not in a dry run.
+    """
     topic = str(config.sink.topic)
     same_cluster = config.lake is None and config.sink.bootstrap_servers == config.source.bootstrap_servers
     if same_cluster and topic in ranges.start:
         raise ValueError(f"--out-topic {topic}: is a topic that is read, the replay would copy it onto itself")
-    there = sink_admin.topics(names=[topic])[topic]
     needed = 1 + max((number for _, number, _, _ in ranges.rows()), default=-1)
+    if config.create_topics and not sink_admin.existing_topics([topic]):
+        if dry_run:
+            return
+        sink_admin.create_topic(topic, max(needed, 1), {})
+    there = sink_admin.topics(names=[topic])[topic]
     if config.preserve_partition and there < needed:
         raise ValueError(f"--preserve-partition: {topic} has {there} partitions, the records have {needed}")
 
@@ -263,7 +272,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--isolation-level", choices=["read_committed", "read_uncommitted"], default="read_committed")
     target = parser.add_argument_group("target")
-    target.add_argument("--out-topic", required=True, metavar="TOPIC")
+    target.add_argument("--out-topic", metavar="TOPIC", help="needed without --dry-run")
+    add_create_topics_option(target)
     add_target_options(target, required=False)
     target.add_argument("--preserve-partition", action="store_true", help="write each record to the partition it had")
     target.add_argument("--rate", type=positive, metavar="N", help="records a second, in bursts of one second")
@@ -300,6 +310,7 @@ def configure(arguments: argparse.Namespace) -> ReplayConfig:
         key_filter=arguments.key_filter,
         preserve_partition=arguments.preserve_partition,
         dedupe=arguments.dedupe,
+        create_topics=arguments.create_topics,
     )
 
 
@@ -312,17 +323,19 @@ def replay(spark: SparkSession, config: ReplayConfig, stopping: threading.Event,
         log = Log(spark, config, admin)
         if dry_run:
             ranges = plan(log, config)
-            check_sink(config, ranges, sink_admin)
+            if config.sink.topic is not None:
+                check_sink(config, ranges, sink_admin, dry_run=True)
             if config.dedupe:
                 log.leave_out_copies(ranges)
             counted = counts(log, ranges)
             print_plan(ranges, counted)
             return f"{sum(counted.values()):,} records in {ranges.size():,} offsets would be written"
-        work = Replay(spark, config, log)
-        check_sink(config, work.ranges, sink_admin)
-        if config.dedupe:
-            log.leave_out_copies(work.ranges)
-        whole = work.run(stopping, lambda line: print(f"{NAME}: {line}", file=sys.stderr, flush=True))
+        with in_use(spark, str(config.checkpoint)):
+            work = Replay(spark, config, log)
+            check_sink(config, work.ranges, sink_admin)
+            if config.dedupe:
+                log.leave_out_copies(work.ranges)
+            whole = work.run(stopping, lambda line: print(f"{NAME}: {line}", file=sys.stderr, flush=True))
         return f"{work.written:,} records written" + ("" if whole else ", stopped before the end")
 
 
@@ -332,13 +345,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     add_session_options(parser)
     arguments = parser.parse_args(argv)
-    if arguments.checkpoint is None and not arguments.dry_run:
-        parser.error("--checkpoint is needed without --dry-run")
+    for option, given in (("--checkpoint", arguments.checkpoint), ("--out-topic", arguments.out_topic)):
+        if given is None and not arguments.dry_run:
+            parser.error(f"{option} is needed without --dry-run")
+
+    try:
+        config: ReplayConfig | None = configure(arguments)
+    except SessionNeededError:
+        config = None
+    except (OSError, ValueError) as failure:
+        return bad_options(NAME, failure)
 
     def body() -> int:
-        config = configure(arguments)
         with session_of(NAME, arguments) as spark:
-            print(f"{NAME}: {replay(spark, config, stop_signals(), dry_run=arguments.dry_run)}")
+            told = replay(spark, config or configure(arguments), stop_signals(), dry_run=arguments.dry_run)
+            print(f"{NAME}: {told}")
         return 0
 
     return guarded(NAME, body)

@@ -108,6 +108,14 @@ def test_rejects_say_why(spark: SparkSession) -> None:
     assert sum(row["count"] for row in transform(frame, tumbling).collect()) == 3
 
 
+def test_times_before_watermarks_begin_are_refused(spark: SparkSession) -> None:
+    frame = records(spark, *((0, {"at": at}) for at in (-1, 0, NOON_MS)))
+    tumbling = config(Windows(width_ms=5 * MINUTE), timestamp_field="at")
+    (letter,) = rejects(frame, tumbling, 0).collect()
+    assert (letter.offset, letter.dead_letter_reason) == (0, "field at: 1969-12-31 23:59:59.999 is before 1970")
+    assert sum(row["count"] for row in transform(frame, tumbling).collect()) == 2
+
+
 def test_copies_count_once_and_records_without_a_name_each(spark: SparkSession) -> None:
     values = [{"g": "a", "x": 1}, {"g": "a", "x": 1}, {"g": "a"}, {"g": "a"}, {"x": 9}, {}, {}]
     frame = records(spark, *((0, value) for value in values))

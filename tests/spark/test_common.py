@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_jobs.common.cli import add_common_options, source_config, trigger_options
+from spark_jobs.common.errors import _explained
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir
@@ -240,7 +241,7 @@ def test_bad_schema_files_are_named(tmp_path: Path, text: str) -> None:
 
 
 def done(**fields: Any) -> BatchProgress:
-    zeros = {"state_rows": 0, "late_rows": 0, "duplicate_rows": 0, "lag": {}}
+    zeros = {"state_rows": 0, "late_records": 0, "duplicate_rows": 0, "lag": {}}
     return BatchProgress(**({"batch": 3, "records": 100, "duration_ms": 2000} | zeros | fields))
 
 
@@ -250,9 +251,9 @@ def test_progress_says_rate_and_lag() -> None:
 
 
 def test_progress_says_what_was_dropped_and_what_is_not_known() -> None:
-    line = done(lag=None, state_rows=1234, late_rows=5, duplicate_rows=6).line()
+    line = done(lag=None, state_rows=1234, late_records=5, duplicate_rows=6).line()
     assert line == (
-        "batch 3: 100 records in 2.0 s (50 records/s), lag unknown, 1,234 rows of state, 5 late rows dropped, "
+        "batch 3: 100 records in 2.0 s (50 records/s), lag unknown, 1,234 rows of state, 5 late records dropped, "
         "6 duplicates dropped"
     )
 
@@ -267,3 +268,10 @@ def test_lag_is_of_partitions_that_both_know() -> None:
         "t-0": 3,
         "t-1": 0,
     }
+
+
+def test_lost_records_say_what_to_do() -> None:
+    line = _explained(
+        "SparkException", "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost because they"
+    )
+    assert "checkpoint-doctor shows which" in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from confluent_kafka import Consumer, Message
+from pyarrow import parquet
 
+from spark_jobs.checkpoints.binding import in_use
+from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.sink import ROW_HEADERS, KafkaSink, ParquetSink, json_records, query_id, with_row_headers
+from spark_jobs.common.source import SourceConfig
 from tests.spark.equal_frames import assert_frames_equal
 from tests.spark.job_runs import make_topics
 
@@ -120,3 +125,35 @@ def consume(bootstrap: str, topic: str, count: int) -> list[Message]:
     finally:
         consumer.close()
     return messages
+
+
+def test_a_checkpoint_has_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "a checkpoint")
+    with in_use(spark, checkpoint):
+        with (
+            pytest.raises(ValueError, match=rf"is in use by process {os.getpid()}: stop that job"),
+            in_use(spark, f"file://{checkpoint}"),
+        ):
+            pass
+        with in_use(spark, str(tmp_path / "other")):
+            pass
+    with in_use(spark, checkpoint):
+        pass
+
+
+def test_times_in_tables_are_in_microseconds(spark: SparkSession, tmp_path: Path) -> None:
+    """INT96, Spark's default, has the year 5138 in another one for readers that count nanoseconds."""
+    sink = ParquetSink(path=str(tmp_path / "table"))
+    sink.write(spark.sql("SELECT timestamp'5138-11-16 09:46:40' AS at"), 0)
+    (at,) = parquet.read_table(next((tmp_path / "table").rglob("*.parquet")))["at"].to_pylist()
+    assert at.year == 5138
+
+
+def test_a_topic_is_created_where_that_is_asked_for(spark: SparkSession, bootstrap: str) -> None:
+    source = SourceConfig(bootstrap_servers=bootstrap, topics=",".join(make_topics(bootstrap, "read", partitions=3)))
+    missing = f"missing-{uuid.uuid4()}"
+    with pytest.raises(ValueError, match=f"topic {missing} does not exist"):
+        KafkaSink(bootstrap_servers=bootstrap, topic=missing).check(spark)
+    KafkaSink(bootstrap_servers=bootstrap, topic=missing, created_for=source).check(spark)
+    with KafkaAdmin(spark, bootstrap, {}) as admin:
+        assert admin.topics(names=[missing]) == {missing: 3}

@@ -89,9 +89,13 @@ def test_a_replay_writes_what_its_dry_run_counted_with_gaps_in_the_offsets(
     produce(bootstrap, plain, [(1, b"user-9", b"after"), (1, None, None)])
     source = {name: consume(bootstrap, name) for name in (plain, with_gaps)}
 
-    out = create_topic(bootstrap, "out", 2)
-    config = config_of(bootstrap, f"{plain},{with_gaps}", out, tmp_path, preserve_partition=True)
+    out = f"{plain}-again"
+    options = {"preserve_partition": True, "create_topics": True}
+    config = config_of(bootstrap, f"{plain},{with_gaps}", out, tmp_path, **options)
     counted, offsets = dry_run(spark, config)
+    nowhere = dataclasses.replace(config, sink=dataclasses.replace(config.sink, topic=None))
+    said = replay.replay(spark, nowhere, threading.Event(), dry_run=True)
+    assert said == f"{sum(counted.values()):,} records in {offsets:,} offsets would be written"
     assert counted[f"{plain}-1"] == 2
     assert sum(counted.values()) == sum(map(len, source.values())) < offsets - 20
     assert run(spark, config) == f"{sum(counted.values()):,} records written"
