@@ -6,6 +6,7 @@ milliseconds. A process of its own: a load in the same one would be counted, too
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import subprocess
@@ -19,12 +20,15 @@ from tests.kit.wire_requests import framed, request_bytes
 
 PAUSE_S = 0.001
 STARTED = b"asking\n"
-LONGEST_S = 300
-"""A wait of a probe before the benchmark gives up."""
+LONGEST_S = 60
+"""No wait is measured beyond this."""
 
 
 class Probe:
-    """The process. Use as a context manager: inside, it asks; `longest_ms` is known behind it."""
+    """The process. Use as a context manager: inside, it asks; `longest_ms` is known behind it.
+
+    A broker that does not answer in `LONGEST_S` after the end let the probe wait so long; one that hung up, forever.
+    """
 
     def __init__(self, port: int) -> None:
         self.longest_ms = 0.0
@@ -45,11 +49,11 @@ class Probe:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-            raise RuntimeError(f"a probe was not answered in {LONGEST_S} s") from None
-        if error is None:
-            if self._process.returncode:
-                raise RuntimeError("the probe lost its connection")
-            self.longest_ms = float(said)
+            self.longest_ms = LONGEST_S * 1000
+            return
+        if error is None and self._process.returncode:
+            raise RuntimeError("the probe failed")
+        self.longest_ms = float(said) if said else 0.0
 
 
 def ask_on(connection: socket.socket, request: bytes) -> float:
@@ -79,8 +83,13 @@ def main(port: int) -> None:
             ask_on(connection, request)
         sys.stdout.buffer.write(STARTED)
         sys.stdout.flush()
-        while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
-            longest_s = max(longest_s, ask_on(connection, request))
+        try:
+            while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+                longest_s = max(longest_s, ask_on(connection, request))
+        except TimeoutError:
+            longest_s = LONGEST_S
+        except ConnectionError:
+            longest_s = math.inf
     print(longest_s * 1000)
 
 
