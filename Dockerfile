@@ -49,12 +49,15 @@ metrics.listener=0.0.0.0:9308
 PROPERTIES
 COPY --chmod=755 <<'START' /usr/local/bin/start-broker
 #!/bin/sh
-# start-broker OPTIONS...: start the broker of this image; options are those of `odradek server-start`.
+# start-broker OPTIONS...: start the broker of this image; options are those of `odradek server-start`. Another command is run
+# in its place. It is also /etc/kafka/docker/run, as scripts for the image apache/kafka call it.
 set -eu
+case ${1:-} in '' | -*) ;; *) exec "$@" ;; esac
 mounted=/mnt/shared/config/server.properties
 [ ! -e "$mounted" ] || set -- "$mounted" "$@"
 exec odradek server-start --environment /etc/odradek/server.properties "$@"
 START
+RUN mkdir -p /etc/kafka/docker && ln -s /usr/local/bin/start-broker /etc/kafka/docker/run
 USER odradek
 VOLUME /var/lib/odradek
 WORKDIR /var/lib/odradek

@@ -8,6 +8,8 @@ from storage.directory.meta_properties import META_PROPERTIES, LogDirError, chec
 from storage.io.file_system import FileSystem
 
 NO_BROKER_ID = -1
+KRAFT_METADATA = "__cluster_metadata-0"
+"""The log of Apache Kafka's KRaft controllers."""
 
 
 class BrokerIdentity(Value):
@@ -30,6 +32,13 @@ def identify_broker(file_system: FileSystem, config: BrokerConfig) -> BrokerIden
     ZooKeeper the first above reserved.broker.max.id.
     """
     found, unreadable = [], {}
+    kraft = config.values["metadata.log.dir"]
+    for path in (*config.log_dirs, *([kraft] if isinstance(kraft, str) else [])):
+        if file_system.exists(f"{path}/{KRAFT_METADATA}"):
+            raise LogDirError(
+                f"{path} belongs to Apache Kafka in KRaft mode ({KRAFT_METADATA}), whose metadata cannot be read here: "
+                "use empty log.dirs, and copy topics and groups with the Spark jobs mirror and move-group"
+            )
     for path in config.log_dirs:
         try:
             known = read_meta_properties(file_system, path)

@@ -27,6 +27,7 @@ from broker.server import KafkaServer, StartupError
 from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from storage.directory.meta_properties import LogDirError
 
 logger = logging.getLogger("kafka.Kafka")
 
@@ -71,17 +72,20 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
         # A daemon's has to be found in server.log.
         logger.critical("The broker cannot start: %s", start_failure(path, error, by_variables=by_variables))
         return 1
+    if config.single_node is not None:
+        logger.info("%s", config.single_node)
     for name in config.unknown():
         logger.warning("Unknown configuration '%s' is ignored", name)
     for name in config.without_effect():
         logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
     raise_open_file_limit()
+    cluster_id = os.environ.get("CLUSTER_ID") if arguments.defaults is not None else None
 
     def announce() -> None:
         if arguments.is_development:
             print(announcement(config), flush=True)
 
-    return run_loop(lambda: serve(config, launched_s, announce))
+    return run_loop(lambda: serve(config, launched_s, announce, cluster_id))
 
 
 def give_up_start() -> None:
@@ -91,8 +95,20 @@ def give_up_start() -> None:
     os._exit(1)
 
 
-async def serve(config: BrokerConfig, launched_s: float | None, announce: Callable[[], None]) -> int:
-    """Start, call `announce`, wait for a signal to stop, shut down cleanly."""
+async def serve(
+    config: BrokerConfig, launched_s: float | None, announce: Callable[[], None], cluster_id: str | None = None
+) -> int:
+    """Start, call `announce`, wait for a signal to stop, shut down cleanly. A broker alone begins the cluster
+    `cluster_id` (as Apache's image does with CLUSTER_ID), a new one where it is None.
+    """
+    if cluster_id and not config.zookeeper_connect:
+        from broker.format_storage import format_directories
+
+        try:
+            await format_directories(environment_of_this_machine(config), config, cluster_id, ignore_formatted=True)
+        except LogDirError as error:
+            logger.critical("The broker cannot start with CLUSTER_ID=%s: %s", cluster_id, error)
+            return 1
     environment = environment_of_this_machine(config)
     server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()

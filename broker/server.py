@@ -129,6 +129,9 @@ class KafkaServer:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
         broker_id = serving.directories.identity.broker_id
+        if self._config.single_node is not None:  # Scripts for KRaft wait for these.
+            logger.info("The broker has been unfenced. Transitioning from RECOVERY to RUNNING.")
+            logger.info("[KafkaRaftServer nodeId=%d] Kafka Server started", broker_id)
         logger.info("[KafkaServer id=%d] started (%.0f ms)", broker_id, milliseconds)
 
     async def _open(self) -> ServingBroker:

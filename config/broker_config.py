@@ -30,6 +30,7 @@ from protocol.errors import detached
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from config.kraft import SingleNode
     from config.security.channel_config import ChannelConfig
     from config.security.sasl_config import SaslConfig
     from config.security.ssl_config import SslConfig
@@ -167,6 +168,12 @@ class BrokerConfig:
         for name, other in (("broker.id", "node.id"), ("node.id", "broker.id")):
             if name in originals:
                 originals.setdefault(other, originals[name])
+        self.single_node: SingleNode | None = None
+        """The unused part of a configuration for KRaft that is about this node alone."""
+        if "process.roles" in originals:
+            from config.kraft import as_broker_alone
+
+            self.single_node = as_broker_alone(originals)
         values = {name: declared.default for name, declared in BROKER_KEYS.items()}
         for name, text in originals.items():
             declared = BROKER_KEYS.get(name)

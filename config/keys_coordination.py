@@ -169,7 +169,7 @@ KEYS = (
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, "How long a KRaft broker tries to register."),
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, "Heartbeat interval of a KRaft broker."),
     ConfigKey("broker.session.timeout.ms", INT, 9000, "Time without heartbeats after which a KRaft broker is fenced."),
-    ConfigKey("metadata.log.dir", STRING, None, "Directory of the KRaft metadata log.", refusal=NO_KRAFT),
+    ConfigKey("metadata.log.dir", STRING, None, "Directory of the KRaft metadata log."),
     ConfigKey(
         "metadata.log.max.record.bytes.between.snapshots",
         LONG,

@@ -9,7 +9,7 @@ from typing import Protocol
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
 from config.definitions import ConfigError, RefusedKeyError, Value
 from config.listeners import EndPoint
-from config.vocabulary import NO_OTHER_ACLS
+from config.vocabulary import NO_KRAFT, NO_OTHER_ACLS
 from protocol.errors import detached
 
 _PATTERNS = (
@@ -45,11 +45,19 @@ class Configuration(Protocol):
 def refusals(config: Configuration) -> list[ConfigError]:
     """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
     errors: list[ConfigError] = []
+    if "process.roles" in config.originals:
+        from config.kraft import check_single_node
+
+        try:
+            check_single_node(config.originals)
+        except RefusedKeyError as error:
+            errors.append(detached(error))
     for name in sorted(config.originals, key=lambda name: name != "process.roles"):
         try:
             check_promise(name, config)
         except RefusedKeyError as error:
-            errors.append(detached(error))
+            if not (errors and error.reason == NO_KRAFT):  # what is wrong with a quorum of several is said once
+                errors.append(detached(error))
         except ConfigError:
             continue  # A bad value for a listener's key; whoever needs it says so.
     return errors

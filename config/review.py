@@ -59,7 +59,10 @@ def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VA
         declared = declared_key(key)
         hidden = declared.is_sensitive if declared is not None else _is_secret(key)
         value = "[hidden]" if hidden else text
-        if key in worst:
+        if config.single_node is not None and key in config.single_node.unused_keys:
+            note = "one KRaft node is read as one broker with a tree of its own"
+            findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, note))
+        elif key in worst:
             findings.append(_problem(key, value, worst.pop(key)))
         elif key in without_effect:
             findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, ELSEWHERE_KEYS.get(key, "")))

@@ -51,8 +51,8 @@ NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"
 NO_REVOCATION = "revoked certificates are not looked for; remove it, and let ZooKeeper's certificates expire soon"
 NO_KRAFT = (
-    "KRaft is not implemented, this broker works as Kafka does in ZooKeeper mode; "
-    "remove process.roles, controller.* and metadata.log.*"
+    "KRaft is not implemented; with process.roles=broker,controller a configuration of one node is read as a broker "
+    "alone, in another remove it"
 )
 NO_REMOTE_STORAGE = "remote storage is not implemented; remove it"
 NO_CONTROL_PLANE = "a separate listener for the controller is not implemented yet; remove it"

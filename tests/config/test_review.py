@@ -101,19 +101,15 @@ def test_a_file_is_refused_for_all_reasons_at_once(tmp_path: Path) -> None:
     assert "secret-" not in message
 
 
-def test_kraft_comes_first(tmp_path: Path) -> None:
-    path = tmp_path / "server.properties"
-    path.write_text(
-        "node.id=1\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
-        "num.partitions=0\nprocess.roles=broker,controller\ncontroller.quorum.voters=1@localhost:9093\n"
-    )
+def test_a_quorum_of_several_nodes_comes_first_and_once() -> None:
     with pytest.raises(ConfigErrors) as caught:
-        BrokerConfig.load(path)
-    first = str(caught.value).splitlines()[1]
+        BrokerConfig.of(KRAFT | {"num.partitions": "0", "controller.quorum.voters": "1@a:9093,2@b:9093"})
+    first, *others = str(caught.value).splitlines()[1:]
     assert first.startswith(
-        "  Configuration process.roles=broker,controller is not supported: KRaft is not implemented"
+        "  Configuration controller.quorum.voters=1@a:9093,2@b:9093 is not supported: only a single"
     )
-    assert "controller.quorum.voters" in str(caught.value)
+    assert "zookeeper.connect" in first
+    assert "KRaft is not implemented" not in "".join(others)
 
 
 def test_a_rule_about_several_keys_is_a_finding() -> None:
@@ -148,3 +144,58 @@ def test_one_mistake_is_one_error() -> None:
     ):
         _, errors = BrokerConfig.examine({key: text})
         assert [error.name for error in errors] == [key]
+
+
+KRAFT = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.voters": "1@localhost:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+    "listener.name.controller.ssl.client.auth": "required",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "metadata.log.dir": "/metadata",
+}
+"""The settings of Kafka's own config/kraft/server.properties, and some that people add."""
+
+
+def test_a_single_kraft_node_is_a_broker_alone() -> None:
+    config = BrokerConfig.of(KRAFT)
+    assert [str(each) for each in config.listeners] == ["PLAINTEXT://:9092"]
+    assert [str(each) for each in config.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    assert config.broker_id == 1
+    assert config.values["authorizer.class.name"] == "kafka.security.authorizer.AclAuthorizer"
+    assert config.single_node is not None
+    assert "controller listeners that are not opened: CONTROLLER" in str(config.single_node)
+    verdicts = {each.verdict for each in review(KRAFT)}
+    assert verdicts == {Verdict.SUPPORTED, Verdict.WITHOUT_EFFECT}
+    # Kafka 4's file has this in place of the voters, and adverts of all listeners by default.
+    newest = {
+        key: text for key, text in KRAFT.items() if key not in {"controller.quorum.voters", "advertised.listeners"}
+    }
+    config = BrokerConfig.of(newest | {"controller.quorum.bootstrap.servers": "localhost:9093"})
+    assert [str(each) for each in config.advertised_listeners] == ["PLAINTEXT://:9092"]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"process.roles": "broker"}, "process.roles"),
+        ({"process.roles": "controller"}, "process.roles"),
+        ({"controller.quorum.bootstrap.servers": "a:9093,b:9093"}, "controller.quorum.bootstrap.servers"),
+        ({"controller.quorum.voters": "2@localhost:9093"}, "controller.quorum.voters"),
+        ({"zookeeper.connect": "localhost:2181"}, "zookeeper.connect"),
+    ],
+)
+def test_a_node_of_a_quorum_is_refused(change: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.of(KRAFT | change)
+    assert caught.value.name == key
+
+
+def test_the_metadata_directory_of_kraft_has_no_effect_and_stops_nothing() -> None:
+    assert BrokerConfig.of({"metadata.log.dir": "/metadata"}).without_effect() == ["metadata.log.dir"]
