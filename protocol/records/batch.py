@@ -34,7 +34,9 @@ from protocol.records.record_format import (
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
     MAGIC_V2,
+    MAX_EXPANSION,
     MAX_TIMESTAMP_AT,
+    MIN_RECORD_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -226,11 +228,13 @@ class RecordBatch:
         """Check a batch sent by a client, before its offsets are assigned; the records are not walked.
 
         Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic or CRC, INVALID_RECORD for a header that contradicts
-        itself. Timestamps are not judged, and attribute bits without a meaning pass, as in Kafka.
+        itself or declares more records than its bytes can hold. Timestamps are not judged, and attribute bits without a
+        meaning pass, as in Kafka.
         """
         buffer = self.buffer
+        size = len(buffer)
         if (
-            self.length != len(buffer) - LOG_OVERHEAD_BYTES
+            self.length != size - LOG_OVERHEAD_BYTES
             or self.magic != MAGIC_V2
             or crc32c(buffer[ATTRIBUTES_AT:]) != self.crc
         ):
@@ -247,13 +251,18 @@ class RecordBatch:
                 f"The baseOffset of a record batch to append should be 0, but it is {self.base_offset}"
             )
         attributes = self.attributes
+        most_bytes = size - HEADER_BYTES
         if attributes:
-            if attributes & CODEC_MASK > CompressionType.ZSTD:
-                raise invalid_record(f"Unknown compression type id {attributes & CODEC_MASK} in record batch")
+            codec = attributes & CODEC_MASK
+            if codec > CompressionType.ZSTD:
+                raise invalid_record(f"Unknown compression type id {codec} in record batch")
+            most_bytes *= MAX_EXPANSION[codec]
             if attributes & CONTROL_FLAG:
                 raise invalid_record("Clients are not allowed to write control records")
             if attributes & TRANSACTIONAL_FLAG and self.producer_id <= NO_PRODUCER_ID:
                 raise invalid_record("Transactional record batch without a producerId")
+        if count * MIN_RECORD_BYTES > most_bytes:
+            raise invalid_record(f"A record batch of {size} bytes cannot have the {count} records it declares")
         if self.producer_id > NO_PRODUCER_ID and self.base_sequence < 0:
             raise invalid_record(
                 f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"

@@ -21,6 +21,13 @@ MAX_TIMESTAMP_AT = 35
 LOG_OVERHEAD_BYTES = 12
 """Base offset and length: what batchLength does not count."""
 
+MIN_RECORD_BYTES = 7
+"""A record without key, value and headers: its length, attributes, two deltas and three counts, one byte each."""
+MAX_EXPANSION = (1, 1032, 22, 255, 32768)
+"""Bytes that one compressed byte can become, by codec: deflate's longest match takes 2 bits, a copy of Snappy makes 64
+bytes of 3, LZ4 adds 255 to a length for each byte, and Zstandard has blocks of 128 KiB in 4 bytes.
+"""
+
 MAGIC_V2 = 2
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08

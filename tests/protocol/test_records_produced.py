@@ -16,6 +16,7 @@ import pytest
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record, RecordBatch, TimestampType, build_batch
 from protocol.records.compression import CompressionType, compress
+from protocol.records.record_format import HEADER_BYTES, MAX_EXPANSION, MIN_RECORD_BYTES
 from protocol.records.record_validation import RecordValidationError, TimestampRule, validate_records_deep
 from tests.protocol.record_values import model_bytes, model_varint, patch, seal, seal_raw
 
@@ -66,6 +67,7 @@ HEADER_CASES: list[tuple[str, bytes, int, int]] = [
     ("count 0", patch(OK, count=0), INVALID, INVALID),
     ("count 0, no offsets", patch(OK, count=0, last_offset_delta=-1), INVALID, INVALID),
     ("count -1", patch(OK, count=-1), INVALID, INVALID),
+    ("2^31-1 records in 90 bytes", patch(OK, count=2**31 - 1, last_offset_delta=2**31 - 2), INVALID, INVALID),
     ("length one short", patch(OK, length=len(OK) - 13), CORRUPT, CORRUPT),
     ("length below the header's", patch(OK, length=48), CORRUPT, CORRUPT),
     ("negative length", patch(OK, length=-5), CORRUPT, CORRUPT),
@@ -145,11 +147,27 @@ def test_headers(batch: bytes, kafka: int, ours: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CompressionType)
+def test_counts_and_the_bytes_at_hand(codec: CompressionType) -> None:
+    """The smallest records of a batch pass, however well they are compressed; more than a codec can pack do not."""
+    count = 100_000
+    batch = build_batch([Record(0, 0, None, None)] * count, compression=codec)
+    RecordBatch(memoryview(batch)).validate()
+    declared = (len(batch) - HEADER_BYTES) * MAX_EXPANSION[codec] // MIN_RECORD_BYTES + 1
+    assert verdict(RecordBatch(memoryview(patch(batch, count=declared, last_offset_delta=declared - 1))).validate) == 87
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+def test_no_codec_packs_more_than_it_may(codec: CompressionType) -> None:
+    for size in (10, 1_000, 1_000_000, 50_000_000):
+        assert len(compress(codec, bytes(size))) * MAX_EXPANSION[codec] >= size
+
+
+@pytest.mark.parametrize("codec", CompressionType)
 @pytest.mark.parametrize("case", RECORD_CASES, ids=[case[0] for case in RECORD_CASES])
 def test_records(case: tuple[str, bytes, int, int, int], codec: CompressionType) -> None:
     name, payload, count, plain, compressed = case
     batch = RecordBatch(memoryview(seal(payload, count, codec=codec)))
-    batch.validate()
+    batch.ensure_valid()
     kafka = plain if codec is CompressionType.NONE else compressed
     ours = verdict(lambda: validate_records_deep(batch, "t-0", compacted=False, timestamps=ANY_TIME))
     assert ours == (INVALID if name in STRICTER or kafka == UNKNOWN else kafka)

@@ -166,6 +166,19 @@ def counts_that_lie(b: Subject) -> None:
 
 
 @scenario
+def more_records_than_the_bytes_can_hold(b: Subject) -> None:
+    """Header and offsets agree; the records do not come to so many."""
+    topic = b.topic()
+    records = [Record(0, TIMESTAMP, None, b"v" * 100, []) for _ in range(50)]
+    for compression in CompressionType:
+        for count in (100_000_000, 2**31 - 1):
+            data = bytearray(build_batch(records, compression=compression))
+            struct.pack_into(">i", data, COUNT_AT, count)
+            struct.pack_into(">i", data, LAST_OFFSET_DELTA_AT, count - 1)
+            b.ask(produce_request(topic, with_crc(data)), 11)
+
+
+@scenario
 def last_offset_delta_that_lies(b: Subject) -> None:
     topic = b.topic()
     for delta in (-1, 1, 100):
