@@ -19,7 +19,7 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
-from broker.environment.process_signals import handle_signals, open_standard_streams
+from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
 from broker.environment.system import raise_open_file_limit, run_loop, with_open_file_limit
 from broker.garbage import GarbageCollector
 from broker.observability.logging_setup import configure_logging
@@ -33,6 +33,10 @@ logger = logging.getLogger("kafka.Kafka")
 
 FILES_ONLY = "files"
 """The value of ODRADEK_DAEMON for a broker of `odradek cluster`, whose output nobody rotates."""
+CLEAN_UP_S = 30.0
+"""Seconds to end the event loop, and to delete the data of a broker for development, once a broker has stopped."""
+LINGER_S = 1.0
+"""Seconds that threads get to end after that."""
 START_GRACE_S = 2.0
 """Seconds that a start may take after it was told to stop, so that it can stop cleanly."""
 
@@ -59,7 +63,9 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
         print(f"cannot write logs to {log_directory}: {error.strerror or error}; set LOG_DIR", file=sys.stderr)
         return 1
     with properties_file(arguments) as path:
-        return run_broker(arguments, path, launched_s)
+        code = run_broker(arguments, path, launched_s)
+    end_within(LINGER_S, code)
+    return code
 
 
 def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int:
@@ -127,6 +133,7 @@ async def serve(
     except StartupError as error:
         logger.critical("The broker cannot start: %s", with_open_file_limit(error))
         await server.abandon()
+        end_within(CLEAN_UP_S, 1)
         return 1
     finally:
         started = True
@@ -140,4 +147,6 @@ async def serve(
     for waiter in (failed, stopping):
         waiter.cancel()
     await server.shutdown()
-    return 1 if server.failed.is_set() else 0
+    code = 1 if server.failed.is_set() else 0
+    end_within(CLEAN_UP_S, code)
+    return code

@@ -199,7 +199,9 @@ class KafkaServer:
         from broker.security.listener_security import issuer_keys_of
 
         for number, keys in enumerate(issuer_keys_of(self._security)):
-            serving.supervisor.every(CHECK_MS, f"issuer-keys-{number}", keys.refresh, initial_delay_ms=0)
+            serving.supervisor.every(
+                CHECK_MS, f"issuer-keys-{number}", keys.refresh, initial_delay_ms=0, asks_others=True
+            )
 
     async def _scram_credential(self, user: str, mechanism: str) -> ScramCredential:
         """See `ScramCredentials.find`."""

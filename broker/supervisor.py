@@ -17,25 +17,38 @@ class Supervisor:
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._at_work: set[asyncio.Task[None]] = set()
+        """Those in a round that has to end by itself."""
         self._is_stopping = False
 
     def every(
-        self, interval_ms: int, name: str, work: Callable[[], Awaitable[None]], *, initial_delay_ms: int | None = None
+        self,
+        interval_ms: int,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        *,
+        initial_delay_ms: int | None = None,
+        asks_others: bool = False,
     ) -> None:
-        """Run `work` every `interval_ms`, first after `initial_delay_ms` (the interval unless given)."""
+        """Run `work` every `interval_ms`, first after `initial_delay_ms` (the interval unless given). A round that
+        `asks_others`, of whom nobody knows when they answer, is cancelled in a stop.
+        """
         first_ms = interval_ms if initial_delay_ms is None else initial_delay_ms
-        task = asyncio.get_running_loop().create_task(self._repeat(interval_ms, first_ms, name, work), name=name)
+        rounds = self._repeat(interval_ms, first_ms, name, work, asks_others=asks_others)
+        task = asyncio.get_running_loop().create_task(rounds, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _repeat(self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(
+        self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]], *, asks_others: bool
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         delay_ms = first_ms
         while not self._is_stopping:
             await asyncio.sleep(delay_ms / 1000)
             delay_ms = interval_ms
-            self._at_work.add(task)
+            if not asks_others:
+                self._at_work.add(task)
             try:
                 await work()
             except ApiError as error:

@@ -66,6 +66,17 @@ def handle_signals(stop: Callable[[], None]) -> None:
     faulthandler.register(signal.SIGQUIT, sys.stdout, all_threads=True, chain=True)
 
 
+def end_within(patience_s: float, code: int) -> None:
+    """From now on, the process takes so long at most to end by itself. Threads that ask somebody who does not answer, a
+    resolver of names perhaps, would keep it.
+    """
+    import threading
+
+    timer = threading.Timer(patience_s, lambda: os._exit(code))
+    timer.daemon = True
+    timer.start()
+
+
 def _end_at_once() -> None:
     # The signal may have come while a line was logged.
     with contextlib.suppress(RuntimeError):

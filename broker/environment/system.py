@@ -140,7 +140,8 @@ class ThreadExecutor:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        # What has to be finished was waited for. A thread that is left asks somebody who does not answer.
+        self._pool.shutdown(wait=False)
 
 
 class _TcpListener:

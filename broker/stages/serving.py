@@ -138,7 +138,7 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
-        supervisor.every(LOOKUP_PERIOD_MS, "quota-hosts", self.quotas.look_up_hosts)
+        supervisor.every(LOOKUP_PERIOD_MS, "quota-hosts", self.quotas.look_up_hosts, asks_others=True)
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         supervisor.every(
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kit.broker_process import BrokerProcess, Host
+from tests.kit.broker_process import BrokerProcess, Host, free_port
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_served_tree
 
@@ -75,6 +76,35 @@ def test_standard_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
         assert broker.stop() == 0
     finally:
         broker.kill()
+
+
+def test_a_stop_waits_for_nobody_who_does_not_answer(tmp_path: Path) -> None:
+    """The issuer's keys are being read, from somebody who takes the request and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as issuer:
+        url = f"http://127.0.0.1:{issuer.getsockname()[1]}/keys"
+        package = "org.apache.kafka.common.security.oauthbearer"
+        port = free_port()
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{free_port()}",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.sasl_plaintext.oauthbearer.sasl.server.callback.handler.class": (
+                f"{package}.OAuthBearerValidatorCallbackHandler"
+            ),
+            "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+            "sasl.oauthbearer.jwks.endpoint.url": url,
+            "sasl.oauthbearer.expected.audience": "a",
+            "org.apache.kafka.sasl.oauthbearer.allowed.urls": url,
+        }
+        broker = BrokerProcess(tmp_path, settings)
+        broker.address = f"127.0.0.1:{port}"
+        try:
+            broker.start()
+            asked, _ = issuer.accept()
+            assert broker.stop() == 0
+            assert "cannot be read" not in broker.output.read_text(), "the stop waited until the reading gave up"
+            asked.close()
+        finally:
+            broker.kill()
 
 
 @pytest.fixture

@@ -345,12 +345,15 @@ def test_the_data_of_a_real_zookeeper_are_left_alone(tmp_path: Path) -> None:
         new_served_tree(tmp_path).start()
 
 
-def test_a_stopped_server_leaves_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_server_leaves_in_order(number: signal.Signals, tmp_path: Path) -> None:
     with served_tree(tmp_path) as server:
         process = server.process
         assert process is not None
-        server.stop()
-        assert process.returncode == 0
+        process.send_signal(signal.SIGQUIT)
+        eventually("its state", lambda: "runs: it answered after" in server.output.read_text())
+        process.send_signal(number)
+        assert process.wait(30) == 0
         eventually("its last words", lambda: "is served on port" in server.output.read_text())
 
 
