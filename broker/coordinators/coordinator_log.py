@@ -109,6 +109,14 @@ class ReplicatedCoordinatorLog:
         log = self._replica_manager.partition(TopicPartition(self._topic, partition)).log
         return log.log_start_offset == log.log_end_offset
 
+    def most_record_bytes(self, partition: int) -> int:
+        """See CoordinatorLog."""
+        try:
+            log = self._replica_manager.partition(TopicPartition(self._topic, partition)).log
+        except ApiError as error:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        return log.config.max_message_bytes
+
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
         """See CoordinatorLog. Bytes are read, checked and decoded off the loop. Records that a newer leader appends
         later are not loaded. Damaged records are skipped: what continues from an older state is better than what is not

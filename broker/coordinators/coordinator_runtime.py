@@ -92,6 +92,10 @@ class CoordinatorLog(Protocol):
         """Whether there is nothing to load."""
         ...
 
+    def most_record_bytes(self, partition: int) -> int:
+        """Bytes of the largest batch that the partition takes. Raises ApiError NOT_COORDINATOR."""
+        ...
+
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
         """Give `take`, off the loop, all complete batches up to the log end of this moment, a chunk at a time.
 

@@ -54,16 +54,17 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         self._deleted_while_loading: dict[int, set[str]] = {}
         """Topics that were deleted while a partition of __consumer_offsets was loaded."""
 
-    def _loader(self, partition: int) -> ShardLoader[GroupShard]:  # noqa: ARG002
+    def _loader(self, partition: int) -> ShardLoader[GroupShard]:
         from cluster.groups.loader import GroupLoader
 
         loader = GroupLoader()
-        return ShardLoader(loader.take, partial(self._restored_shard, loader))
+        return ShardLoader(loader.take, partial(self._restored_shard, loader, partition))
 
-    def _restored_shard(self, loader: GroupLoader, now: Moment) -> GroupShard:
+    def _restored_shard(self, loader: GroupLoader, partition: int, now: Moment) -> GroupShard:
         from cluster.groups.shard import GroupShard
 
-        shard = GroupShard(self._config, self._new_id, loader.finish())
+        most_record_bytes = partial(self._log.most_record_bytes, partition)
+        shard = GroupShard(self._config, self._new_id, loader.finish(), most_record_bytes)
         shard.restore(now)
         return shard
 

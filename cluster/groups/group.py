@@ -7,7 +7,7 @@ from enum import Enum
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
 from cluster.coordinators.results import Reply, make_reply
-from cluster.groups.membership_events import Protocols, join_error, sync_error
+from cluster.groups.membership_events import Protocols, join_error, size_of, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import GroupMetadataValue, JoinGroupResponse, SyncGroupResponse
@@ -84,6 +84,11 @@ class Member:
         """Whether a waiting request of the member stands for its heartbeat."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of a length that the client chooses."""
+        return len(self.client_id) + len(self.group_instance_id or "") + size_of(self.protocols)
+
     def metadata(self, protocol: str | None) -> bytes:
         """The member's metadata for a protocol; empty when it has none."""
         for name, metadata in self.protocols:
@@ -120,6 +125,8 @@ class Group:
         """The generation whose assignment is being written."""
         self.pending_commits: Counter[TopicPartition] = Counter()
         """Partitions with commits that are being written."""
+        self.size_in_bytes = 0
+        """Bytes of the members, and of the ids of pending ones, as far as clients choose their length."""
         self._supported: Counter[str] = Counter()
 
     @classmethod
@@ -163,6 +170,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.size_in_bytes += member.size_in_bytes
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self._supported.update(name for name, _ in member.protocols)
@@ -174,6 +182,7 @@ class Group:
         """Forget a member, or a pending one. The eldest of the others leads where the leader goes."""
         member = self.members.pop(member_id, None)
         if member is not None:
+            self.size_in_bytes -= member.size_in_bytes
             self._supported.subtract(name for name, _ in member.protocols)
             if member.awaiting_join is not None:
                 self.awaiting_join_count -= 1
@@ -191,6 +200,7 @@ class Group:
         """Replace what a member told when it joined."""
         if protocols != member.protocols:
             self._supported.subtract(name for name, _ in member.protocols)
+            self.size_in_bytes += size_of(protocols) - size_of(member.protocols)
             member.protocols = protocols
             self._supported.update(name for name, _ in protocols)
         member.session_timeout_ms = session_timeout_ms
@@ -222,7 +232,13 @@ class Group:
         """Strike an id off the pending ones."""
         deadline = self.pending_members.pop(member_id, None)
         if deadline is not None:
+            self.size_in_bytes -= len(member_id)
             deadline.clear()
+
+    def add_pending(self, member_id: str, deadline: Deadline) -> None:
+        """Expect a member that was given this id to join with it, until `deadline`."""
+        self.size_in_bytes += len(member_id)
+        self.pending_members[member_id] = deadline
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
         """The member behind a request.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Final
 
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
@@ -17,6 +18,7 @@ from cluster.groups.membership_events import (
     Left,
     Protocols,
     join_error,
+    size_of,
     sync_error,
 )
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
@@ -24,6 +26,9 @@ from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value
+
+PROTOCOLS_OF_A_GROUP: Final = 4
+"""The record of a group has the metadata of one protocol. Kafka Connect offers three, other clients one or two."""
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
@@ -79,6 +84,8 @@ class Membership:
             return Result(join_error(member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if not group.supports(joining.protocol_type, joining.protocols):
             return Result(join_error(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        if not self._fits(group, joining):
+            return Result(join_error(member_id, ErrorCode.GROUP_MAX_SIZE_REACHED))
         if member_id == UNKNOWN_MEMBER_ID:
             return self._join_new(now, group, joining)
         if member_id in group.pending_members:
@@ -98,6 +105,15 @@ class Membership:
         if group.state in (COMPLETING_REBALANCE, STABLE):
             return member is not None or len(group.members) < limit
         return True
+
+    def _fits(self, group: Group, joining: Joining) -> bool:
+        """Whether the group's record could be written with the member, if its members offer few protocols."""
+        instance_id, member_id = joining.group_instance_id, joining.member_id
+        known_id = member_id if instance_id is None else group.static_members.get(instance_id, member_id)
+        known = group.members.get(known_id)
+        size = len(joining.client_id) + len(instance_id or "") + size_of(joining.protocols)
+        others = group.size_in_bytes - (0 if known is None else known.size_in_bytes)
+        return others + size <= PROTOCOLS_OF_A_GROUP * self._table.most_record_bytes()
 
     def _join_new(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         instance_id = joining.group_instance_id

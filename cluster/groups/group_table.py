@@ -20,12 +20,19 @@ logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 class GroupTable:
     """`durable` changes by replay alone; `groups` holds the membership of the same groups, and of some without records.
 
-    `new_id()` gives the random part of a member id.
+    `new_id()` gives the random part of a member id, `most_record_bytes()` the largest record that the log takes.
     """
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str], durable: DurableGroups | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_id: Callable[[], str],
+        durable: DurableGroups | None,
+        most_record_bytes: Callable[[], int],
+    ) -> None:
         self.config = config
         self.new_id = new_id
+        self.most_record_bytes = most_record_bytes
         self.durable = DurableGroups() if durable is None else durable
         self.deadlines = Deadlines()
         self.groups: dict[str, Group] = {}

@@ -68,6 +68,11 @@ class Left(Value, frozen=False):
     members: list[ErrorCode] = field(default_factory=list)
 
 
+def size_of(protocols: Protocols) -> int:
+    """Bytes that the protocols take, names and metadata."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
 def distinct(protocols: Protocols) -> Protocols:
     """The first protocol of each name: one that a client names twice counts once."""
     if len(protocols) == 1:

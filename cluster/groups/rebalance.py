@@ -46,7 +46,7 @@ class Rebalancer:
     def add_pending(self, now: Moment, group: Group, member_id: str, timeout_ms: int) -> None:
         """Expect a member to join again with its new id."""
         deadline = Deadline(self._table.deadlines, partial(self._pending_expired, group, member_id))
-        group.pending_members[member_id] = deadline
+        group.add_pending(member_id, deadline)
         deadline.set(now.monotonic_ms + timeout_ms)
 
     def _pending_expired(self, group: Group, member_id: str, now: Moment) -> Appends:

@@ -41,13 +41,20 @@ class GroupDescription(Value, frozen=False):
 class GroupShard:
     """The groups of one partition. Events go to `membership` and `offsets`; all of it belongs to one thread.
 
-    `new_id()` gives unique text for member ids. Every event says when it happens and gives a `Result` (or `Appends`
-    alone): the driver has to make the appends in order, and to report each with `complete` or `fail`, in the order of
-    the log.
+    `new_id()` gives unique text for member ids, `most_record_bytes()` the largest record that the log takes.
+
+    Every event says when it happens and gives a `Result` (or `Appends` alone): the driver has to make the appends in
+    order, and to report each with `complete` or `fail`, in the order of the log.
     """
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str], durable: DurableGroups | None = None) -> None:
-        self._table = GroupTable(config, new_id, durable)
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_id: Callable[[], str],
+        durable: DurableGroups | None,
+        most_record_bytes: Callable[[], int],
+    ) -> None:
+        self._table = GroupTable(config, new_id, durable, most_record_bytes)
         self._rebalancer = Rebalancer(self._table)
         self.membership = Membership(self._table, self._rebalancer)
         self.offsets = CommittedOffsets(self._table, self._rebalancer)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import FetchRequest, FindCoordinatorRequest
+from protocol.messages import FetchRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest
 from tests.kit import group_requests
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
@@ -60,6 +60,15 @@ def test_a_fetch_of_unknown_partitions_leaves_nothing(broker: BrokerProcess, cli
     assert resident_bytes(broker) - before < 20_000_000
 
 
+def await_coordinator(client: WireClient) -> None:
+    def is_coordinated() -> bool:
+        client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        answer = client.ask(group_requests.join("g"), 5)
+        return answer.error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
+
+    eventually("the coordinator", is_coordinated)
+
+
 def test_members_that_are_gone_leave_nothing(broker: BrokerProcess, client: WireClient) -> None:
     """The heap of deadlines kept a member for the five minutes that its first join might have taken."""
     metadata = bytes(10_000_000)
@@ -72,18 +81,29 @@ def test_members_that_are_gone_leave_nothing(broker: BrokerProcess, client: Wire
         left = client.ask(group_requests.leave(group, (member, None)), 4)
         assert left.error_code == 0  # type: ignore[attr-defined]
 
-    def is_coordinated() -> bool:
-        client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
-        answer = client.ask(group_requests.join("g"), 5)
-        return answer.error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
-
-    eventually("the coordinator", is_coordinated)
+    await_coordinator(client)
     for number in range(2):
         join_and_leave(f"before-{number}")
     before = resident_bytes(broker)
     for number in range(8):
         join_and_leave(f"group-{number}")
     assert resident_bytes(broker) - before < 30_000_000
+
+
+def test_a_join_has_four_times_what_the_log_takes_in_a_record(client: WireClient) -> None:
+    await_coordinator(client)
+    change = IncrementalAlterConfigsRequest.AlterableConfig(name="max.message.bytes", config_operation=0, value="10000")
+    topic = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=2, resource_name="__consumer_offsets", configs=[change]
+    )
+    client.ask(IncrementalAlterConfigsRequest(resources=[topic], validate_only=False), 1)
+
+    def error_of(size: int) -> int:
+        answer = client.ask(group_requests.join("bounded", protocols=[("range", bytes(size))]), 5)
+        return int(answer.error_code)  # type: ignore[attr-defined]
+
+    eventually("the bound", lambda: error_of(40_000), lambda error: error == ErrorCode.GROUP_MAX_SIZE_REACHED)
+    assert error_of(30_000) == ErrorCode.MEMBER_ID_REQUIRED
 
 
 def test_a_detached_error_says_the_same() -> None:

@@ -142,6 +142,9 @@ class MemoryLog:
         for write in held:
             write()
 
+    def most_record_bytes(self, partition: int) -> int:
+        return 1_048_588
+
     def is_empty(self, partition: int) -> bool:
         return not self.partitions[partition]
 

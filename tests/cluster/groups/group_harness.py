@@ -27,6 +27,7 @@ P = ParamSpec("P")
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
+MOST_RECORD_BYTES = 10_000
 
 
 class Answer(Generic[R]):
@@ -60,7 +61,7 @@ class Harness(ShardHarness[GroupShard]):
         super().__init__(log, now_ms)
         self.producers = {} if producers is None else producers
         ids = count(len(self.log) * 1000 + 1)
-        self.shard = GroupShard(self.config, lambda: f"id{next(ids)}", self.replayed())
+        self.shard = GroupShard(self.config, lambda: f"id{next(ids)}", self.replayed(), lambda: MOST_RECORD_BYTES)
         self.shard.restore(self.now())
         self.make(self.shard.start(self.now()))
 

@@ -282,6 +282,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert (group.leader_id in group.members) if group.members else group.leader_id is None
             assert group.awaiting_join_count == sum(each.awaiting_join is not None for each in group.members.values())
             assert group.pending_sync.keys() <= group.members.keys()
+            sizes = [each.size_in_bytes for each in group.members.values()]
+            assert group.size_in_bytes == sum(sizes) + sum(map(len, group.pending_members))
             if group.state is GroupState.STABLE and not self.harness.waiting:
                 durable: Any = shard.durable.groups[group_id].metadata
                 assert durable.generation == group.generation_id

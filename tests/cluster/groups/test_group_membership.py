@@ -14,7 +14,7 @@ from cluster.groups.group_config import GroupConfig
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.cluster.groups.group_harness import REBALANCE_MS, SESSION_MS, Harness
+from tests.cluster.groups.group_harness import MOST_RECORD_BYTES, REBALANCE_MS, SESSION_MS, Harness
 from tests.cluster.shard_harness import START_MS
 
 T0 = TopicPartition("t", 0)
@@ -321,3 +321,26 @@ def test_duplicate_protocols_of_a_member_count_once(harness: Harness) -> None:
     assert harness.describe().protocol_name == "a"
     assert harness.describe().members[0].metadata == b"1"
     assert harness.heartbeat(member, 1) is ErrorCode.NONE
+
+
+def test_a_group_has_as_many_bytes_as_its_record_can_have(harness: Harness) -> None:
+    """Four protocols with as much metadata as the log takes in one record: Kafka would fail to write the group."""
+    large = [("range", bytes(4 * MOST_RECORD_BYTES - 100))]
+    too_large = [("range", bytes(4 * MOST_RECORD_BYTES))]
+    member = harness.member()
+    assert harness.join(protocols=too_large).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join(member, protocols=too_large).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert harness.join(member, protocols=large).value.error_code == 0
+    assert harness.join(member, protocols=large).value.error_code == 0
+    assert harness.join(version=3, protocols=large).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    harness.leave((member, None))
+    assert harness.join(instance="i", protocols=large).value.error_code == 0
+    assert harness.join(instance="i", protocols=large).value.error_code == 0
+
+
+def test_ids_that_were_given_out_count(harness: Harness) -> None:
+    while harness.join(client_id="c" * 10_000).value.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        assert len(harness.group().pending_members) <= 4
+    assert harness.join(client_id="c" * 10_000).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    harness.advance(SESSION_MS + 1)
+    assert harness.join(client_id="c" * 10_000).value.error_code == ErrorCode.MEMBER_ID_REQUIRED
