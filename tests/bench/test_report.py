@@ -181,7 +181,7 @@ def test_two_checkouts_are_held_to_what_was() -> None:
         side("/nowhere")
 
 
-SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create,wait-fetch-unknown,wait-half-frames"
+SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-fetch-unknown,wait-half-frames"
 COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
 BY_TLS = "tls-produce,tls-consume,tls-handshakes,wait-handshakes"
 GUARDED = "acls-produce,quotas-unbatched"
