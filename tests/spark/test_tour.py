@@ -65,8 +65,9 @@ def test_the_flights_of_the_tour_are_those_of_one_day(flights: list[dict[str, st
     assert [json.loads(line) for line in (TOUR / "flights.jsonl").read_text().splitlines()] == expected
 
 
-def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
-    (example,) = code_blocks(chapter("How to test your own job"), "python")
+@pytest.mark.parametrize("title", ["How to test your own job", "How to test your schema and options"])
+def test_the_example_of_a_test_passes(tmp_path: Path, title: str) -> None:
+    (example,) = code_blocks(chapter(title), "python")
     assert len(example.splitlines()) <= 40
     (tmp_path / "test_my_job.py").write_text(example)
     # What a user has in place of the path: the installed package. The connector comes from where it is already.
