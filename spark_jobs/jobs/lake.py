@@ -39,6 +39,7 @@ from spark_jobs.lakes.compaction import check_not_rewound
 from spark_jobs.lakes.layout import MARKER, dead_letters_of
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
 from spark_jobs.tables.formats import PARQUET, add_format_option, table_sink
+from spark_jobs.tables.schema_change import EVOLVE, accepted, add_schema_change_option
 
 FAILED = "failed_to_parse"
 
@@ -60,6 +61,7 @@ class LakeConfig:
     values: ValueFormat = PLAIN_JSON
     partition_by: tuple[str, ...] = DERIVED_PARTITIONS
     table_format: str = PARQUET
+    schema_change: str = EVOLVE
 
     def __post_init__(self) -> None:
         fields = set(self.schema.fieldNames()) if self.schema is not None else {"value"}
@@ -182,7 +184,10 @@ def plan(spark: SparkSession, config: LakeConfig) -> DataFrame:
 
 
 def build_query(spark: SparkSession, config: LakeConfig) -> Query:
-    """The query that fills the lake. Raises ValueError as `bind_output` does."""
+    """The query that fills the lake. Raises ValueError as `bind_output` and `accepted` do."""
+    columns = table_rows(plan(spark, config)).schema
+    table = accepted(spark, config.table, config.run.checkpoint, columns, config.schema_change)
+    config = dataclasses.replace(config, output=table.path)
     bind_output(spark, config)
     writer = LakeWriter(config)
     stream = read_stream(spark, config.source).writeStream.foreachBatch(writer)
@@ -205,6 +210,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--dead-letters", metavar="DIR", help="where records go that do not parse (default: OUTPUT-dead-letters)"
     )
     add_format_option(table)
+    add_schema_change_option(table)
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> LakeConfig:
@@ -218,6 +224,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         values=value_format(arguments),
         partition_by=names_in(arguments.partition_by),
         table_format=arguments.format,
+        schema_change=arguments.schema_change,
     )
 
 

@@ -33,6 +33,7 @@ from spark_jobs.common.sink import Attempts, KafkaSink, TableSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
 from spark_jobs.tables.formats import PARQUET, add_format_option, check_format, table_sink
+from spark_jobs.tables.schema_change import EVOLVE, accepted, add_schema_change_option
 
 UNPARSED = "failed_to_parse"
 BROKEN = "broken_rules"
@@ -58,6 +59,7 @@ class QualityConfig:
     schema: StructType | None = None
     values: ValueFormat = PLAIN_JSON
     fail_above: float | None = None
+    schema_change: str = EVOLVE
 
     def __post_init__(self) -> None:
         fields = set(self.schema.fieldNames()) if self.schema is not None else set()
@@ -226,6 +228,10 @@ def plan(spark: SparkSession, config: QualityConfig) -> DataFrame:
 def build_query(spark: SparkSession, config: QualityConfig) -> Query:
     """The query that divides. Raises ValueError as `prepare` does, and for a sink that cannot be written to."""
     prepare(spark, config)
+    if isinstance(config.good, TableSink):
+        rows = good_rows(transform(read_stream(spark, config.source), config))
+        good = accepted(spark, config.good, config.run.checkpoint, rows.schema, config.schema_change)
+        config = dataclasses.replace(config, good=good)
     prepare_sink(spark, config.good, config.run.checkpoint)
     prepare_sink(spark, config.bad, config.run.checkpoint, has_results=False)
     writer = QualityWriter(config)
@@ -256,6 +262,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     bad.add_argument("--dead-letters", metavar="DIR", help="where bad records go, as a Parquet table")
     add_create_topics_option(group)
     add_format_option(group)
+    add_schema_change_option(group)
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> QualityConfig:
@@ -282,6 +289,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         schema=read_schema(arguments.schema) if arguments.schema else None,
         values=value_format(arguments),
         fail_above=arguments.fail_above,
+        schema_change=arguments.schema_change,
     )
 
 
