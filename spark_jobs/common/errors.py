@@ -32,7 +32,8 @@ _BY_MESSAGE = {
 
 _RAISED = re.compile(r"(?:ValueError|OSError|FileNotFoundError|FileExistsError): (.+)")
 _CAUSED_BY = re.compile(r"(?:Caused by: |: )((?:\w+\.)+[\w$]+): (.+)")
-_WRITTEN_TO = re.compile(r"writing rows to (?:file:)?(\S+?)(?:/\.spark-staging-[\w-]+)?\. ")
+_WRITTEN_TO = re.compile(r"writing rows to (?:file:)?(\S+?)\. ")
+_STAGING = re.compile(r"/\.([^/]+)-staging$")
 
 
 def one_line(failure: BaseException) -> str:
@@ -68,7 +69,8 @@ def _raised_in_python(message: str) -> str | None:
         return raised[-1]
     causes = [_explained(found[1].rpartition(".")[2], found[2]) for line in lines if (found := _CAUSED_BY.match(line))]
     table = _WRITTEN_TO.search(message)
-    return f"{table[1]}: {causes[-1]}" if causes and table is not None else causes[-1] if causes else None
+    place = _STAGING.sub(r"/\1", table[1]) + ": " if table is not None else ""
+    return f"{place}{causes[-1]}" if causes else None
 
 
 def _java_line(causes: Sequence[Any]) -> str:

@@ -7,6 +7,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 
+def beside(path: str, what: str) -> str:
+    """A hidden directory beside the table at `path`, on its file system: no reader of the table finds what is there."""
+    parent, slash, name = path.rstrip("/").rpartition("/")
+    # The root of a file system has nothing beside it.
+    return f"{path}/.{what}" if slash and parent.endswith((":", ":/")) else f"{parent}{slash}.{name}-{what}"
+
+
 class TableDirectory:
     """A directory in Spark's Hadoop file system, by URI or local path."""
 
@@ -48,7 +55,7 @@ class TableDirectory:
                 f"{path}/{name}".lstrip("/")
                 for path in found
                 for name in TableDirectory(self._spark, f"{self.path}/{path}").names()
-                if "=" in name and name[0] not in "._"
+                if "=" in name and name[0] != "."
             ]
         return found
 
@@ -77,6 +84,17 @@ class TableDirectory:
         if self._file_system.exists(target) or not self._file_system.rename(self._child(name), target):
             raise FileExistsError(f"{self.path}/{name} could not be renamed to {to}")
 
+    def replace(self, name: str, by: TableDirectory) -> None:
+        """Put the child `name` of `by`, on the same file system, in place of the one here, if there is one.
+
+        Raises FileExistsError when it could not be.
+        """
+        target = self._child(name)
+        self._file_system.delete(target, True)
+        self._file_system.mkdirs(target.getParent())
+        if not self._file_system.rename(by._child(name), target):
+            raise FileExistsError(f"{by.path}/{name} could not be renamed to {self.path}/{name}")
+
     def remove(self, name: str) -> None:
         """Remove a child and all below it, if it is there."""
         self._file_system.delete(self._child(name), True)
@@ -96,6 +114,10 @@ class TableDirectory:
         """Write the file in place of the one that is there; for directories that nothing else reads meanwhile."""
         self._file_system.delete(self._child(name), False)
         self.write_text(name, text)
+
+    def remove_all(self) -> None:
+        """Remove the directory itself and all below it, if it is there."""
+        self._file_system.delete(self._directory, True)
 
     def remove_children(self, prefix: str) -> int:
         """Remove the direct children whose names begin with `prefix`; returns how many there were."""

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.binding import bind
-from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.files import TableDirectory, beside
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.source import SourceConfig
 
@@ -26,8 +26,10 @@ ROW_HEADERS = ("query", "batch", "partition", "row")
 """Names of the headers, in their order: the last four of a record. Their values are text in UTF-8."""
 
 BATCH = "batch_id"
-STAGING_PREFIX = ".spark-staging-"
-"""Where Spark prepares replaced partitions; an attempt that died leaves its own behind."""
+STAGING = "staging"
+"""A directory beside a Parquet table, in which a batch is written; an attempt that died leaves its own behind."""
+OLD_STAGING_PREFIX = ".spark-staging-"
+"""Where Spark did so for earlier versions, in the table."""
 
 _ROW_BITS = 33
 """Bits of a row's number in `monotonically_increasing_id`; the partition is above them."""
@@ -172,20 +174,22 @@ class ParquetSink(TableSink):
 
     def clear(self, spark: SparkSession) -> None:
         """Remove what attempts that died left half written."""
-        TableDirectory(spark, self.path).remove_children(STAGING_PREFIX)
+        TableDirectory(spark, self.path).remove_children(OLD_STAGING_PREFIX)
+        TableDirectory(spark, beside(self.path, STAGING)).remove_all()
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of one batch, in place of those that an earlier attempt at it left in the same partitions.
 
-        See `attempted_before` for the other partitions.
+        They are written out of sight and then renamed, partition by partition. See `attempted_before` for the other
+        partitions.
         """
-        (
-            rows.withColumn(BATCH, sql.lit(batch_id))
-            .write.mode("overwrite")
-            .option("partitionOverwriteMode", "dynamic")
-            .partitionBy(*self.partition_by, BATCH)
-            .parquet(self.path)
-        )
+        staged = beside(self.path, STAGING)
+        columns = (*self.partition_by, BATCH)
+        rows.withColumn(BATCH, sql.lit(batch_id)).write.mode("overwrite").partitionBy(*columns).parquet(staged)
+        table, written = TableDirectory(rows.sparkSession, self.path), TableDirectory(rows.sparkSession, staged)
+        for place in written.partitions(len(columns)):
+            table.replace(place, written)
+        written.remove_all()
 
     @contextmanager
     def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:

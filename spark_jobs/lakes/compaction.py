@@ -21,11 +21,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Checkpoint
-from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.files import TableDirectory, beside
 from spark_jobs.common.sink import BATCH
 
 JOURNAL = "_odradek_compaction.json"
 """The merge that is being put in place."""
+STAGING = "compacting"
+"""A directory beside the table, for what is merged."""
 STAGED = ".odradek-compacting-"
 REPLACED = ".odradek-replaced-"
 _THROUGH = re.compile(r"_odradek_compacted_through_(\d+)")
@@ -128,7 +130,9 @@ class Compactor:
         text = self._table.read_text(JOURNAL)
         if text is not None:
             self._put_in_place(**json.loads(text))
-        self._table.remove_children(STAGED)
+        self._table.remove_children(STAGED)  # of earlier versions, which staged there
+        self._staging = TableDirectory(spark, beside(TableDirectory(spark, self._path).uri(), STAGING))
+        self._staging.remove_all()
 
     def plan(self, last_batch: int, *, target_bytes: int, min_files: int) -> list[Merge]:
         """See `plan_merges`."""
@@ -142,9 +146,9 @@ class Compactor:
         order = [name for name in _ORDER if name in rows.columns]
         one = merge.outputs == 1
         together = rows.coalesce(1) if one else rows.repartitionByRange(merge.outputs, *order)
-        staged = f"{STAGED}{uuid.uuid4().hex[:8]}"
-        together.sortWithinPartitions(*order).write.parquet(f"{self._path}/{staged}")
-        before, after = rows.count(), self._spark.read.parquet(f"{self._path}/{staged}").count()
+        staged = f"{self._staging.path}/{uuid.uuid4().hex[:8]}"
+        together.sortWithinPartitions(*order).write.parquet(staged)
+        before, after = rows.count(), self._spark.read.parquet(staged).count()
         if before != after:
             raise ValueError(f"{self._path}: {before:,} rows became {after:,}; nothing was changed")
         journal: dict[str, Any] = {"partition": merge.partition, "batches": list(merge.batches), "staged": staged}
@@ -160,7 +164,7 @@ class Compactor:
             self._table.write_text(f"_odradek_compacted_through_{batch}", "")
 
     def _put_in_place(self, partition: str, batches: Sequence[int], staged: str) -> None:
-        """Do what the journal says, from wherever it was left."""
+        """Do what the journal says, from wherever it was left; `staged` is an address, or a path below the table."""
         table = self._table
         if table.has(staged):
             for batch in batches:

@@ -39,7 +39,7 @@ TABLES = "_odradek_tables.json"
 
 
 def add_schema_change_option(group: argparse._ArgumentGroup) -> None:
-    """What to do when the table has other columns."""
+    """The option that says what becomes of a table with other columns."""
     group.add_argument(
         "--schema-change",
         choices=[EVOLVE, NEW_TABLE, FAIL],
@@ -93,7 +93,8 @@ def _schema_of(spark: SparkSession, table: TableSink) -> StructType | None:
     text = directory.read_text(SCHEMA)
     if text is not None:
         return StructType.fromJson(json.loads(text))
-    if not any(name[0] not in "._" for name in directory.names()):
+    begun = directory.has(MARKER) or directory.has(LAKE_MARKER)
+    if not begun or not any(name[0] not in "._" for name in directory.names()):
         return None
     # Spark guesses the types of columns that directories are named for.
     guessed = {*table.partition_by, BATCH}

@@ -214,7 +214,7 @@ def test_the_table_equals_the_source_after_broker_and_job_were_killed(
 
     job.run(jobs)
     assert_table_equals_source(job, source_table)
-    assert not list((tmp_path / "table").glob(".spark-staging-*"))
+    assert not (tmp_path / ".table-staging").exists()
 
 
 def await_line(job: LakeJob, text: str, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
@@ -226,15 +226,16 @@ def await_line(job: LakeJob, text: str, process: subprocess.Popen[bytes], timeou
 
 
 def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
-    before = set(table.glob(".spark-staging-*"))
+    """Until a file of a batch is being written that the first life has not left."""
+    staging = table.parent / f".{table.name}-staging"
+    before = parquet_files(staging)
     deadline = time.monotonic() + timeout_s
-    # Those that the first life left are cleared when the second starts: wait for one of its own that holds a file.
-    while not any(holds_a_file(path) for path in set(table.glob(".spark-staging-*")) - before):
+    while not parquet_files(staging) - before:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
 
 
-def holds_a_file(directory: Path) -> bool:
-    """Whether there is Parquet below; the directory may go away meanwhile, which `rglob` would not bear."""
-    return any(name.endswith(".parquet") for _, _, names in os.walk(directory) for name in names)
+def parquet_files(directory: Path) -> set[str]:
+    """Names of the files below; the directory may go away meanwhile, which `rglob` would not bear."""
+    return {name for _, _, names in os.walk(directory) for name in names if name.endswith(".parquet")}

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from confluent_kafka import Consumer, Message
 from pyarrow import parquet
+from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.common.kafka_admin import KafkaAdmin
@@ -157,3 +158,29 @@ def test_a_topic_is_created_where_that_is_asked_for(spark: SparkSession, bootstr
     KafkaSink(bootstrap_servers=bootstrap, topic=missing, created_for=source).check(spark)
     with KafkaAdmin(spark, bootstrap, {}) as admin:
         assert admin.topics(names=[missing]) == {missing: 3}
+
+
+def test_readers_of_all_files_find_nothing_but_rows_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "table"), partition_by=("_part",))
+    table = tmp_path / "table"
+
+    def look(number: int) -> int:
+        """The row; fails the task where a file of the batch that is being written can be found."""
+        assert not [path for path in table.rglob("*") if "staging" in str(path) or "_temporary" in str(path)]
+        return number
+
+    rows = spark.range(4).select((sql.col("id") % 2).alias("_part"), sql.udf(look, "long")("id").alias("id"))
+    sink.bind(spark, str(tmp_path / "checkpoint"))
+    sink.write(rows, 0)
+    first = set((tmp_path / "table").rglob("*.parquet"))
+    assert len(first) == 2
+    sink.write(rows.where("_part = 0"), 1)
+    sink.write(rows, 0)
+    found = set((tmp_path / "table").rglob("*.parquet"))
+    assert len(found) == 3
+    assert not found & first
+    assert spark.read.parquet(sink.path).count() == 6
+    assert not (tmp_path / ".table-staging").exists()
+    (tmp_path / ".table-staging").mkdir()
+    sink.clear(spark)
+    assert not (tmp_path / ".table-staging").exists()
