@@ -56,6 +56,10 @@ class CommittedOffsets:
         self.next_number = 0
         """That of the next commit; see `CommittedOffset`."""
 
+    def close(self) -> None:
+        """Another broker coordinates."""
+        self._deleted.close()
+
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def commit(

@@ -56,6 +56,12 @@ class DeletedTopics:
         self._left.setdefault(group_id, {}).update(gone)
         return self.go_on(now, group_id, is_first=True)
 
+    def close(self) -> None:
+        """Another broker coordinates. Nothing refers to the shard in a cycle any more, so that it is freed at once."""
+        self._left.clear()
+        self._retry.clear()
+        self._clean_up = _write_nothing
+
     def go_on(self, now: Moment, group_id: str, *, is_first: bool = False) -> Appends:
         """Write the tombstones of a group that can be written now, if it has any left."""
         left, group = self._left.get(group_id), self._table.groups.get(group_id)
@@ -109,6 +115,10 @@ class DeletedTopics:
 
     def _durable(self, group_id: str) -> DurableGroup:
         return self._table.durable.get(group_id) or DurableGroup()
+
+
+def _write_nothing(_: Group, _gone: Collection[TopicPartition], _settled: Settled) -> Appends:
+    return ()
 
 
 def _under_way(group: Group, durable: DurableGroup) -> set[TopicPartition]:

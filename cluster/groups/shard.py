@@ -112,6 +112,7 @@ class GroupShard:
                 group.answer_join(member, join_error(member.member_id, ErrorCode.NOT_COORDINATOR))
                 group.answer_sync(member, sync_error(ErrorCode.NOT_COORDINATOR))
             group.clear_deadlines()
+        self.offsets.close()
 
     def describe(self, group_id: str) -> GroupDescription:
         """A group as administrators see it; one that does not exist is dead."""

@@ -5,6 +5,7 @@ What a client of a healthy coordinator sees is compared with Kafka in tests/brok
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
@@ -344,3 +345,28 @@ def test_ids_that_were_given_out_count(harness: Harness) -> None:
     assert harness.join(client_id="c" * 10_000).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     harness.advance(SESSION_MS + 1)
     assert harness.join(client_id="c" * 10_000).value.error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+@pytest.mark.parametrize("end", ["leave", "expire", "resign"])
+def test_members_that_are_gone_are_no_cyclic_garbage(end: str) -> None:
+    """A collection may have frozen them: another one that frees cycles among them follows an hour later."""
+    harness = Harness()
+    member = harness.member()
+    generation = harness.join(member).value.generation_id
+    harness.sync(member, generation, {member: b"all"})
+    harness.join("", version=3)
+    pending = harness.member("others")
+    gc.collect()
+    gc.disable()
+    try:
+        if end == "leave":
+            harness.leave((member, None))
+        elif end == "expire":
+            harness.advance(REBALANCE_MS)
+        else:
+            harness.shard.resign(harness.now())
+            harness.shard = Harness().shard
+        assert pending
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
