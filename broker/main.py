@@ -84,6 +84,13 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
         logger.warning("Unknown configuration '%s' is ignored", name)
     for name in config.without_effect():
         logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
+    for name, remark in config.remarks().items():
+        logger.warning("Configuration '%s': %s", name, remark)
+    if "JMX_PORT" in os.environ:
+        metrics = (
+            f"http://{config.metrics_listener}/metrics" if config.metrics_listener else "metrics.listener (not set)"
+        )
+        logger.info("JMX_PORT has no effect without a JVM; metrics are served in Prometheus's format at %s", metrics)
     raise_open_file_limit()
     cluster_id = os.environ.get("CLUSTER_ID") if arguments.defaults is not None else None
 

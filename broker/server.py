@@ -26,7 +26,8 @@ from cluster import znodes
 from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
-from config.definitions import ConfigError
+from config.definitions import ConfigError, ConfigRuleError
+from config.rules import too_old_protocol
 from protocol.errors import ApiError
 from storage.directory.meta_properties import LogDirError
 
@@ -152,6 +153,7 @@ class KafkaServer:
             on_lost=self._membership_lost,
         )
         self._directories = directories = directories.replace(identity=coordination.identity)
+        await self._check_protocol_version(coordination)
         coordination.configs.on_change(self._limit_connections)
         logs = await LoadedLogs.load(environment, directories, coordination)
         registration = self._registration(directories.identity.broker_id)
@@ -163,6 +165,20 @@ class KafkaServer:
             )
         member = await ClusterMember.join(config, environment, directories, coordination, logs, registration)
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
+
+    async def _check_protocol_version(self, coordination: OpenCoordination) -> None:
+        """Raise ConfigRuleError when there are other brokers, who may need older requests than this one sends."""
+        too_old = too_old_protocol(self._config.values)
+        if too_old is None:
+            return
+        tree, path = coordination.membership.coordination, znodes.BROKER_IDS
+        registered = (await tree.children(path))[0] if await tree.exists(path) else []
+        others = sorted({*registered} - {str(coordination.identity.broker_id)})
+        if others:
+            version = self._config.values["inter.broker.protocol.version"]
+            message = f"{too_old} (other brokers: {', '.join(others)})"
+            raise ConfigRuleError("inter.broker.protocol.version", version, message)
+        logger.warning("No other broker is there that would need it: %s", too_old)
 
     def _endpoints(self) -> list[Endpoint]:
         """The listeners to open. Raises ConfigError for stores of TLS that cannot be used."""

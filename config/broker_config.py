@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from config.kraft import SingleNode
     from config.security.channel_config import ChannelConfig
     from config.security.sasl_config import SaslConfig
-    from config.security.ssl_config import SslConfig
+    from config.security.ssl_config import ClientSsl, SslConfig
     from config.zookeeper.connect import ZookeeperAddress
-    from config.zookeeper.tls import ZookeeperTls
 
 T = TypeVar("T")
 
@@ -245,6 +244,18 @@ class BrokerConfig:
             if name in ELSEWHERE_KEYS or (name not in acted_on and not self._is_security_key(name))
         ]
 
+    def remarks(self) -> dict[str, str]:
+        """The differences from the text of keys that are in force, by key."""
+        remarks = {}
+        for name in self.originals:
+            if name.endswith("ssl.enabled.protocols") and name not in self.without_effect():
+                from config.security.ssl_config import OBSOLETE_PROTOCOLS
+
+                left_out = [each for each in split_csv(self.originals[name]) if each in OBSOLETE_PROTOCOLS]
+                if left_out:
+                    remarks[name] = f"{', '.join(left_out)} is obsolete and not offered; the other versions are"
+        return remarks
+
     def _is_security_key(self, name: str) -> bool:
         """Whether it says something about security that is in use, such as a listener with TLS or SASL."""
         of_listener = LISTENER_KEY.match(name)
@@ -375,7 +386,7 @@ class BrokerConfig:
 
     def _read_zookeeper(self) -> None:
         self.zookeeper_address: ZookeeperAddress | None = None
-        self.zookeeper_tls: ZookeeperTls | None = None
+        self.zookeeper_tls: ClientSsl | None = None
         if self.zookeeper_connect:
             from config.zookeeper.connect import parse_zookeeper_connect
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS, declared_key
@@ -15,6 +15,10 @@ from config.definitions import ConfigError, RefusedKeyError
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.security.secret_files import read_bytes
 from config.topic_config import BROKER_SYNONYMS
+from protocol.errors import detached
+
+if TYPE_CHECKING:
+    from config.security.tls_context import AnySsl
 
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -49,7 +53,8 @@ def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VA
     """
     resolved, unresolved = examine(properties, environment, read_bytes)
     config, errors = BrokerConfig.examine(resolved)
-    errors = unresolved + errors
+    errors = unresolved + errors + ([] if errors else store_errors(config))
+    remarks = config.remarks()
     worst: dict[str, list[ConfigError]] = {}
     for error in errors:
         worst.setdefault(error.name, []).append(error)
@@ -69,12 +74,31 @@ def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VA
         elif declared is None and not is_provider_key(key):
             findings.append(Finding(Verdict.UNKNOWN, key, value, suggestion(key)))
         else:
-            findings.append(Finding(Verdict.SUPPORTED, key, value))
+            findings.append(Finding(Verdict.SUPPORTED, key, value, remarks.get(key, "")))
     for key, problems in worst.items():
         if key in config.originals:  # broker.id and node.id stand for each other.
             continue
         findings.append(_problem(key, "(not set)", problems))
     return findings
+
+
+def store_errors(config: BrokerConfig) -> list[ConfigError]:
+    """The stores of TLS that would stop the start, or the connection to ZooKeeper, on this machine."""
+    channel = config.inter_broker_channel
+    wanted: list[AnySsl | None] = [*config.ssl.values(), None if channel is None else channel.ssl, config.zookeeper_tls]
+    if not any(wanted):
+        return []
+    from config.security.tls_context import TlsLoader
+
+    loader = TlsLoader()
+    errors: dict[str, ConfigError] = {}
+    for each in wanted:
+        try:
+            if each is not None:
+                loader.load(each)
+        except ConfigError as error:
+            errors.setdefault(error.name, detached(error))
+    return list(errors.values())
 
 
 def suggestion(key: str) -> str:

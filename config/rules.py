@@ -56,7 +56,6 @@ def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
         values["node.id"] == values["broker.id"],
         "You must set `node.id` to the same value as `broker.id`.",
     )
-    yield _is_understood_by_others(values)
     yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
     jitter = "log.roll.jitter.ms must be greater than or equal to 0"
     yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
@@ -114,13 +113,15 @@ def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
     yield from authorization_rules(config.originals)
 
 
-def _is_understood_by_others(values: Mapping[str, Any]) -> tuple[str, bool, str]:
+def too_old_protocol(values: Mapping[str, Any]) -> str | None:
+    """The reason why other brokers may not understand this one by inter.broker.protocol.version; None where they do."""
     version = values["inter.broker.protocol.version"]
-    too_old = (
+    if not values["zookeeper.connect"] or _release(version) >= _SPOKEN:
+        return None
+    return (
         f"inter.broker.protocol.version={version} is older than what this broker speaks with others, 3.9: "
         "upgrade the other brokers to 3.9 first, then set it to 3.9 or remove it"
     )
-    return "inter.broker.protocol.version", not values["zookeeper.connect"] or _release(version) >= _SPOKEN, too_old
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -46,7 +46,7 @@ _SYNONYM_GROUPS = (
 )
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
-_NOT_YET_DYNAMIC = re.compile(
+NOT_YET_DYNAMIC = re.compile(
     r"(listeners|advertised\.listeners|listener\.security\.protocol\.map"
     r"|(listener\.name\..*\.)?(ssl\.(?!(key|trust)store\.|key\.password\Z)|sasl\.).*"
     r"|(listener\.name\..*\.)?connections\.max\.reauth\.ms)\Z"
@@ -314,7 +314,7 @@ class ConfigService:
             if not per_broker:
                 text = "Cannot update these configs at default cluster level, broker id must be specified"
                 _refuse(text, [name for name in properties if _is_per_broker(name)])
-            _refuse("Cannot update these configs dynamically", [n for n in properties if _NOT_YET_DYNAMIC.match(n)])
+            _refuse("Cannot update these configs dynamically", [n for n in properties if NOT_YET_DYNAMIC.match(n)])
             proposed = self._proposed(properties, per_broker=per_broker)
             for name in properties:
                 check_promise(name, proposed)

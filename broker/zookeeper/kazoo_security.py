@@ -13,8 +13,10 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties
 from config.security.jaas_file import FILE_PROPERTY
+from config.security.ssl_config import ClientSsl
+from config.security.tls_context import client_context
 from config.zookeeper.jaas import DigestLogin
-from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, TRUST_STORE, ZookeeperTls, tls_properties
+from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, tls_properties
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens", SCRAM_SECRET)
 _OPEN: list[ACL] = OPEN_ACL_UNSAFE
@@ -25,7 +27,6 @@ _NOBODY = (
     "zookeeper.ssl.client.enable, zookeeper.clientCnxnSocket, and zookeeper.ssl.keystore.location was not present and "
     f"there is no JAAS login file with a section for ZooKeeper (KAFKA_OPTS=-D{FILE_PROPERTY}=FILE)"
 )
-_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class SessionSecurity(NamedTuple):
@@ -65,40 +66,12 @@ class SessionSecurity(NamedTuple):
         return _OWNED if path.startswith(_SENSITIVE) else _READABLE
 
 
-def _tls_context(tls: ZookeeperTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _tls_context(tls: ClientSsl) -> ssl.SSLContext:
+    try:
+        context = client_context(tls)
+    except ConfigError as error:
+        if error.name == "ssl.cipher.suites":
+            raise ConfigError(CIPHER_SUITES, error.value, error.reason) from error
+        raise
     context.sslsocket_class = TlsSocket
-    context.check_hostname = tls.checks_host_name
-    versions = sorted(_VERSIONS[name] for name in tls.protocols)
-    context.minimum_version, context.maximum_version = versions[0], versions[-1]
-    if tls.cipher_suites:
-        _choose_suites(context, tls.cipher_suites)
-    if tls.trust_store is None:
-        context.load_default_certs()
-    else:
-        try:
-            context.load_verify_locations(tls.trust_store)
-        except OSError as error:
-            raise _unusable(TRUST_STORE, tls.trust_store, error, "no certificate in PEM is in it") from error
-    if tls.key_store is not None:
-        try:
-            # Without a password OpenSSL would ask for it at the terminal.
-            context.load_cert_chain(tls.key_store, password=tls.key_password)
-        except OSError as error:
-            why = f"its key and certificate in PEM cannot be read, or {KEY_STORE}.password is wrong"
-            raise _unusable(KEY_STORE, tls.key_store, error, why) from error
     return context
-
-
-def _choose_suites(context: ssl.SSLContext, suites: tuple[str, ...]) -> None:
-    for suite in suites:
-        try:
-            context.set_ciphers(suite)
-        except ssl.SSLError as error:
-            raise ConfigError(CIPHER_SUITES, suite, "OpenSSL has no such suite") from error
-    context.set_ciphers(":".join(suites))
-
-
-def _unusable(store: str, path: str, error: OSError, otherwise: str) -> ConfigError:
-    reason = otherwise if isinstance(error, ssl.SSLError) else error.strerror
-    return ConfigError(f"{store}.location", path, reason)

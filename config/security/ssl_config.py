@@ -14,6 +14,7 @@ from config.security.principal_rules import PrincipalRules
 from config.security.store_config import AllowedChanges, SslKeys, Store, allowed_changes, key_store, trust_store
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+OBSOLETE_PROTOCOLS: Final = ("TLSv1", "TLSv1.1")
 _SUITES_OF_TLS_1_3: Final = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
@@ -85,9 +86,15 @@ def parse_client_ssl(own: SslKeys) -> ClientSsl:
     return ClientSsl(key_store(own), trust_store(own), protocols, suites, bool(algorithm), allowed_changes(own))
 
 
+def usable_protocols(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Without versions that are obsolete (RFC 8996), where another one is left: clients negotiate that."""
+    usable = tuple(each for each in words if each not in OBSOLETE_PROTOCOLS)
+    return usable or words
+
+
 def _protocols(own: SslKeys) -> tuple[str, ...]:
     name = "ssl.enabled.protocols"
-    protocols = own.words(name)
+    protocols = usable_protocols(own.words(name))
     for protocol in protocols:
         if protocol not in PROTOCOLS:
             raise ConfigError(own.name(name), protocols, f"{protocol} is not one of {', '.join(PROTOCOLS)}")

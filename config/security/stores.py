@@ -1,4 +1,4 @@
-"""Key stores and trust stores: PEM and PKCS12, with an error in one line for what cannot be used."""
+"""Key stores and trust stores: PEM, PKCS12 and JKS, with an error in one line for what cannot be used."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.definitions import ConfigError
+from config.security.jks import JKS_BEGINS, Jks, JksError, JksPasswordError, pem, read_jks
 from config.security.secret_files import read_bytes
 from config.security.store_config import AllowedChanges, Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
-_JKS_BEGINS: Final = b"\xfe\xed\xfe\xed"
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE: Final = 64
+_END: Final = "-----END CERTIFICATE-----\n"
 
 
 class KeyPem(NamedTuple):
@@ -63,7 +64,9 @@ def check_identity(store: Store, before: Identity, after: Identity, allowed: All
 def read_key(store: Store) -> KeyPem:
     """The key and certificates of a key store. Raises ConfigError."""
     if store.kind != "PEM":
-        return _from_pkcs12(store)
+        # As Java, which reads either format where one of them is named.
+        content = _read(store)
+        return _from_jks(store, content) if content.startswith(JKS_BEGINS) else _from_pkcs12(store, content)
     blocks = _blocks(_pem_text(store))
     keys = [text for label, text in blocks if label.endswith("PRIVATE KEY")]
     chain = "".join(text for label, text in blocks if label == "CERTIFICATE")
@@ -78,8 +81,12 @@ def read_trusted(store: Store) -> str:
     """The certificates of a trust store in PEM. Raises ConfigError."""
     if store.kind == "PEM":
         certificates = "".join(text for label, text in _blocks(_pem_text(store)) if label == "CERTIFICATE")
+    elif (content := _read(store)).startswith(JKS_BEGINS):
+        jks = _open_jks(store, content)
+        own = (key.chain.partition(_END)[0] + _END for key in jks.keys)
+        certificates = jks.trusted + "".join(own)
     else:
-        opened = _open_pkcs12(store)
+        opened = _open_pkcs12(store, content)
         # As Java: of an entry with a key, its own certificate is trusted and the rest of its chain is not.
         found = opened.additional_certs if opened.key is None else [opened.cert]
         certificates = "".join(_certificate_pem(each.certificate) for each in found if each is not None)
@@ -89,13 +96,36 @@ def read_trusted(store: Store) -> str:
     return certificates
 
 
-def _from_pkcs12(store: Store) -> KeyPem:
+def _from_jks(store: Store, content: bytes) -> KeyPem:
+    jks = _open_jks(store, content)
+    if len(jks.keys) != 1:
+        raise ConfigError(store.name, store.location, f"it must have one private key, not {len(jks.keys)}")
+    password = store.password if store.key_password is None else store.key_password
+    name = store.password_name if store.key_password is None else store.key_password_name
+    try:
+        return KeyPem(jks.keys[0].pem(password or ""), jks.keys[0].chain)
+    except JksPasswordError as error:
+        raise ConfigError(name, "[hidden]", str(error)) from error
+    except JksError as error:
+        raise ConfigError(store.name, store.location, str(error)) from error
+
+
+def _open_jks(store: Store, content: bytes) -> Jks:
+    try:
+        return read_jks(content, store.password)
+    except JksPasswordError as error:
+        raise ConfigError(store.password_name, "[hidden]", f"{error}: {store.location}") from error
+    except JksError as error:
+        raise ConfigError(store.name, store.location, str(error)) from error
+
+
+def _from_pkcs12(store: Store, content: bytes) -> KeyPem:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if store.key_password is not None and store.key_password != store.password:
         reason = "a PKCS12 store has one password, that of ssl.keystore.password"
         raise ConfigError(store.key_password_name, "[hidden]", reason)
-    opened = _open_pkcs12(store)
+    opened = _open_pkcs12(store, content)
     if opened.key is None or opened.cert is None:
         raise ConfigError(store.name, store.location, "it has no private key with its certificate")
     key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -103,25 +133,20 @@ def _from_pkcs12(store: Store) -> KeyPem:
     return KeyPem(key, "".join(_certificate_pem(each.certificate) for each in chain))
 
 
-def _open_pkcs12(store: Store) -> PKCS12KeyAndCertificates:
-    content = _read(store)
-    if content.startswith(_JKS_BEGINS):
-        convert = "keytool -importkeystore -srckeystore {file} -destkeystore {file}.p12 -deststoretype PKCS12"
-        reason = f"JKS is not read here; make it PKCS12: {convert.format(file=store.location)}"
-        raise ConfigError(store.name, store.location, reason)
+def _open_pkcs12(store: Store, content: bytes) -> PKCS12KeyAndCertificates:
     from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
     try:
         return load_pkcs12(content, (store.password or "").encode() or None)
     except ValueError as error:
-        reason = f"it does not open the store {store.location}, or that is not a PKCS12 file: {error}"
+        reason = f"it does not open the store {store.location}, or that is neither PKCS12 nor JKS: {error}"
         raise ConfigError(store.password_name, "[hidden]", reason) from error
 
 
 def _certificate_pem(certificate: object) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    return str(certificate.public_bytes(Encoding.PEM).decode())  # type: ignore[attr-defined]  # x509 is loaded lazily
+    return pem("CERTIFICATE", certificate.public_bytes(Encoding.DER))  # type: ignore[attr-defined]  # loaded lazily
 
 
 def _pem_text(store: Store) -> str:

@@ -12,6 +12,12 @@ from config.security.store_config import Store
 from config.security.stores import KeyPem, read_key, read_trusted
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_ADVICE: Final = {
+    "CA_MD_TOO_WEAK": "a certificate in its chain is signed with SHA-1 or MD5; issue it again with SHA-256 "
+    "(keytool -sigalg SHA256withRSA, openssl -sha256)",
+    "EE_KEY_TOO_SMALL": "its key is too short; make one of 2,048 bits or more",
+    "CA_KEY_TOO_SMALL": "the key of an authority in its chain is too short; make one of 2,048 bits or more",
+}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 AnySsl = SslConfig | ClientSsl
@@ -139,13 +145,19 @@ def _load_key(context: ssl.SSLContext, store: Store, pem: KeyPem) -> None:
             if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
                 reason = "the private key is not that of the first certificate"
                 raise ConfigError(store.name, shown, reason) from error
-            raise ConfigError(store.name, shown, f"OpenSSL cannot use it: {error}") from error
+            raise ConfigError(store.name, shown, _refusal(error)) from error
+
+
+def _refusal(error: Exception) -> str:
+    """OpenSSL's reason, and what to do about it."""
+    advice = _ADVICE.get(getattr(error, "reason", None) or "")
+    return f"OpenSSL cannot use it: {error}" + (f": {advice}" if advice else "")
 
 
 def _load_trusted(context: ssl.SSLContext, store: Store) -> None:
     try:
         context.load_verify_locations(cadata=read_trusted(store))
     except ssl.SSLError as error:
-        raise ConfigError(store.name, store.location or "[hidden]", f"OpenSSL cannot use it: {error}") from error
+        raise ConfigError(store.name, store.location or "[hidden]", _refusal(error)) from error
     # As Java: every certificate of the store is trusted for itself, not only one that signed itself.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

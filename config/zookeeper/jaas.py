@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 from config.definitions import ConfigError
 from config.security.jaas_file import FILE_PROPERTY, file_of, sections_of
+from config.security.login_modules import MODULES
 
 _SWITCH, _SECTION = "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"
 _SERVER_SECTION = "zookeeper.sasl.serverconfig"
 _USER = "user_"
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_SAME_OPTIONS = (_DIGEST, MODULES["PLAIN"])
+"""ZooKeeper takes user and password of either module."""
 
 
 class DigestLogin(NamedTuple):
@@ -60,6 +63,6 @@ def _digest_options(
     if modules is None:
         return None
     path = file_of(properties)
-    if len(modules) != 1 or modules[0].class_name != _DIGEST:
+    if len(modules) != 1 or modules[0].class_name not in _SAME_OPTIONS:
         raise ConfigError(FILE_PROPERTY, path, f"the section {section} needs the one module {_DIGEST}")
     return modules[0].options

@@ -1,15 +1,13 @@
-"""TLS towards ZooKeeper: what the keys zookeeper.ssl.* ask for (Kafka class `ZkConfigs`, ZooKeeper's `ClientX509Util`).
-
-Keys and certificates are read from PEM files. Other formats are refused with the command that converts them.
-"""
+"""TLS towards ZooKeeper, by the keys zookeeper.ssl.* (Kafka class `ZkConfigs`, ZooKeeper's `ClientX509Util`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from config.definitions import ConfigError, Value
 from config.security.cipher_suites import openssl_name
+from config.security.ssl_config import ClientSsl, usable_protocols
+from config.security.store_config import STORE_TYPES, AllowedChanges, Store
 
 CLIENT_SOCKET = "zookeeper.clientCnxnSocket"
 KEY_STORE = "zookeeper.ssl.keystore"
@@ -36,42 +34,20 @@ _NAMES_IN_ZOOKEEPER = {
 _NETTY = "org.apache.zookeeper.ClientCnxnSocketNetty"
 _PROTOCOLS = ("TLSv1.2", "TLSv1.3")
 _TYPES = {"jks": "JKS", "p12": "PKCS12", "bcfks": "BCFKS", "pem": "PEM"}
-_CONVERSIONS = {
-    (KEY_STORE, "JKS"): (
-        "keytool -importkeystore -srckeystore {file} -destkeystore keys.p12 -deststoretype PKCS12 && "
-        "openssl pkcs12 -in keys.p12 -nodes -out keys.pem"
-    ),
-    (KEY_STORE, "PKCS12"): "openssl pkcs12 -in {file} -nodes -out keys.pem",
-    (TRUST_STORE, "JKS"): "keytool -list -rfc -keystore {file} > trusted.pem",
-    (TRUST_STORE, "PKCS12"): "keytool -list -rfc -keystore {file} > trusted.pem",
-}
 
 
-class ZookeeperTls(NamedTuple):
-    """Parameters of TLS with ZooKeeper. Without a `trust_store` the system's certificates are trusted, without a
-    `key_store` the broker shows no certificate. `cipher_suites` are OpenSSL's names; empty: its own choice.
-    """
-
-    key_store: str | None
-    key_password: str
-    trust_store: str | None
-    protocols: tuple[str, ...]
-    cipher_suites: tuple[str, ...]
-    checks_host_name: bool
-
-
-def parse_zookeeper_tls(values: Mapping[str, Value]) -> ZookeeperTls:
-    """Parameters of TLS where zookeeper.ssl.client.enable is true. Raises ConfigError."""
+def parse_zookeeper_tls(values: Mapping[str, Value]) -> ClientSsl:
+    """TLS where zookeeper.ssl.client.enable is true. Raises ConfigError."""
     if values[CLIENT_SOCKET] != _NETTY:
         raise ConfigError(CLIENT_SOCKET, values[CLIENT_SOCKET], f"zookeeper.ssl.client.enable needs {_NETTY}")
     protocols = _protocols(values)
-    return ZookeeperTls(
-        _pem_file(values, KEY_STORE),
-        _text(values[f"{KEY_STORE}.password"]),
-        _pem_file(values, TRUST_STORE),
+    return ClientSsl(
+        _store(values, KEY_STORE),
+        _store(values, TRUST_STORE),
         protocols,
         _cipher_suites(values, protocols),
         _checks_host_name(values),
+        AllowedChanges(),
     )
 
 
@@ -88,21 +64,20 @@ def zookeepers_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {_NAMES_IN_ZOOKEEPER[key]: value for key, value in values.items()}
 
 
-def _pem_file(values: Mapping[str, Value], store: str) -> str | None:
-    """The store's file. Raises ConfigError for a type other than PEM, which the file's name tells if no key does."""
+def _store(values: Mapping[str, Value], store: str) -> Store | None:
+    """A store, whose file's name tells the type if no key does. Its password is that of its private key, too."""
     location, given = _text(values[f"{store}.location"]), _text(values[f"{store}.type"])
     if not location:
         return None
     kind = given.upper() or _TYPES.get(location.rpartition(".")[2].lower(), "")
-    if kind == "PEM":
-        return location
     name, value = (f"{store}.type", given) if given else (f"{store}.location", location)
     if not kind:
-        raise ConfigError(name, value, f"the name does not end in .pem; set {store}.type=PEM if it is a PEM file")
-    conversion = _CONVERSIONS.get((store, kind))
-    if conversion is None:
-        raise ConfigError(name, value, f"{kind} is not read here; PEM is")
-    raise ConfigError(name, value, f"{kind} is not read here; make it PEM: {conversion.format(file=location)}")
+        raise ConfigError(name, value, f"the name ends in none of .pem, .p12 and .jks; set {store}.type")
+    if kind not in STORE_TYPES:
+        raise ConfigError(name, value, f"{kind} is not read here; these are: {', '.join(STORE_TYPES)}")
+    password, password_name = _text(values[f"{store}.password"]) or None, f"{store}.password"
+    own = None if kind == "PEM" else password
+    return Store(f"{store}.location", kind, location, None, own, password_name, password, password_name)
 
 
 def _protocols(values: Mapping[str, Value]) -> tuple[str, ...]:
@@ -110,6 +85,7 @@ def _protocols(values: Mapping[str, Value]) -> tuple[str, ...]:
     enabled = values["zookeeper.ssl.enabled.protocols"]
     name = "zookeeper.ssl.enabled.protocols" if enabled else "zookeeper.ssl.protocol"
     protocols = enabled if isinstance(enabled, tuple) and enabled else (_text(values[name]),)
+    protocols = usable_protocols(protocols)
     for protocol in protocols:
         if protocol not in _PROTOCOLS:
             raise ConfigError(name, values[name], f"{protocol} is not one of {', '.join(_PROTOCOLS)}")

@@ -131,8 +131,8 @@ def test_no_certificates_to_trust(tmp_path: Path) -> None:
         "zookeeper.ssl.truststore.location": "/nowhere.pem",
     }
     assert (
-        "Invalid value /nowhere.pem for configuration zookeeper.ssl.truststore.location: No such file or directory"
-        in last_words(BrokerProcess(tmp_path, settings))
+        "Invalid value /nowhere.pem for configuration zookeeper.ssl.truststore.location: it cannot be "
+        "read: No such file or directory" in last_words(BrokerProcess(tmp_path, settings))
     )
 
 
@@ -150,3 +150,11 @@ def test_something_else_than_zookeeper_is_told(tmp_path: Path) -> None:
         words = last_words(broker(tmp_path, address, zookeeper_connection_timeout_ms="500"))
     assert f"No ZooKeeper answered at {address}" in words
     assert "what answers there is not a ZooKeeper" in words
+
+
+def test_an_old_protocol_version_needs_that_no_other_broker_is_there(tmp_path: Path, connect: str) -> None:
+    with running(broker(tmp_path / "0", connect, inter_broker_protocol_version="2.4")) as first:
+        assert "No other broker is there that would need it" in first.output.read_text()
+        words = last_words(broker(tmp_path / "1", connect, broker_id="1", inter_broker_protocol_version="2.4"))
+    assert "inter.broker.protocol.version=2.4 is older than what this broker speaks with others" in words
+    assert "(other brokers: 0)" in words

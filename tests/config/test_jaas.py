@@ -8,6 +8,7 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.security.jaas_file import system_properties
 from config.security.jaas_keys import with_jaas_file
+from config.security.login_modules import MODULES
 from config.security.sasl_config import Login
 from config.zookeeper.jaas import DigestLogin, zookeeper_login
 
@@ -32,6 +33,8 @@ def login(text: str = TEXT, **properties: str) -> DigestLogin | None:
 
 def test_the_user_of_the_section() -> None:
     assert login() == DigestLogin("kafka", 'a "secret"; of } signs')
+    plain = f'Client {{ {MODULES["PLAIN"]} required username="kafka" password="x"; }};'
+    assert login(plain) == DigestLogin("kafka", "x")
     assert login(clientconfig="Other") is None
     assert login("") is None
     assert zookeeper_login({}, lambda _path: TEXT) is None

@@ -148,7 +148,11 @@ def test_what_cannot_be_used_is_named_in_one_line(tmp_path: Path) -> None:
             {"keystore_location": pkcs12, "keystore_password": "secret", "key_password": "x"},
             "ssl.key.password: a PKCS12 store has one password",
         ),
-        ({"keystore_location": str(jks)}, "make it PKCS12: keytool -importkeystore -srckeystore"),
+        ({"keystore_location": str(jks)}, "ssl.keystore.location: it ends too early"),
+        (
+            {"keystore_location": str(jks), "keystore_password": "x"},
+            "ssl.keystore.password: it does not open the store",
+        ),
         (
             {**pem, "keystore_location": broker, "truststore_location": str(lonely), "truststore_type": "PEM"},
             "ssl.truststore.location: it has no certificate to trust",

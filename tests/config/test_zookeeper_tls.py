@@ -9,19 +9,20 @@ import pytest
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.security.cipher_suites import openssl_name
-from config.zookeeper.tls import ZookeeperTls
+from config.security.ssl_config import ClientSsl
+from config.security.store_config import AllowedChanges, Store
 
 NETTY = "org.apache.zookeeper.ClientCnxnSocketNetty"
 
 
-def parse(**settings: str) -> ZookeeperTls | None:
+def parse(**settings: str) -> ClientSsl | None:
     given = {f"zookeeper.ssl.{name.replace('_', '.')}": value for name, value in settings.items()}
     switch = {"zookeeper.ssl.client.enable": "true", "zookeeper.clientCnxnSocket": NETTY}
     return BrokerConfig(switch | given).zookeeper_tls
 
 
 def test_defaults_are_kafkas() -> None:
-    assert parse() == ZookeeperTls(None, "", None, ("TLSv1.2",), (), checks_host_name=True)
+    assert parse() == ClientSsl(None, None, ("TLSv1.2",), (), True, AllowedChanges())
 
 
 def test_nothing_without_the_switch() -> None:
@@ -40,7 +41,19 @@ def test_everything_at_once() -> None:
         endpoint_identification_algorithm="",
     )
     suites = ("AES128-SHA", "ECDHE-RSA-CHACHA20-POLY1305")
-    assert tls == ZookeeperTls("/keys", "secret", "/trusted.PEM", ("TLSv1.2",), suites, checks_host_name=False)
+    keys, trusted = (f"zookeeper.ssl.{each}store" for each in ("key", "trust"))
+    names = f"{keys}.password", f"{trusted}.password"
+    key_store = Store(f"{keys}.location", "PEM", "/keys", None, None, names[0], "secret", names[0])
+    trust_store = Store(f"{trusted}.location", "PEM", "/trusted.PEM", None, None, names[1], None, names[1])
+    assert tls == ClientSsl(key_store, trust_store, ("TLSv1.2",), suites, False, AllowedChanges())
+
+
+@pytest.mark.parametrize(("file", "kind"), [("/k.jks", "JKS"), ("/k.p12", "PKCS12")])
+def test_the_name_of_a_store_tells_its_type(file: str, kind: str) -> None:
+    tls = parse(keystore_location=file, keystore_password="x")
+    assert tls is not None
+    assert tls.key_store is not None
+    assert (tls.key_store.kind, tls.key_store.password, tls.key_store.key_password) == (kind, "x", "x")
 
 
 @pytest.mark.parametrize("socket", ["", "org.apache.zookeeper.ClientCnxnSocketNIO"])
@@ -53,15 +66,8 @@ def test_kafka_speaks_tls_by_netty_only(socket: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"keystore_location": "/k.jks"}, r"keystore\.location: JKS .* keytool -importkeystore -srckeystore /k\.jks"),
-        ({"keystore_location": "/k.p12"}, r"PKCS12 is not read here; make it PEM: openssl pkcs12 -in /k\.p12"),
-        ({"truststore_location": "/t.jks"}, r"keytool -list -rfc -keystore /t\.jks > trusted\.pem"),
-        (
-            {"truststore_location": "/t", "truststore_type": "PKCS12"},
-            r"truststore\.type: .*-keystore /t > trusted\.pem",
-        ),
-        ({"keystore_location": "/k.bcfks"}, "BCFKS is not read here; PEM is"),
-        ({"keystore_location": "/keys"}, r"does not end in \.pem; set zookeeper\.ssl\.keystore\.type=PEM"),
+        ({"keystore_location": "/k.bcfks"}, "BCFKS is not read here; these are: PEM, PKCS12, JKS"),
+        ({"keystore_location": "/keys"}, r"ends in none of \.pem, \.p12 and \.jks; set zookeeper\.ssl\.keystore\.type"),
         ({"protocol": "TLSv1.1"}, r"zookeeper\.ssl\.protocol: TLSv1\.1 is not one of TLSv1\.2, TLSv1\.3"),
         ({"enabled_protocols": "TLSv1.2,SSLv3"}, r"enabled\.protocols: SSLv3 is not one of"),
         ({"cipher_suites": "AES128-SHA"}, r"AES128-SHA .*not a suite of TLSv1\.2"),

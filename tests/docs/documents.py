@@ -14,6 +14,7 @@ from pathlib import Path
 
 import broker.handlers
 import broker.security
+from broker.metadata.config_service import NOT_YET_DYNAMIC
 from broker.network.registry import ApiMark, marks_of
 from broker.observability.metric_definitions import DEFINITIONS
 from config.broker_keys import BROKER_KEYS
@@ -90,6 +91,10 @@ def differences() -> str:
 _UPDATES = {UpdateMode.READ_ONLY: "no", UpdateMode.PER_BROKER: "each broker", UpdateMode.CLUSTER_WIDE: "yes"}
 
 
+def _update(key: ConfigKey) -> str:
+    return "no" if NOT_YET_DYNAMIC.match(key.name) else _UPDATES[key.update_mode]
+
+
 def _default(key: ConfigKey) -> str:
     text = value_to_text(key.default)
     return "" if text is None else f"`{text}`" if text else "empty"
@@ -104,7 +109,7 @@ def broker_keys() -> str:
     """Every key of server.properties that is supported."""
     own = {key.name for key in OWN_KEYS}
     keys = [key for key in BROKER_KEYS.values() if not key.internal and key.refusal is None and key.name not in own]
-    rows = [_key_row(key, _UPDATES[key.update_mode]) for key in sorted(keys)]
+    rows = [_key_row(key, _update(key)) for key in sorted(keys)]
     return table("key | default | dynamic | meaning", rows)
 
 
