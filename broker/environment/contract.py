@@ -30,6 +30,15 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float: ...
 
+    def begin_slice(self, seconds: float) -> Callable[[], bool]:
+        """Give a function that says whether the slice of work that begins now has lasted `seconds`.
+
+        A simulation, in which no time passes during work, ends slices by its seed instead.
+        """
+        now_s = self.monotonic_s
+        ends_s = now_s() + seconds
+        return lambda: now_s() >= ends_s
+
 
 class Random(Protocol):
     """Randomness."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from broker.environment.contract import Clock
 from protocol.uuids import Uuid
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def room_for_connections(files_of_logs: int) -> int | None:
     return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's clocks."""
 
     monotonic_s = staticmethod(time.monotonic)

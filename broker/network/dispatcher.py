@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Awaitable, Generator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from broker.environment.contract import Clock
 from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
@@ -31,12 +32,14 @@ from broker.network.registry import (
     Waiting,
 )
 from broker.network.reply_writer import Parts
+from broker.network.slices import SLICE_S, Slices
 from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
-from protocol.messages import ApiVersionsResponse, RequestHeader
+from protocol.messages import RESPONSE_TYPES, ApiVersionsResponse, RequestHeader
 from protocol.value import Value, maker
 from protocol.wire.schema import Request, Response
+from protocol.wire.wire_types import SMALL_ELEMENTS, NotSmall
 
 _KEY_AND_VERSION = struct.Struct(">hh")
 _HEADER_AT: Final = START.size
@@ -75,8 +78,9 @@ class Dispatcher:
     def __init__(self, registry: HandlerRegistry, clock: Clock, quotas: ClientQuotas) -> None:
         self._routes = registry.routes
         self._quotas = quotas
+        self._clock = clock
         self._now_s = clock.monotonic_s
-        self._running: dict[asyncio.Future[Reply], None] = {}
+        self._running: dict[asyncio.Future[Any], None] = {}
         self._unanswered = 0
         """Requests whose handlers gave a `Later` that has no answer yet."""
         self._all_answered: asyncio.Event | None = None
@@ -84,7 +88,8 @@ class Dispatcher:
 
     async def drain(self) -> None:
         """Wait for the work that is under way; to be called when no more requests come."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
         if self._unanswered:
             self._all_answered = asyncio.Event()
             await self._all_answered.wait()
@@ -103,7 +108,11 @@ class Dispatcher:
         statistics = route.statistics
         statistics.requests += 1
         started_s = self._now_s()
-        request = kind.decode(frame, kind.body_at)
+        try:
+            decode = kind.decode if len(frame) <= kind.most_bytes else _not_small
+            request = decode(frame, kind.body_at, SMALL_ELEMENTS + 1)
+        except NotSmall:
+            return self._serve_large(connection, kind, correlation_id, frame, started_s)
         try:
             reply = kind.handle(kind.context, request)
         except Exception:
@@ -136,6 +145,25 @@ class Dispatcher:
         if may_be_cancelled:
             answer.add_done_callback(partial(_give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
+
+    def _serve_large(
+        self, connection: Connection, kind: RequestKind, correlation_id: int, frame: memoryview, started_s: float
+    ) -> Waiting[Parts | None]:
+        """Decode, handle and answer a request in slices. Nothing of its connection passes it before it is handled; the
+        work ends when the client hangs up while it is decoded, and afterwards as that of any other.
+        """
+        large = _LargeRequest(kind, correlation_id, bytes(frame[kind.body_at :]), Slices(self._clock))
+        served: Awaitable[Reply] = large.serve()
+        timed = None
+        if self._quotas.are_set:
+            served = timed = Timed(served, self._now_s)
+        work = asyncio.ensure_future(served)
+        held_s = self._now_s() - started_s
+        arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, held_s, timed)
+        answer = self._when_done(arrival, work)
+        answer.add_done_callback(partial(large.give_up, work))
+        large.waiting = Waiting(answer, NOTHING, large.effective)
+        return large.waiting
 
     def _answer(self, later: Later[Any], response: Response) -> None:
         """Encode the response for which a connection has a place."""
@@ -190,17 +218,24 @@ class Dispatcher:
         self, connection: Connection, kind: RequestKind, correlation_id: int, reply: Reply, size: int, time_s: float
     ) -> Parts | None:
         """The encoded reply of a client that may have a quota, whose connection is muted when it exceeds one."""
-        quotas, context = self._quotas, kind.context
-        reply, throttle_ms = quotas.charge(kind.route.api_key, context, reply, size, time_s)
-        if throttle_ms > 0 and not connection.closed:
-            connection.mute(throttle_ms)
+        reply = self._charged(connection, kind, reply, size, time_s)
         if reply is None:
             return None
         started_s = self._now_s()
         parts = encode_reply(kind, correlation_id, reply)
-        if kind.route.api_key not in TIME_IS_FREE:
-            quotas.count_time(context, self._now_s() - started_s)
+        self._count_time(kind, self._now_s() - started_s)
         return parts
+
+    def _charged(self, connection: Connection, kind: RequestKind, reply: Reply, size: int, time_s: float) -> Reply:
+        """The reply of a client that may have a quota, whose connection is muted when it exceeds one."""
+        reply, throttle_ms = self._quotas.charge(kind.route.api_key, kind.context, reply, size, time_s)
+        if throttle_ms > 0 and not connection.closed:
+            connection.mute(throttle_ms)
+        return reply
+
+    def _count_time(self, kind: RequestKind, time_s: float) -> None:
+        if self._quotas.are_set and kind.route.api_key not in TIME_IS_FREE:
+            self._quotas.count_time(kind.context, time_s)
 
     def _when_done(self, arrival: _Arrival, work: asyncio.Future[Reply]) -> asyncio.Future[Parts | None]:
         """The encoded reply, once it is there, unless the client has left."""
@@ -226,21 +261,146 @@ class Dispatcher:
             elif done.cancelled():
                 answer.cancel()
             else:
-                try:
-                    reply = done.result()
-                    parts = None
-                    if self._quotas.are_set:
-                        parts = self._charge(connection, kind, correlation_id, reply, arrival.size, arrival.busy_s)
-                    elif reply is not None:
-                        parts = encode_reply(kind, correlation_id, reply)
-                    answer.set_result(parts)
-                except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
-                    answer.set_exception(mistake)
+                reply = done.result()
+                if self._quotas.are_set:
+                    reply = self._charged(connection, kind, reply, arrival.size, arrival.busy_s)
+                if reply is None:
+                    answer.set_result(None)
+                else:
+                    self._encode(kind, correlation_id, reply, answer)
 
         # The event loop itself would forget a task that nothing else refers to.
         self._running[work] = None
         work.add_done_callback(finish)
         return answer
+
+    def _encode(
+        self, kind: RequestKind, correlation_id: int, reply: Response, answer: asyncio.Future[Parts | None]
+    ) -> None:
+        """Encode a reply, at once unless that takes more than a slice."""
+        slices = Slices(self._clock)
+        encoding = _encode_in_slices(kind, correlation_id, reply, slices)
+        started_s = self._now_s()
+        try:
+            next(encoding)
+        except StopIteration as end:
+            self._count_time(kind, self._now_s() - started_s)
+            answer.set_result(end.value)
+            return
+        except Exception as mistake:  # noqa: BLE001  the connection, which awaits the answer, logs it
+            answer.set_exception(mistake)
+            return
+        timed = Timed(_encode_rest(encoding, reply, slices, answer), self._now_s)
+        work = asyncio.ensure_future(timed)
+        self._running[work] = None
+
+        def finish(_: asyncio.Future[None]) -> None:
+            del self._running[work]
+            self._count_time(kind, timed.time_s + SLICE_S)
+
+        work.add_done_callback(finish)
+
+
+class _LargeRequest:
+    """A request that is decoded and handled in slices."""
+
+    def __init__(self, kind: RequestKind, correlation_id: int, body: bytes, slices: Slices) -> None:
+        self._kind = kind
+        self._correlation_id = correlation_id
+        self._body = body
+        self._slices = slices
+        self._is_decoded = False
+        self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the effects of the request are complete."""
+        self.waiting: Waiting[Parts | None]
+        """As what its connection knows it."""
+
+    async def serve(self) -> Reply:
+        """Gives the response. Raises as decode function and handler."""
+        try:
+            request = [await self._decode()]
+            reply = await self._handle(request[0])
+        finally:
+            if not self.effective.done():
+                self.effective.set_result(None)
+        await self._slices.free(request)
+        return reply
+
+    async def _decode(self) -> Request:
+        slices, kind = self._slices, self._kind
+        await slices.pause()
+        body, self._body = self._body, b""
+        decode = kind.route.request_type.decoder_in_slices(kind.context.api_version)
+        return await slices.finish(decode(body, 0, slices.is_over))
+
+    async def _handle(self, request: Request) -> Reply:
+        kind = self._kind
+        context = kind.context.replace(correlation_id=self._correlation_id) if kind.route.in_order else kind.context
+        self._is_decoded = True
+        reply = kind.handle(context, request)
+        if reply is None or isinstance(reply, Response):
+            return reply
+        if isinstance(reply, Later):
+            response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+            reply.then(lambda _, value: None if response.done() else response.set_result(value))
+            self._lets_pass(reply.lets_pass)
+            return await response
+        if isinstance(reply, Waiting):
+            if reply.effective is None or reply.effective.done():
+                self._lets_pass(reply.lets_pass)
+            else:
+                reply.effective.add_done_callback(partial(self._lets_pass, reply.lets_pass))
+            response = reply.future
+            return await response
+        return await reply
+
+    def _lets_pass(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
+        """Say that the effects are complete, so that requests of these APIs may pass."""
+        if not self.effective.done():
+            self.waiting.lets_pass = lets_pass
+            self.effective.set_result(None)
+
+    def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
+        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none."""
+        if answer.cancelled():
+            has_effects = self._is_decoded and not self._kind.route.reads_only
+            _give_up(work, self.effective if has_effects else None, answer)
+
+
+def _encode_in_slices(
+    kind: RequestKind, correlation_id: int, reply: Response, slices: Slices
+) -> Generator[None, None, Parts]:
+    """As `encode_reply`."""
+    head = bytearray(kind.reply_head.pack(0, correlation_id))
+    encode = RESPONSE_TYPES[kind.route.api_key].encoder_in_slices(kind.context.api_version)
+    try:
+        parts: Parts = yield from encode(reply, head, slices.is_over)  # type: ignore[assignment]  # nothing else holds the list
+    except ApiError as error:
+        raise EncodeError(str(error)) from error
+    return _framed(head, parts)
+
+
+async def _encode_rest(
+    encoding: Generator[None, None, Parts], reply: Response, slices: Slices, answer: asyncio.Future[Parts | None]
+) -> None:
+    """Give `answer` what is encoded, then free the reply."""
+    replies = [reply]
+    del reply
+    try:
+        await slices.pause()
+        parts = await slices.finish(encoding)
+    except Exception as mistake:  # noqa: BLE001  the connection, which awaits the answer, logs it
+        if not answer.done():
+            answer.set_exception(mistake)
+        return
+    if not answer.done():
+        answer.set_result(parts)
+    del encoding, parts
+    await slices.free(replies)
+
+
+def _not_small(*_: object) -> NoReturn:
+    raise NotSmall
 
 
 def _refusal(route: Route, version: int) -> Handle:
@@ -282,6 +442,11 @@ def encode_reply(kind: RequestKind, correlation_id: int, reply: Response) -> Par
     except ApiError as error:
         # The handler's mistake, not the client's: it set a field that this version does not have.
         raise EncodeError(str(error)) from error
+    return _framed(head, parts)
+
+
+def _framed(head: bytearray, parts: Parts) -> Parts:
+    """Write the size of the parts into the head, which is the first of them."""
     size = len(head) if len(parts) == 1 else sum(map(len, parts))
     _SIZE.pack_into(head, 0, size - _SIZE_BYTES)
     return parts

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from cluster.security.principal import ANONYMOUS, Principal
@@ -27,6 +26,8 @@ _HEAD = struct.Struct(">ii")
 """In front of a reply's body: its size and the correlation id."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")
 """As above, and that there are no tagged fields."""
+LARGE_BYTES: Final = 16 << 20
+"""It takes long even to copy a larger frame twice, once to see that it has many elements."""
 START: Final = struct.Struct(">Ii")
 """Of a request: API key and version as one number, correlation id."""
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -87,8 +88,8 @@ class CloseConnection(Exception):
 
 class RequestContext(Value, eq=False):
     """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
-    that what is found out about the client can be remembered by it. A request that is decoded in turns has a context of
-    its own, with its `correlation_id`.
+    that what is found out about the client can be remembered by it. A request whose API is `in_order` has a context
+    of its own, with its `correlation_id`.
 
     `client_address` is the peer's IP address as text.
     """
@@ -117,8 +118,8 @@ class Handle(Protocol):
 class ApiMark(Value):
     """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659).
 
-    `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up. `in_turns`: requests
-    may be about thousands of partitions, so other requests are served while one is decoded; the handler is a coroutine.
+    `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up. `in_order`: its
+    requests have contexts of their own, with their `correlation_id`.
     """
 
     api_key: ApiKey
@@ -126,7 +127,7 @@ class ApiMark(Value):
     max_version: int
     advertised_from: int
     reads_only: bool
-    in_turns: bool
+    in_order: bool
 
 
 class RouteStatistics(Value, frozen=False):
@@ -146,7 +147,7 @@ class Route(Value, frozen=False):
     max_version: int
     advertised_from: int
     reads_only: bool
-    in_turns: bool
+    in_order: bool
     request_type: type[Request]
     handle: Handle
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
@@ -158,7 +159,7 @@ class RequestKind:
     A client says the same in every request of an API, so that it has to be understood only once.
     """
 
-    __slots__ = ("body_at", "context", "decode", "encode", "handle", "header", "reply_head", "route")
+    __slots__ = ("body_at", "context", "decode", "encode", "handle", "header", "most_bytes", "reply_head", "route")
 
     def __init__(self, route: Route, handle: Handle, header: bytes, body_at: int, context: RequestContext) -> None:
         """`header` is what is between correlation id and body."""
@@ -168,39 +169,12 @@ class RequestKind:
         self.header = header
         self.body_at = body_at
         self.context = context
-        self.decode: Callable[[memoryview, int], Any] = route.request_type.decoder(version)
-        """Reads a request, or begins to, from the position of its body in the frame on."""
-        if route.in_turns:
-            self.decode = partial(_begin_to_decode, route.request_type.decoder_in_turns(version))
-            self.handle = partial(_decode_and_handle, handle)
+        self.decode = route.request_type.decoder(version)
+        """Reads a request from the position of its body in the frame on; see `Message.decoder`."""
+        self.most_bytes = -1 if route.in_order else LARGE_BYTES
+        """Larger frames are decoded in slices from the beginning."""
         self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
         self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
-
-
-_Decoding = Generator[None, None, Request]
-
-
-def _begin_to_decode(
-    decode: Callable[[memoryview, int], _Decoding], frame: memoryview, body_at: int
-) -> tuple[int, _Decoding]:
-    """The correlation id, and the generator that decodes the request."""
-    _, correlation_id = START.unpack_from(frame)
-    return correlation_id, decode(frame, body_at)
-
-
-async def _decode_and_handle(handle: Handle, context: RequestContext, begun: tuple[int, _Decoding]) -> Reply:
-    """Decode, giving the event loop its turns, then have it handled by a coroutine."""
-    correlation_id, decoding = begun
-    while True:
-        try:
-            next(decoding)
-        except StopIteration as end:
-            request = end.value
-            break
-        await asyncio.sleep(0)
-    own_context = context.replace(correlation_id=correlation_id)
-    reply: Awaitable[Reply] = handle(own_context, request)  # type: ignore[assignment]
-    return await reply
 
 
 def api(
@@ -209,11 +183,11 @@ def api(
     versions: tuple[int, int],
     advertised_from: int | None = None,
     reads_only: bool = False,
-    in_turns: bool = False,
+    in_order: bool = False,
 ) -> Callable[[_F], _F]:
     """Mark a method as the handler of `api_key` for `versions` (both ends included); see `ApiMark`."""
     low, high = versions
-    mark = ApiMark(api_key, low, high, low if advertised_from is None else advertised_from, reads_only, in_turns)
+    mark = ApiMark(api_key, low, high, low if advertised_from is None else advertised_from, reads_only, in_order)
 
     def attach(function: _F) -> _F:
         setattr(function, _METHOD_ATTRIBUTE, mark)
@@ -253,7 +227,7 @@ class HandlerRegistry:
                 mark.max_version,
                 mark.advertised_from,
                 mark.reads_only,
-                mark.in_turns,
+                mark.in_order,
                 request_type,
                 getattr(handler, method_name),
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from broker.network.registry import HandlerRegistry, Reply, RequestContext, Route
+from broker.network.registry import HandlerRegistry, RequestContext, Route
 from broker.security.access import Access, Client
 from broker.security.guards import configs, groups, records, transactions
 from broker.security.guards.cluster_wide import CLUSTER_RIGHTS, guard_cluster
@@ -98,8 +98,4 @@ def _install(route: Route, guard: Guard, access: Access) -> None:
     def guarded(context: RequestContext, request: Any) -> Outcome:
         return guard(access.client(context, name), context, request, partial(handle, context))
 
-    async def guarded_in_turns(context: RequestContext, request: Any) -> Reply:
-        outcome = guarded(context, request)
-        return await outcome if isinstance(outcome, Awaitable) else outcome  # type: ignore[return-value]  # no Waiting
-
-    route.handle = guarded_in_turns if route.in_turns else guarded
+    route.handle = guarded

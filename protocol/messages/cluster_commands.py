@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from protocol.api_keys import ApiKey
 from protocol.uuids import ZERO_UUID
 from protocol.wire.schema import (
@@ -18,6 +20,7 @@ from protocol.wire.schema import (
     string,
     uuid,
 )
+from protocol.wire.wire_types import MAX_ELEMENTS
 
 
 class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7", flexible="4+"):
@@ -31,6 +34,8 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
     - v6: leader recovery state (KIP-704)
     - v7: whether the controller is one of KRaft (KIP-866)
     """
+
+    max_elements: ClassVar[int] = MAX_ELEMENTS
 
     class LeaderAndIsrPartitionState(Struct):
         """One partition. `partition_epoch` is the version of its state znode. `eligible_leader_replicas` is Odradek's,
@@ -110,6 +115,8 @@ class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4", f
     - v4: whether the controller is one of KRaft (KIP-866)
     """
 
+    max_elements: ClassVar[int] = MAX_ELEMENTS
+
     class StopReplicaPartitionV0(Struct):
         """One partition."""
 
@@ -175,6 +182,8 @@ class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0
     - v7: topic ids (KIP-516)
     - v8: whether the controller is one of KRaft, and what kind of update it sends (KIP-866)
     """
+
+    max_elements: ClassVar[int] = MAX_ELEMENTS
 
     class UpdateMetadataPartitionState(Struct):
         """One partition; its leader is -1 when it has none, and -2 when it is deleted."""

@@ -2,8 +2,8 @@
 
 Fields of fixed width that lie side by side are read by one `struct` call, together with the length that follows them;
 arrays become loops in place, so that a message of any shape is decoded by a single Python function. In the generated
-code `b` is the buffer, `e` its length, `p` the position, and `g`, unless it is 0 because there cannot be too many array
-elements, one more than are still allowed.
+code `b` is the buffer, `e` its length, `p` the position, `m` one more than the elements that are allowed, and `g`,
+unless it is 0 because there cannot be too many, one more than are still allowed. Tagged fields count as elements.
 
 Nothing is allocated on the word of a length: strings and bytes have to be there, arrays have to fit into what is left.
 """
@@ -20,24 +20,23 @@ from protocol.errors import DecodeError
 from protocol.uuids import Uuid
 from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire.wire_types import (
-    MAX_ELEMENTS,
+    MAX_ARRAY,
     MAX_STRING_BYTES,
     MAX_TAGS,
+    SMALL_ELEMENTS,
     UUID_TYPE,
     ArrayOf,
     Blob,
     FieldSpec,
     Fixed,
     Malformed,
+    NotSmall,
     RecordsBlob,
     StructOf,
     Text,
     WireType,
     minimum_size,
 )
-
-ELEMENTS_PER_TURN = 500
-"""Structs of an array that a decode function reads in one turn: up to a millisecond of work."""
 
 FieldsOf = Callable[[Any], list[FieldSpec]]
 
@@ -73,11 +72,15 @@ def _too_long(length: int) -> None:
 
 
 def _count(count: int, left: int) -> None:
+    if count > MAX_ARRAY:
+        raise Malformed(f"array of {count} elements; {MAX_ARRAY} are allowed")
     raise Malformed(f"{count} elements do not fit into the {left} bytes left")
 
 
-def _elements() -> None:
-    raise Malformed(f"more than {MAX_ELEMENTS} array elements")
+def _elements(limit: int) -> None:
+    if limit == SMALL_ELEMENTS + 1:
+        raise NotSmall
+    raise Malformed(f"more than {limit - 1} array elements and tagged fields")
 
 
 def _tags(count: int) -> None:
@@ -108,7 +111,10 @@ class DecodeCompiler:
     of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
 
     The function for `from_bytes` is faster, but copies what is not bytes; the other reads any buffer where it lies.
-    With `in_turns` the function is a generator that returns the instance; the buffer has to stay as it is meanwhile.
+    With `function(buffer, position, SMALL_ELEMENTS + 1)` it raises NotSmall for a message with more elements.
+
+    With `in_slices` it is a generator that returns the instance. It takes as third argument a function that says
+    whether it should yield now; the buffer has to stay as it is meanwhile.
     """
 
     def __init__(
@@ -121,14 +127,14 @@ class DecodeCompiler:
         from_bytes: bool = False,
         may_be_followed: bool = False,
         is_prefix: bool = False,
-        in_turns: bool = False,
+        in_slices: bool = False,
     ) -> None:
         self._name = struct.__name__
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
         self._from_bytes = from_bytes
-        self._in_turns = in_turns
+        self._in_slices = in_slices
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
         self._writer = writer = SourceWriter(
@@ -136,15 +142,17 @@ class DecodeCompiler:
             too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
             left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure,
         )  # fmt: skip
-        with writer.block("def decode(b, p):"):
+        limit = struct.max_elements + 1
+        with writer.block("def decode(b, p, s):" if in_slices else f"def decode(b, p, m={limit}):"):
             if from_bytes:
                 writer.line("b = bytes(b[p:])")
                 writer.line("p = 0")
-            if in_turns:
-                writer.line("if 0: yield")  # it is a generator, whatever its fields are
+            if in_slices:
+                writer.line(f"m = {limit}")
+                writer.line("if s(): yield")
             writer.line("e = len(b)")
             # An element has at least a byte: a small message cannot have too many.
-            writer.line(f"g = {MAX_ELEMENTS + 1} if e > {MAX_ELEMENTS} else 0")
+            writer.line("g = m if e >= m else 0")
             with writer.block("try:"):
                 self._struct(struct, "o", "")
                 self._flush()
@@ -305,10 +313,7 @@ class DecodeCompiler:
             least = minimum_size(element, self._version, self._flexible, self._fields_of)
             with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
                 writer.line(f"count({count}, e - p)", path)
-            with writer.block("if g:"):
-                writer.line(f"g -= {count}")
-                with writer.block("if g <= 0:"):
-                    writer.line("elements()", path)
+            self._count_elements(count, path)
             if isinstance(element, Fixed) and element is not UUID_TYPE:
                 small = writer.small_array_methods("unpack_from", element.code)
                 with writer.block(f"if {count} < {SMALL_ARRAY}:"):
@@ -326,8 +331,18 @@ class DecodeCompiler:
                     self._value(element, item, path, spec)
                 self._flush()
                 writer.line(f"{items}.append({item})")
-                if self._in_turns and isinstance(element, StructOf):
-                    writer.line(f"if not len({items}) % {ELEMENTS_PER_TURN}: yield")
+                if self._in_slices:
+                    writer.line("if s(): yield")
+
+    def _count_elements(self, count: str, path: str) -> None:
+        """Refuse more elements than are left, before any of them is read."""
+        writer = self._writer
+        with writer.block("if g:"):
+            with writer.block(f"if {count} > {MAX_ARRAY}:"):
+                writer.line(f"count({count}, e - p)", path)
+            writer.line(f"g -= {count}")
+            with writer.block("if g <= 0:"):
+                writer.line("elements(m)", path)
 
     def _nullable_struct(self, wire_type: StructOf, target: str, path: str) -> None:
         writer = self._writer
@@ -356,6 +371,7 @@ class DecodeCompiler:
                 writer.line("p += 1")
             with writer.block(f"if {count} > {MAX_TAGS}:"):
                 writer.line(f"tags({count})", where)
+            self._count_elements(count, where)
             with writer.block(f"for _ in range({count}):"):
                 self._varint(tag, where)
                 writer.line("p += 1")

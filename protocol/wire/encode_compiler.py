@@ -90,21 +90,29 @@ class EncodeCompiler:
     """Compiles `struct` for `version`. `function(instance, bytearray)` writes behind what the bytearray has, and gives
     the parts of which it is the first. Raises EncodeError when a value does not fit its field, and ApiError
     UNSUPPORTED_VERSION when a field is set that the version does not have.
+
+    With `in_slices` it is a generator that returns the parts. It takes as third argument a function that says whether
+    it should yield now; the instance has to stay as it is meanwhile.
     """
 
-    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf) -> None:
+    def __init__(
+        self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf, *, in_slices: bool = False
+    ) -> None:
         self._name = f"{struct.__name__} v{version}"
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
+        self._in_slices = in_slices
         self._run: list[tuple[str, str, str]] = []
         self._writer = writer = SourceWriter(
             varint=varint, pack=pack, null=_null, too_long=_too_long, in_memory=IN_MEMORY, encoded_items=EncodedItems,
             mistakes=_MISTAKES, failure=self._failure,
         )  # fmt: skip
-        with writer.block("def encode(o, w):"):
+        with writer.block("def encode(o, w, s):" if in_slices else "def encode(o, w):"):
             with writer.block("try:"):
                 writer.line("parts = []")
+                if in_slices:
+                    writer.line("if s(): yield")
                 self._struct(struct, "o", "")
                 self._flush()
             with writer.block("except mistakes as mistake:"):
@@ -314,6 +322,8 @@ class EncodeCompiler:
             else:
                 self._value(element, item, path, spec)
             self._flush()
+            if self._in_slices:
+                writer.line("if s(): yield")
 
     def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
         """Write the tagged fields that are not at their default, in the order of their tags."""

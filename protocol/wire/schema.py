@@ -26,6 +26,8 @@ from protocol.value import REQUIRED, compile_constructor
 from protocol.wire.decode_compiler import DecodeCompiler, has_records
 from protocol.wire.encode_compiler import EncodeCompiler
 from protocol.wire.wire_types import (
+    MAX_ARRAY,
+    MAX_ELEMENTS,
     UUID_TYPE,
     ArrayOf,
     Blob,
@@ -206,24 +208,31 @@ class Message(Struct):
     max_version: ClassVar[int]
     flexible_version: ClassVar[int]
     may_be_followed: ClassVar[bool] = False
+    max_elements: ClassVar[int] = MAX_ELEMENTS
+    """Most array elements and tagged fields, counted together."""
 
     def __init_subclass__(cls, *, versions: str = "", flexible: str = "") -> None:
         cls.min_version, cls.max_version = Versions.parse(versions)
         cls.flexible_version = Versions.parse(flexible).low if flexible else NEVER_FLEXIBLE
 
     @classmethod
-    def decoder(cls, version: int) -> Callable[[Buffer, int], Self]:
-        """The function that reads a message of `version` from a position of a buffer to its end; see `decode`."""
-        function: Callable[[Buffer, int], Self] = _decoder(cls, version)
+    def decoder(cls, version: int) -> Callable[..., Self]:
+        """The function that reads a message of `version` from a position of a buffer to its end; see `decode`. With
+        SMALL_ELEMENTS + 1 as third argument it raises NotSmall for a message that has more elements.
+        """
+        function: Callable[..., Self] = _decoder(cls, version)
         return function
 
     @classmethod
-    def decoder_in_turns(cls, version: int) -> Callable[[Buffer, int], Generator[None, None, Self]]:
-        """As `decoder`, for long messages: the work is done step by step by a generator, which returns the message. The
-        buffer is copied at once.
+    def decoder_in_slices(
+        cls, version: int
+    ) -> Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]:
+        """As `decoder`, for large messages: a generator that returns the message. It yields when the function that it
+        is given as third argument says so, and the buffer, if it is not bytes, is copied at its first step.
         """
-        function = _decoder_in_turns(cls, version)
-        return lambda buffer, position: function(bytes(buffer[position:]), 0)
+        function: Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]
+        function = _decoder_in_slices(cls, version)
+        return function
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int) -> Self:
@@ -249,6 +258,17 @@ class Message(Struct):
     def encoder(cls, version: int) -> Callable[[Self, bytearray], Parts]:
         """The function that encodes messages in `version`; see `encode_after`."""
         function: Callable[[Self, bytearray], Parts] = _encoder(cls, version)
+        return function
+
+    @classmethod
+    def encoder_in_slices(
+        cls, version: int
+    ) -> Callable[[Self, bytearray, Callable[[], bool]], Generator[None, None, Parts]]:
+        """As `encoder`, for large messages: a generator that returns the parts. It yields when the function that it is
+        given as third argument says so.
+        """
+        function: Callable[[Self, bytearray, Callable[[], bool]], Generator[None, None, Parts]]
+        function = _encoder_in_slices(cls, version)
         return function
 
     def encode(self, version: int) -> Parts:
@@ -284,9 +304,16 @@ def _decoder(message: type[Message], version: int) -> Any:
 
 
 @functools.cache
-def _decoder_in_turns(message: type[Message], version: int) -> Any:
-    is_flexible = _is_flexible(message, version)
-    return DecodeCompiler(message, version, is_flexible, fields_of, from_bytes=True, in_turns=True).function
+def _decoder_in_slices(message: type[Message], version: int) -> Any:
+    return DecodeCompiler(
+        message,
+        version,
+        _is_flexible(message, version),
+        fields_of,
+        from_bytes=not has_records(message, fields_of),
+        may_be_followed=message.may_be_followed,
+        in_slices=True,
+    ).function
 
 
 @functools.cache
@@ -297,6 +324,11 @@ def _prefix_decoder(message: type[Message], version: int) -> Any:
 @functools.cache
 def _encoder(message: type[Message], version: int) -> Any:
     return EncodeCompiler(message, version, _is_flexible(message, version), fields_of).function
+
+
+@functools.cache
+def _encoder_in_slices(message: type[Message], version: int) -> Any:
+    return EncodeCompiler(message, version, _is_flexible(message, version), fields_of, in_slices=True).function
 
 
 def _is_flexible(message: type[Message], version: int) -> bool:
@@ -314,6 +346,7 @@ class Request(Message):
 
     api_key: ClassVar[ApiKey]
     may_be_followed: ClassVar[bool] = True
+    max_elements: ClassVar[int] = MAX_ARRAY
 
     def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "", flexible: str = "") -> None:
         super().__init_subclass__(versions=versions, flexible=flexible)

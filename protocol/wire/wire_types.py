@@ -12,16 +12,26 @@ from typing import Any, Final, NamedTuple
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value
 
-MAX_ELEMENTS: Final = 1 << 21
-"""Most array elements of one message. An element costs up to a hundred times its bytes once it is a Python object."""
-MAX_TAGS: Final = 64
-"""Most tagged fields of one struct; Kafka's own messages have three at most."""
+MAX_ARRAY: Final = 1_000_000
+"""Most elements of one array (Kafka 4.4)."""
+MAX_ELEMENTS: Final = 2 * MAX_ARRAY
+"""Most array elements and tagged fields of one message; see `Message.max_elements`. An element costs up to a hundred
+times its bytes once it is a Python object.
+"""
+MAX_TAGS: Final = 10_000
+"""Most tagged fields of one struct (Kafka 4.4)."""
+SMALL_ELEMENTS: Final = 1_000
+"""Array elements and tagged fields that a request may have to be decoded in one go: up to two milliseconds of work."""
 MAX_STRING_BYTES: Final = 0x7FFF
 """Longest string in any encoding: compact lengths could say more, Kafka refuses it."""
 
 
 class Malformed(ValueError):
     """Raised inside a compiled decoder, which does not know the names; its caller makes a DecodeError of it."""
+
+
+class NotSmall(Exception):
+    """Raised by a decode function for a message that has more than SMALL_ELEMENTS; the rest of it was not read."""
 
 
 class Versions(NamedTuple):

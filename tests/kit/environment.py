@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from broker.environment.contract import Clock
 from protocol.uuids import Uuid
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ def uuid_of(number: int) -> Uuid:
     return Uuid(number.to_bytes(16, "big"))
 
 
-class ManualClock:
+class ManualClock(Clock):
     """Stands still unless a test moves it. `ms` moves both clocks; `set_back_ms` is how far the wall clock was set
     back since.
     """

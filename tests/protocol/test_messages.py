@@ -39,8 +39,8 @@ SPEC = Path(__file__).parents[2].parent / "shared" / "spec"
 FULL_FUZZ_FRAMES = 1_000_000
 
 
-def decoded_in_turns(message: type[Message], encoded: bytes, version: int) -> Message:
-    decoding = message.decoder_in_turns(version)(memoryview(b"head" + encoded), 4)
+def decoded_in_slices(message: type[Message], encoded: bytes, version: int) -> Message:
+    decoding = message.decoder_in_slices(version)(memoryview(b"head" + encoded), 4, lambda: True)
     while True:
         try:
             next(decoding)
@@ -60,7 +60,7 @@ def test_round_trip_of_any_value(message: type[Message]) -> None:
         assert message.decode(memoryview(encoded), version) == value
         assert message.decode(encoded, version) == value
         assert message.decode_prefix(memoryview(encoded + b"\xff"), version) == (value, len(encoded))
-        assert decoded_in_turns(message, encoded, version) == value
+        assert decoded_in_slices(message, encoded, version) == value
 
     round_trip()
 
@@ -76,7 +76,7 @@ def test_every_truncation_is_a_decode_error() -> None:
             with pytest.raises(DecodeError) as malformed:
                 message.decode(memoryview(encoded)[:size], version)
             with pytest.raises(DecodeError, match=re.escape(str(malformed.value))):
-                decoded_in_turns(message, encoded[:size], version)
+                decoded_in_slices(message, encoded[:size], version)
             assert malformed.value.message_name == message.__name__
 
 

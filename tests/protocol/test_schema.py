@@ -34,7 +34,7 @@ from protocol.wire.schema import (
     uint32,
     uuid,
 )
-from protocol.wire.wire_types import MAX_ELEMENTS
+from protocol.wire.wire_types import MAX_ARRAY, MAX_ELEMENTS, MAX_TAGS, SMALL_ELEMENTS, NotSmall
 from tests.kit.environment import uuid_of
 
 
@@ -211,7 +211,7 @@ class Nested(Message, versions="0", flexible="0+"):
         ("fffe", 0, "label", "negative length -2"),
         ("0005 6162", 0, "label", "length 5 exceeds the 2 bytes left"),
         ("0001 ff 00000000", 0, "label", "not UTF-8: invalid start byte"),
-        ("ffff 7fffffff", 0, "items", "2147483647 elements do not fit into the 0 bytes left"),
+        ("ffff 7fffffff", 0, "items", "array of 2147483647 elements; 1000000 are allowed"),
         ("ffff 00000002 0000 00000000", 0, "items", "2 elements do not fit into the 6 bytes left"),
         ("ffff ffffffff", 0, "items", "null is not allowed"),
         ("ffff 80000000", 0, "items", "negative length -2147483648"),
@@ -225,7 +225,7 @@ class Nested(Message, versions="0", flexible="0+"):
         ("ffffffff7f 01 00", 1, "label", "string of 34359738366 bytes; 32767 are allowed"),
         ("00 00 00", 1, "items", "null is not allowed"),
         ("00 02 01 00000000", 1, "items", "1 elements do not fit into the 5 bytes left"),
-        ("00 01 41", 1, "tags", "65 tagged fields; 64 are allowed"),
+        ("00 01 914e", 1, "tags", "10001 tagged fields; 10000 are allowed"),
         ("00 01 01 05 7f", 1, "tags", "length 127 exceeds the 0 bytes left"),
         ("00 01 01 03 03 02 61 62", 1, "note", "size of tagged field 3 is not that of its value"),
         ("00 01 01 03 01 02 61", 1, "note", "size of tagged field 3 is not that of its value"),
@@ -252,6 +252,30 @@ def test_a_malformed_message_keeps_no_view_of_the_buffer() -> None:
 def test_unknown_tagged_fields_are_skipped() -> None:
     data = bytes.fromhex("00 01 03 01 02 aaaa 03 02 02 78 e807 00")
     assert Pair.decode(data, 1) == Pair(label=None, items=[], note="x")
+
+
+class Asked(Request, api_key=ApiKey.METADATA, versions="0", flexible="0+"):
+    names: list[string] = field()
+
+
+def test_an_array_or_tags_over_the_limit_are_refused_before_they_are_read() -> None:
+    """As Kafka 4.4. A request may have as many elements altogether as one array."""
+    array = varint(MAX_ARRAY + 2) + b"\x01" * (MAX_ARRAY + 1)
+    with pytest.raises(DecodeError, match=f"field names: array of {MAX_ARRAY + 1} elements; {MAX_ARRAY} are allowed"):
+        Asked.decode(array + b"\x00", 0)
+    tags = varint(MAX_TAGS + 1) + b"\x00\x00" * (MAX_TAGS + 1)
+    with pytest.raises(DecodeError, match=f"{MAX_TAGS + 1} tagged fields; {MAX_TAGS} are allowed"):
+        Asked.decode(b"\x01" + tags, 0)
+    with pytest.raises(DecodeError, match=f"more than {MAX_ARRAY} array elements and tagged fields"):
+        Asked.decode(varint(MAX_ARRAY + 1) + b"\x01" * MAX_ARRAY + b"\x01\x09\x00", 0)
+    assert len(Asked.decode(varint(MAX_ARRAY + 1) + b"\x01" * MAX_ARRAY + b"\x00", 0).names) == MAX_ARRAY
+
+
+def test_a_decoder_of_small_messages_refuses_the_others() -> None:
+    small, large = (varint(count + 1) + b"\x01" * count + b"\x00" for count in (SMALL_ELEMENTS, SMALL_ELEMENTS + 1))
+    assert len(Asked.decoder(0)(small, 0, SMALL_ELEMENTS + 1).names) == SMALL_ELEMENTS
+    with pytest.raises(NotSmall):
+        Asked.decoder(0)(large, 0, SMALL_ELEMENTS + 1)
 
 
 def test_array_elements_are_bounded_over_the_whole_message() -> None:

@@ -38,8 +38,9 @@ _SETTINGS = {
 class SimClock:
     """A machine's clocks: the wall clock may be wrong, the monotonic one is the loop's."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, rng: Random | None = None) -> None:
         self._loop = loop
+        self._rng = rng or Random(0)
         self.skew_ms = 0
 
     def now_ms(self) -> int:
@@ -47,6 +48,17 @@ class SimClock:
 
     def monotonic_s(self) -> float:
         return self._loop.time()
+
+    def begin_slice(self, seconds: float) -> Callable[[], bool]:
+        """End the slice after as many items as the seed says: a callback takes no time."""
+        left = self._rng.randrange(1, 9)
+
+        def is_over() -> bool:
+            nonlocal left
+            left -= 1
+            return left <= 0
+
+        return is_over
 
 
 class SimRandom:
@@ -111,7 +123,7 @@ class Machine:
         self.name = name
         self.broker_id = broker_id
         self.address = f"{name}:{PORT}"
-        self.clock = SimClock(world.loop)
+        self.clock = SimClock(world.loop, Random(f"slices {world.seed} {name}"))
         self.disk = SimDisk(self.clock.now_ms)
         self.slowest_io_s = 0.002
         self.settings = {**_SETTINGS, "broker.id": str(broker_id), **settings}

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
+from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -76,7 +77,7 @@ class _NoWait(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
         return ready
 
 
-class LoopClock:
+class LoopClock(Clock):
     """A Clock on a loop's time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -120,7 +120,8 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
         others = asyncio.create_task(count_turns())
         request = await codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),)))
         assert turns >= 15
-        assert sum(1 for _ in LeaderAndIsrRequest.decoder_in_turns(7)(request.to_bytes(7), 0)) == 20
+        yields = sum(1 for _ in LeaderAndIsrRequest.decoder_in_slices(7)(request.to_bytes(7), 0, lambda: True))
+        assert yields > len(states)
         command = await codec.leader_and_isr_command(over_the_wire(request, 7))
         assert turns >= 30
         others.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, Waiting
 from broker.replication.follower_session import FollowerSession
 from broker.replication.purgatory import Purgatory
@@ -27,7 +28,7 @@ FOLLOWERS = (2, 3)
 LEADER = 1
 
 
-class HandClock:
+class HandClock(Clock):
     """A clock that the test moves."""
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
+from broker.environment.contract import Clock
 from broker.environment.system import SystemClock, ThreadExecutor
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
@@ -189,7 +190,7 @@ def test_a_token_without_a_kid_needs_a_key_that_stands_alone(provider: IdentityP
     assert outcome(tokens(provider.url("keys")), key.token()) == INVALID
 
 
-class Time:
+class Time(Clock):
     """A clock that is set by hand; the wall clock is this machine's."""
 
     def __init__(self) -> None:
