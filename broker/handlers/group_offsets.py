@@ -43,6 +43,8 @@ PARTITIONS_PER_SLICE: Final = 500
 _COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT})
 
 CommittedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+Topics = list[tuple[str, list[int]]]
+"""Names of topics with partitions."""
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
 S = TypeVar("S")
@@ -167,6 +169,8 @@ class GroupOffsetHandlers:
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
             return self._fetch_groups(request)
         topics = None if request.topics is None else [(each.name, each.partition_indexes) for each in request.topics]
+        if sum(len(indexes) for _, indexes in topics or ()) > PARTITIONS_PER_SLICE:
+            return self._fetch_in_slices(context, request, topics or [])
         error_code, found = self._find(request.group_id, topics, request.require_stable)
         if error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
             found = {TopicPartition(name, index): error_code for name, indexes in topics or () for index in indexes}
@@ -174,6 +178,27 @@ class GroupOffsetHandlers:
             translated = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
             return _response_of_one_group(error_code, translated)
         return self._respond_in_slices(error_code, found)
+
+    async def _fetch_in_slices(
+        self, context: RequestContext, request: OffsetFetchRequest, topics: Topics
+    ) -> OffsetFetchResponse:
+        error_code, found = await self._found(request.group_id, topics, request.require_stable)
+        if error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
+            async for share in in_slices(_shares(topics), self._service.clock):
+                found |= {TopicPartition(name, index): error_code for name, indexes in share for index in indexes}
+        return await self._respond_in_slices(error_code, found)
+
+    async def _found(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
+        """As `_find`, in slices."""
+        if topics is None:
+            return self._find(group_id, topics, require_stable)
+        error_code, found = self._find(group_id, [], require_stable)
+        async for share in in_slices(_shares(topics), self._service.clock):
+            error_code, part = self._find(group_id, share, require_stable)
+            if error_code:
+                return error_code, {}
+            found |= part
+        return error_code, found
 
     async def _respond_in_slices(self, error_code: ErrorCode, found: Found) -> OffsetFetchResponse:
         translated = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartition, found)
@@ -192,7 +217,7 @@ class GroupOffsetHandlers:
         response = OffsetFetchResponse(groups=[])
         async for asked in in_slices(request.groups, self._service.clock):
             wanted = None if asked.topics is None else [(each.name, each.partition_indexes) for each in asked.topics]
-            error_code, found = self._find(asked.group_id, wanted, request.require_stable)
+            error_code, found = await self._found(asked.group_id, wanted, request.require_stable)
             topics = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartitions, found)
             response.groups.append(
                 OffsetFetchResponse.OffsetFetchResponseGroup(
@@ -226,9 +251,7 @@ class GroupOffsetHandlers:
         topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
         return _response_of_one_group(ErrorCode.NONE, topics)
 
-    def _find(
-        self, group_id: str, topics: list[tuple[str, list[int]]] | None, require_stable: bool
-    ) -> tuple[ErrorCode, Found]:
+    def _find(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
         """The offsets of a group, or why there are none to give. No `topics` means all."""
         partitions = None
         if topics is not None:

@@ -12,7 +12,7 @@ from broker.environment.contract import Clock
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
-from broker.network.slices import in_slices
+from broker.network.slices import Slices, in_slices
 from broker.security.access import OPEN, Access, Client
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
@@ -113,7 +113,8 @@ class MetadataHandlers:
         """
         unknown_ids: list[_Topic] = []
         names: dict[str, None] = {}
-        for each in asked:
+        slices = Slices(self._clock)
+        async for each in in_slices(asked, slices):
             if each.topic_id == ZERO_UUID:
                 names[each.name or ""] = None
             elif each.topic_id in image.topic_names:
@@ -127,7 +128,7 @@ class MetadataHandlers:
         existing = [image.topics[name] for name in names if name in image.topics]
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
-            for name in names
+            async for name in in_slices(names, slices)
             if name not in image.topics
         ]
         return await self._described_in_slices(existing, describe, unknown_ids, [*missing, *refused])

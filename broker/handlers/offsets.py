@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from broker.environment.contract import Executor
+from broker.environment.contract import Clock, Executor
 from broker.network.registry import ANYTHING, RequestContext, Waiting, api
+from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
@@ -38,8 +38,8 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
-PARTITIONS_PER_SLICE = 250
-"""Partitions that are listed before the event loop gets its turn: 2 to 6 ms of work."""
+PARTITIONS_AT_ONCE = 250
+"""Partitions that are listed without looking at the clock: 2 to 6 ms of work."""
 LONG_MAX = 2**63 - 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
@@ -63,11 +63,13 @@ class OffsetHandlers:
         self,
         replica_manager: ReplicaManager,
         executor: Executor,
+        clock: Clock,
         persist_log_starts: Callable[[], Awaitable[None]],
     ) -> None:
         """`persist_log_starts` returns once the log start offsets of this moment are on disk."""
         self._replica_manager = replica_manager
         self._executor = executor
+        self._clock = clock
         self._persist_log_starts = persist_log_starts
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
@@ -78,18 +80,23 @@ class OffsetHandlers:
     ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         listing = _Listing(self._replica_manager, context.api_version, request)
-        searches = listing.searches()
-        if searches or listing.size > PARTITIONS_PER_SLICE:
-            return self._list_in_slices(listing, searches)
+        if listing.size > PARTITIONS_AT_ONCE or any(listing.searches()):
+            return self._list_in_slices(listing)
+        for topic, asked in _partitions(request):
+            listing.count(topic, asked)
         for _ in listing:
             pass
         return listing.response()
 
-    async def _list_in_slices(
-        self, listing: _Listing, searches: Sequence[tuple[str, AskedPartition]]
-    ) -> ListOffsetsResponse:
+    async def _list_in_slices(self, listing: _Listing) -> ListOffsetsResponse:
         """Search on another thread, as that may read and check much that is not in memory; then answer."""
-        for topic, asked in searches:
+        slices = Slices(self._clock)
+        async for topic, asked in in_slices(_partitions(listing.request), slices):
+            listing.count(topic, asked)
+        async for search in in_slices(listing.searches(), slices):
+            if search is None:
+                continue
+            topic, asked = search
             topic_partition = TopicPartition(topic, asked.partition_index)
             try:
                 log = listing.replica(topic_partition, asked.current_leader_epoch).log
@@ -99,9 +106,8 @@ class OffsetHandlers:
                     listing.found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
             except ApiError as error:
                 listing.found[topic_partition] = detached(error)
-        for number, _ in enumerate(listing, start=1):
-            if number % PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+        async for _ in in_slices(listing, slices):
+            pass
         return listing.response()
 
     # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
@@ -114,10 +120,9 @@ class OffsetHandlers:
     ) -> OffsetForLeaderEpochResponse:
         """The end of an epoch (KIP-101, KIP-279): the largest epoch not above the requested one, and its end offset."""
         topics = []
-        count = 0
-        for topic in request.topics:
+        async for topic in in_slices(request.topics, self._clock):
             result = EpochTopic(topic=topic.topic, partitions=[])
-            for asked in topic.partitions:
+            async for asked in in_slices(topic.partitions, self._clock):
                 end = OffsetForLeaderEpochResponse.EpochEndOffset(
                     error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN
                 )
@@ -129,9 +134,6 @@ class OffsetHandlers:
                 except ApiError as error:
                     end.error_code = error.error_code
                 result.partitions.append(end)
-                count += 1
-                if count % PARTITIONS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
             topics.append(result)
         return OffsetForLeaderEpochResponse(topics=topics)
 
@@ -173,10 +175,9 @@ class OffsetHandlers:
     async def _delete_here(self, request: DeleteRecordsRequest) -> tuple[list[DeletedTopic], list[_Deletion]]:
         topics = []
         moved: list[_Deletion] = []
-        count = 0
-        for topic in request.topics:
+        async for topic in in_slices(request.topics, self._clock):
             deleted = DeletedTopic(name=topic.name, partitions=[])
-            for asked in topic.partitions:
+            async for asked in in_slices(topic.partitions, self._clock):
                 result = DeletedPartition(
                     partition_index=asked.partition_index, low_watermark=UNKNOWN, error_code=ErrorCode.NONE
                 )
@@ -192,9 +193,6 @@ class OffsetHandlers:
                 except ApiError as error:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
-                count += 1
-                if count % PARTITIONS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
             topics.append(deleted)
         return topics, moved
 
@@ -225,7 +223,9 @@ class _Listing:
     def __init__(self, replica_manager: ReplicaManager, version: int, request: ListOffsetsRequest) -> None:
         self._replica_manager = replica_manager
         self._version = version
-        self._request = request
+        self.request = request
+        self._asked: set[tuple[str, int]] = set()
+        self._repeated: set[tuple[str, int]] = set()
         self._isolation = IsolationLevel.of(request.isolation_level)
         # Others, which are brokers, are told of what lies above the high watermark too.
         self._is_consumer = request.replica_id == CONSUMER_REPLICA_ID
@@ -235,34 +235,37 @@ class _Listing:
     @property
     def size(self) -> int:
         """Partitions that are asked for."""
-        return sum(len(topic.partitions) for topic in self._request.topics)
+        return sum(len(topic.partitions) for topic in self.request.topics)
 
     def replica(self, topic_partition: TopicPartition, current_leader_epoch: int) -> Partition:
         """The replica here, which must lead unless the tool asks that compares replicas; see `ReplicaManager`."""
-        if self._request.replica_id != DEBUGGING_REPLICA_ID:
+        if self.request.replica_id != DEBUGGING_REPLICA_ID:
             return self._replica_manager.leader_of(topic_partition, current_leader_epoch)
         partition = self._replica_manager.partition(topic_partition)
         partition.check_epoch(current_leader_epoch)
         return partition
 
-    def searches(self) -> Sequence[tuple[str, AskedPartition]]:
-        """The partitions whose records have to be searched."""
+    def count(self, topic: str, asked: AskedPartition) -> None:
+        """Remember that a partition is asked for: what is asked for twice is refused."""
+        partition = (topic, asked.partition_index)
+        if partition in self._asked:
+            self._repeated.add(partition)
+        self._asked.add(partition)
+
+    def searches(self) -> Iterator[tuple[str, AskedPartition] | None]:
+        """The partitions whose records have to be searched, and None for each of the others."""
         if self._version < FIRST_VERSION_WITH_ONE_OFFSET:
-            return ()
-        return [
-            (topic.name, asked)
-            for topic in self._request.topics
-            for asked in topic.partitions
-            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
-        ]
+            return
+        for topic, asked in _partitions(self.request):
+            yield (topic, asked) if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP else None
 
     def response(self) -> ListOffsetsResponse:
         """Build the response from what was listed."""
         return ListOffsetsResponse(topics=self._topics)
 
     def __iter__(self) -> Iterator[None]:
-        repeated = _asked_repeatedly(self._request)
-        for topic in self._request.topics:
+        repeated = self._repeated
+        for topic in self.request.topics:
             name = topic.name
             listed: list[ListedPartition] = []
             self._topics.append(ListedTopic(name=name, partitions=listed))
@@ -330,13 +333,11 @@ class _Listing:
         )
 
 
-def _asked_repeatedly(request: ListOffsetsRequest) -> frozenset[tuple[str, int]]:
-    """The partitions that the request names more than once. Nearly every request names one, and is not counted."""
-    topics = request.topics
-    if len(topics) == 1 and len(topics[0].partitions) == 1:
-        return frozenset()
-    times = Counter((topic.name, p.partition_index) for topic in topics for p in topic.partitions)
-    return frozenset(partition for partition, count in times.items() if count > 1)
+def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, AskedPartition]]:
+    """All that are asked for, each with the name of its topic."""
+    for topic in request.topics:
+        for asked in topic.partitions:
+            yield topic.name, asked
 
 
 def _check_high_watermark(partition: Partition, version: int) -> None:

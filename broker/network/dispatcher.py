@@ -278,7 +278,7 @@ class Dispatcher:
         self, kind: RequestKind, correlation_id: int, reply: Response, answer: asyncio.Future[Parts | None]
     ) -> None:
         """Encode a reply, at once unless that takes more than a slice."""
-        slices = Slices(self._clock)
+        slices = Slices(self._clock, SLICE_S / 2)  # the handler has had a part of this turn
         encoding = _encode_in_slices(kind, correlation_id, reply, slices)
         started_s = self._now_s()
         try:
@@ -296,7 +296,7 @@ class Dispatcher:
 
         def finish(_: asyncio.Future[None]) -> None:
             del self._running[work]
-            self._count_time(kind, timed.time_s + SLICE_S)
+            self._count_time(kind, timed.time_s + SLICE_S / 2)
 
         work.add_done_callback(finish)
 
@@ -331,7 +331,9 @@ class _LargeRequest:
         await slices.pause()
         body, self._body = self._body, b""
         decode = kind.route.request_type.decoder_in_slices(kind.context.api_version)
-        return await slices.finish(decode(body, 0, slices.is_over))
+        request = await slices.finish(decode(body, 0, slices.is_over))
+        await slices.pause()  # the handler begins slices of its own
+        return request
 
     async def _handle(self, request: Request) -> Reply:
         kind = self._kind

@@ -87,13 +87,14 @@ def _freed(owner: Struct, is_over: Callable[[], bool]) -> Generator[None, None, 
                 yield
 
 
-async def in_slices(items: Iterable[T], clock: Clock, slice_s: float = SLICE_S) -> AsyncIterator[T]:
-    """Iterate over `items`, and give the event loop its turn whenever `slice_s` have been spent on them.
+async def in_slices(items: Iterable[T], clock: Clock | Slices, slice_s: float = SLICE_S) -> AsyncIterator[T]:
+    """Iterate over `items`, and give the event loop its turn whenever `slice_s` have been spent on them. Several
+    iterations of one request may go on with the same `Slices`.
 
     The connection waits for the handler's coroutine, so the order of effects stays. Other connections are served in
     between: what was looked up before an item need not be true at the next one.
     """
-    slices = Slices(clock, slice_s)
+    slices = clock if isinstance(clock, Slices) else Slices(clock, slice_s)
     for item in items:
         yield item
         if slices.is_over():

@@ -208,7 +208,7 @@ def _registry(
         [
             ProduceHandlers(logs.replicas, coordinators.guards),
             FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, quotas, access),
-            OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
+            OffsetHandlers(logs.replicas, executor, clock, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock, access),
             TopicHandlers(metadata, controller, configs.describe_topic, quotas, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),

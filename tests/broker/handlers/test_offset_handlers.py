@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.handlers.offsets import PARTITIONS_PER_SLICE
+from broker.handlers.offsets import PARTITIONS_AT_ONCE
 from protocol.errors import ErrorCode
 from protocol.messages import (
     ListOffsetsRequest,
@@ -15,7 +15,7 @@ from protocol.messages import (
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import new_topic, produce
 
-COUNT = 2 * PARTITIONS_PER_SLICE + 1
+COUNT = 2 * PARTITIONS_AT_ONCE + 1
 
 
 def list_latest(topic: str, count: int) -> ListOffsetsRequest:

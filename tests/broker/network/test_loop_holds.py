@@ -17,6 +17,7 @@ from protocol.messages import (
     DescribeLogDirsRequest,
     FetchRequest,
     FindCoordinatorRequest,
+    ListOffsetsRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -32,8 +33,8 @@ from tests.kit.loop_turns import CallsPerTurn
 from tests.kit.wire_requests import framed, request_bytes
 
 MANY = 3000
-CALLS = 40_000
-"""In one turn: some 10 ms of work."""
+CALLS = 45_000
+"""In one turn: some 11 ms of work, a little more than two slices."""
 
 Asked = tuple[Request, int]
 
@@ -129,6 +130,24 @@ def fetch() -> Asked:
     return FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11
 
 
+def names() -> Asked:
+    topic = MetadataRequest.MetadataRequestTopic
+    topics = [topic(name=f"unknown-{number}") for number in range(20_000)]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False), 8
+
+
+def list_unknown() -> Asked:
+    partition = ListOffsetsRequest.ListOffsetsPartition
+    partitions = [partition(partition_index=number, timestamp=-1) for number in range(20_000)]
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="unknown", partitions=partitions)
+    return ListOffsetsRequest(replica_id=-1, topics=[topic]), 5
+
+
+def fetch_offsets_of(count: int) -> Asked:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(count)))
+    return OffsetFetchRequest(group_id="g", topics=[topic]), 5
+
+
 def describe() -> Asked:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     kind = int(ConfigResourceType.BROKER)
@@ -147,6 +166,7 @@ LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] 
     "commit offsets": (committed, commit),
     "fetch offsets": (committed, lambda: fetch_offsets(7)),
     "fetch offsets of groups": (committed, lambda: fetch_offsets(8)),
+    "fetch offsets of partitions": (committed, lambda: fetch_offsets_of(20_000)),
     "delete offsets": (committed, delete_offsets),
     "delete a group": (committed, lambda: (DeleteGroupsRequest(groups_names=["g"]), 1)),
     "find coordinators": (
@@ -158,6 +178,8 @@ LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] 
     "describe configurations": (nothing, describe),
     "describe log directories": (large_topic, lambda: (DescribeLogDirsRequest(topics=None), 1)),
     "fetch": (produced, fetch),
+    "offsets of unknown partitions": (nothing, list_unknown),
+    "metadata of unknown names": (nothing, names),
     "metadata": (large_topic, lambda: (MetadataRequest(topics=None), 8)),
 }  # fmt: skip
 
@@ -181,6 +203,49 @@ def test_a_large_request_is_worked_on_in_slices(name: str) -> None:
                     await asyncio.sleep(0)
             assert calls.turns > 3
             assert calls.most < CALLS
+
+    asyncio.run(scenario())
+
+
+def test_a_large_request_is_decoded_no_further_when_the_client_hangs_up() -> None:
+    async def scenario() -> None:
+        calls = CallsPerTurn()
+        broker = InProcessBroker()
+        broker.executor, broker.clock = calls.executor, calls.clock
+        async with broker:
+            wire = broker.connect()
+            data = framed(request_bytes(*names()))
+            async with calls:
+                wire.feed(data)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert calls.turns < 10
+                wire.close()
+                before = calls.total
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert calls.total - before < CALLS  # the slice that had begun
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_are_decoded_at_once_share_a_slice() -> None:
+    """Others wait no longer because there are several."""
+
+    async def scenario() -> None:
+        calls = CallsPerTurn()
+        broker = InProcessBroker()
+        broker.executor, broker.clock = calls.executor, calls.clock
+        async with broker:
+            data = framed(request_bytes(*names()))
+            wires = [broker.connect() for _ in range(8)]
+            async with calls:
+                for wire in wires:
+                    wire.feed(data)
+                    await asyncio.sleep(0)
+                while not all(wire.transport.written for wire in wires):
+                    await asyncio.sleep(0)
+            assert calls.most < 3 * CALLS
 
     asyncio.run(scenario())
 
