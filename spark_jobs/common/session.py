@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,6 +63,39 @@ def fetching(packages: str) -> Iterator[None]:
         yield
 
 
+_RESOLVE = """
+import sys
+from pyspark.sql import SparkSession
+settings = {"spark.jars.packages": sys.argv[1], "spark.jars.ivy": sys.argv[2], "spark.ui.enabled": "false"}
+settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+print(SparkSession.builder.master("local[1]").config(map=settings).getOrCreate().sparkContext.getConf().get("spark.jars"))
+"""
+
+
+def resolved(packages: str) -> str:
+    """The jars of `packages` and of all they need, comma separated, which are fetched where `ivy_dir` lacks them.
+
+    In a process of its own, whose output shows only when it fails: Ivy prints thirty lines at each start. Raises
+    ChildProcessError.
+    """
+    named = hashlib.sha256(packages.encode()).hexdigest()[:16]
+    kept = ivy_dir() / f"resolved-{named}"
+    jars = kept.read_text(encoding="utf-8") if kept.exists() else ""
+    if jars and all(Path(jar.removeprefix("file://")).exists() for jar in jars.split(",")):
+        return jars
+    print("fetching the connector's jars...", file=sys.stderr)
+    command = [sys.executable, "-c", _RESOLVE, packages, str(ivy_dir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    jars = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or not jars:
+        print(done.stdout + done.stderr, file=sys.stderr)
+        raise ChildProcessError(f"{packages}: not fetched")
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(jars, encoding="utf-8")
+    partial.replace(kept)
+    return jars
+
+
 @dataclasses.dataclass(frozen=True)
 class SessionParts:
     """Maven packages and settings of a session, for those jobs that ask for them."""
@@ -101,14 +136,14 @@ def build_session(
         turn: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     else:
         connector = ",".join([connector_coordinate(), *parts.packages])
-        builder = builder.config("spark.jars.packages", connector)
-        builder = builder.config("spark.jars.ivy", str(ivy_dir()))
         turn = fetching(connector)
     print(f"{app_name}: Spark {pyspark.__version__} with Kafka connector: {connector}", file=sys.stderr)
     try:
         with turn:
+            if kafka_jars is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+                builder = builder.config("spark.jars", resolved(connector))
             session: SparkSession = builder.getOrCreate()
-    except PySparkRuntimeError as failure:
+    except (PySparkRuntimeError, ChildProcessError) as failure:
         raise OSError(
             f"Spark did not start with {connector} (the lines above say why); without a way to Maven Central, put the "
             "connector, spark-token-provider-kafka-0-10, kafka-clients, commons-pool2 and the jars of --format in a "

@@ -18,7 +18,7 @@ from spark_jobs.common.cli import add_common_options, source_config, trigger_opt
 from spark_jobs.common.errors import _explained
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir
+from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir, resolved
 from spark_jobs.common.source import (
     SourceConfig,
     check_starting_offsets,
@@ -214,6 +214,25 @@ def test_nothing_is_fetched_under_spark_submit(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     with fetching("a:b:1"):
         assert not ivy_dir().exists()
+
+
+def test_jars_that_are_known_are_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path))
+    jar = ivy_dir() / "a.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    python = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    python.write_text(f"#!/bin/sh\necho thirty lines\necho file://{jar}\n")
+    python.chmod(0o755)
+    assert resolved("a:b:1") == f"file://{jar}"
+    assert "thirty" not in "".join(capfd.readouterr())
+    python.write_text("#!/bin/sh\necho thirty lines\nexit 1\n")
+    assert resolved("a:b:1") == f"file://{jar}"
+    jar.unlink()
+    with pytest.raises(ChildProcessError):
+        resolved("a:b:1")
+    assert "thirty lines" in capfd.readouterr().err
 
 
 def test_a_directory_without_jars_is_refused(tmp_path: Path) -> None:
