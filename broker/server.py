@@ -86,6 +86,7 @@ class KafkaServer:
             config.max_connections_per_ip,
             config.max_connections_per_ip_overrides,
             environment.most_connections,
+            config.max_connections_per_listener,
         )
         self._socket_server = SocketServer(
             environment.network,
@@ -299,7 +300,10 @@ class KafkaServer:
 
     def _limit_connections(self, config: BrokerConfig) -> None:
         self._socket_server.limits.change(
-            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.max_connections_per_ip_overrides,
+            config.max_connections_per_listener,
         )
 
     def _reading_failed(self, path: str, error: OSError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast, overload
 
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
 from config.config_providers import is_provider_key, refuse_reference
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from config.zookeeper.connect import ZookeeperAddress
 
 T = TypeVar("T")
+_MAX_CONNECTIONS: Final = "listener.name.{}.max.connections"
 
 
 class Setting(Generic[T]):
@@ -241,7 +242,8 @@ class BrokerConfig:
         return [
             name
             for name in known
-            if name in ELSEWHERE_KEYS or (name not in acted_on and not self._is_security_key(name))
+            if name in ELSEWHERE_KEYS
+            or (name not in acted_on and not self._is_security_key(name) and not self._limits_a_listener(name))
         ]
 
     def remarks(self) -> dict[str, str]:
@@ -255,6 +257,9 @@ class BrokerConfig:
                 if left_out:
                     remarks[name] = f"{', '.join(left_out)} is obsolete and not offered; the other versions are"
         return remarks
+
+    def _limits_a_listener(self, name: str) -> bool:
+        return any(name == _MAX_CONNECTIONS.format(each.listener_name.lower()) for each in self.listeners)
 
     def _is_security_key(self, name: str) -> bool:
         """Whether it says something about security that is in use, such as a listener with TLS or SASL."""
@@ -339,12 +344,21 @@ class BrokerConfig:
 
     def _read_listeners(self) -> None:
         self.listeners: tuple[EndPoint, ...] = ()
+        self.max_connections_per_listener: dict[str, int] = {}
+        """Limits on connections of single listeners, by their names."""
         self.inter_broker_listener_name = ""
         text = str(self.values["listeners"])
         protocols = parse_protocol_map(str(self.values["listener.security.protocol.map"]))
         self.listeners = parse_listeners("listeners", text, protocols)
         if not self.listeners:
             raise ConfigError("listeners", text, "There must be at least one listener, such as PLAINTEXT://:9092")
+        self.max_connections_per_listener = {
+            each.listener_name: cast(
+                "int", BROKER_KEYS["max.connections"]._replace(name=key).parse(self.originals[key])
+            )
+            for each in self.listeners
+            if (key := _MAX_CONNECTIONS.format(each.listener_name.lower())) in self.originals
+        }
         advertised = self.values["advertised.listeners"]
         if advertised is None:
             self.advertised_listeners: tuple[EndPoint, ...] = self.listeners

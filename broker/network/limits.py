@@ -22,16 +22,17 @@ class Counted(Throttled, Protocol):
     """A connection as `ConnectionLimits` sees it."""
 
     client_address: str
+    listener_name: str
     counted: bool
 
 
 class ConnectionLimits:
-    """max.connections and max.connections.per.ip (with overrides).
+    """max.connections, also that of a listener, and max.connections.per.ip (with overrides).
 
-    A connection over the limit of its address is refused. A connection over the broker's limit is not read until
-    another one closes; Kafka's acceptor blocks in this case, which looks the same to clients. Waiting connections are
-    open and use descriptors: above `most_open` connections in all, every further one is refused, because the remaining
-    descriptors are reserved for the logs.
+    A connection over the limit of its address is refused. A connection over the limit of the broker or of its
+    listener is not read until another one closes; Kafka's acceptor blocks in this case, which looks the same to
+    clients. Waiting connections are open and use descriptors: above `most_open` connections in all, every further one
+    is refused, because the remaining descriptors are reserved for the logs.
     """
 
     def __init__(
@@ -40,13 +41,16 @@ class ConnectionLimits:
         max_per_ip: int,
         per_ip_overrides: Mapping[str, int],
         most_open: int | None = None,
+        per_listener: Mapping[str, int] | None = None,
     ) -> None:
-        """`most_open` None means no limit on open connections."""
+        """`per_listener` has limits by listener name. `most_open` None means no limit on open connections."""
         self._most_open = most_open
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
         self.per_ip_overrides = dict(per_ip_overrides)
+        self.per_listener = dict(per_listener or {})
         self._by_address: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
         self._admitted = 0
         self._waiting: deque[Counted] = deque()
 
@@ -66,11 +70,11 @@ class ConnectionLimits:
             )
         self._by_address[address] += 1
         connection.counted = True
-        if self._admitted >= self.max_connections:
+        if self._has_place(connection):
+            self._count(connection)
+        else:
             self._waiting.append(connection)
             connection.pause_reading("max.connections")
-        else:
-            self._admitted += 1
         return None
 
     def release(self, connection: Counted) -> None:
@@ -85,19 +89,43 @@ class ConnectionLimits:
             self._waiting.remove(connection)
             return
         self._admitted -= 1
+        self._by_listener[connection.listener_name] -= 1
         self._admit_waiting()
 
-    def change(self, max_connections: int, max_per_ip: int, per_ip_overrides: Mapping[str, int]) -> None:
+    def change(
+        self,
+        max_connections: int,
+        max_per_ip: int,
+        per_ip_overrides: Mapping[str, int],
+        per_listener: Mapping[str, int] | None = None,
+    ) -> None:
         """Change the limits while the broker runs (dynamic configs); open connections stay."""
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
         self.per_ip_overrides = dict(per_ip_overrides)
+        self.per_listener = dict(per_listener or {})
         self._admit_waiting()
 
+    def _has_place(self, connection: Counted) -> bool:
+        limit = self.per_listener.get(connection.listener_name)
+        is_free = limit is None or self._by_listener[connection.listener_name] < limit
+        return is_free and self._admitted < self.max_connections
+
+    def _count(self, connection: Counted) -> None:
+        self._admitted += 1
+        self._by_listener[connection.listener_name] += 1
+
     def _admit_waiting(self) -> None:
+        """Those that have a place now, the longest waiting first. The others of a full listener hold up nobody."""
+        still: deque[Counted] = deque()
         while self._waiting and self._admitted < self.max_connections:
-            self._admitted += 1
-            self._waiting.popleft().resume_reading("max.connections")
+            connection = self._waiting.popleft()
+            if self._has_place(connection):
+                self._count(connection)
+                connection.resume_reading("max.connections")
+            else:
+                still.append(connection)
+        self._waiting.extendleft(reversed(still))
 
 
 class RequestMemory:

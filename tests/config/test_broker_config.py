@@ -295,11 +295,11 @@ def test_unknown_keys_are_told_apart_from_those_without_effect(tmp_path: Path) -
         "listener.name.plaintext.no.such=1\nlistener.name.plaintext.max.connections=5\n",
     )
     assert config.unknown() == ["no.such.key", "listener.name.plaintext.no.such"]
-    assert config.without_effect() == [
-        "num.network.threads",
-        "log.preallocate",
-        "listener.name.plaintext.max.connections",
-    ]
+    assert config.without_effect() == ["num.network.threads", "log.preallocate"]
+    assert config.max_connections_per_listener == {"PLAINTEXT": 5}
+    assert BrokerConfig({"listener.name.other.max.connections": "5"}).without_effect()
+    with pytest.raises(ConfigError, match=r"listener\.name\.plaintext\.max\.connections: Value must be at least 0"):
+        BrokerConfig({"listener.name.plaintext.max.connections": "-1"})
 
 
 def test_dynamic_overrides_make_a_new_configuration() -> None:

@@ -6,8 +6,9 @@ from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
 class FakeConnection:
     """Records why it does not read."""
 
-    def __init__(self, address: str = "127.0.0.1") -> None:
+    def __init__(self, address: str = "127.0.0.1", listener: str = "PLAINTEXT") -> None:
         self.client_address = address
+        self.listener_name = listener
         self.counted = False
         self.paused: set[str] = set()
 
@@ -51,6 +52,24 @@ def test_over_the_brokers_limit_connections_wait_unread_in_order() -> None:
     assert fourth.paused
     limits.change(2, 100, {})
     assert not fourth.paused
+
+
+def test_a_full_listener_keeps_its_own_connections_waiting_and_no_others() -> None:
+    limits = ConnectionLimits(3, 100, {}, per_listener={"A": 1})
+    one, two, three = (FakeConnection(listener="A") for _ in range(3))
+    others = [FakeConnection(listener="B") for _ in range(3)]
+    for connection in (one, two, three, *others):
+        assert limits.admit(connection) is None
+    assert [bool(each.paused) for each in (one, two, three, *others)] == [False, True, True, False, False, True]
+    limits.release(others[0])
+    assert not others[2].paused
+    assert two.paused
+    limits.release(one)
+    assert not two.paused
+    assert three.paused
+    limits.release(others[1])
+    limits.change(3, 100, {}, {"A": 2})
+    assert not three.paused
 
 
 def test_connections_leave_the_logs_their_descriptors() -> None:
