@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.due import due
+from tests.kit.due import due, due_block
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9])
@@ -12,6 +12,12 @@ def test_every_case_has_its_turn(size: int) -> None:
     days = [due(range(size), one_in=4, day=day) for day in range(20_000, 20_004)]
     assert {case for day in days for case in day} == set(range(size))
     assert all(days) or not size
+
+
+def test_every_block_has_its_turn() -> None:
+    days = [due_block(range(100, 120), one_in=4, day=day) for day in range(20_000, 20_004)]
+    assert days == [range(100, 105), range(105, 110), range(110, 115), range(115, 120)]
+    assert due_block(range(100, 120), one_in=1) == range(100, 120)
 
 
 def test_all_are_due_by_hand() -> None:

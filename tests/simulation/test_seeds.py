@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from tests.kit.due import due
+from tests.kit.due import due, due_block
 from tests.simulation.checker import Checker
 from tests.simulation.loop import LivelockError, Process, SimLoop
 from tests.simulation.mutants import MUTANTS, mutant_named
@@ -23,8 +23,7 @@ from tests.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_SEEDS = 24
-SLOW_SEEDS = 100
-FIRST_SLOW_SEED = 1_000_000
+SLOW_SEEDS = range(1_000_000, 1_000_100)
 MUTANT_SEEDS = 150
 FOUND_BY = {"failed-fsync-taken-for-a-success": 89, "batches-of-the-disk-not-checked": 15}
 """Seeds that find the planted bugs that few find: they are tried first."""
@@ -58,19 +57,20 @@ def test_seeds() -> None:
 
 @pytest.mark.timeout(300)
 def test_past_seeds() -> None:
-    assert _violations(PAST_SEEDS) == []
+    assert _violations(due(PAST_SEEDS)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_seeds() -> None:
     """By the command, which uses two processes; it prints the seeds with violations."""
-    command = [sys.executable, "-m", "tests.simulation", "--start", str(FIRST_SLOW_SEED), "--seeds", str(SLOW_SEEDS)]
+    seeds = due_block(SLOW_SEEDS)
+    command = [sys.executable, "-m", "tests.simulation", "--start", str(seeds.start), "--seeds", str(len(seeds))]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{SLOW_SEEDS} seeds" in done.stdout
+    assert f"{len(seeds)} seeds" in done.stdout
 
 
 def test_seed_gives_the_same_events_whatever_the_hash_seed() -> None:

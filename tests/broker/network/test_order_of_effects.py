@@ -210,7 +210,7 @@ def test_apache_kafka_gives_the_same_replies(tmp_path: Path) -> None:
     async def play(sides: Sequence[Socket]) -> None:
         number = 0
         for _ in range(TIMES_WITH_KAFKA):
-            for pair in KNOWN_PAIRS:
+            for pair in due(KNOWN_PAIRS):
                 for flushes in (False, True):
                     number += 1
                     theirs, found = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.due import due
+from tests.kit.due import due, due_block
 from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster.found import Found, read_found
 from tests.simulation.seeds import collect_garbage, run_cluster_seed
@@ -18,8 +18,7 @@ from tests.simulation.transactions.transactions_plan import FIRST_SEED, FIRST_ST
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK_SEEDS = 2
-SLOW_SEEDS = 20
-FIRST_SLOW_SEED = 1_000_000
+SLOW_SEEDS = range(1_000_000, 1_000_020)
 MUTANT_SEEDS = 10
 """Of those without transactions, or of those with them for a planted bug that they have found."""
 LEAST_COMMITTED = 10
@@ -77,7 +76,7 @@ def test_seeds() -> None:
 
 @pytest.mark.timeout(900)
 def test_past_seeds() -> None:
-    assert _violations(PAST_SEEDS) == []
+    assert _violations(due(PAST_SEEDS)) == []
 
 
 @pytest.mark.timeout(300)
@@ -101,7 +100,8 @@ def test_seed_with_transactions_counts(seed: int) -> None:
 @pytest.mark.timeout(3600)
 def test_many_seeds() -> None:
     """By the command, which uses two processes; it prints the seeds with violations."""
-    arguments = ["--cluster", "--start", str(FIRST_SLOW_SEED), "--seeds", str(SLOW_SEEDS)]
+    seeds = due_block(SLOW_SEEDS)
+    arguments = ["--cluster", "--start", str(seeds.start), "--seeds", str(len(seeds))]
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -111,7 +111,7 @@ def test_many_seeds() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{SLOW_SEEDS} seeds" in done.stdout
+    assert f"{len(seeds)} seeds" in done.stdout
 
 
 @pytest.mark.timeout(300)

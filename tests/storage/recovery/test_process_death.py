@@ -11,6 +11,7 @@ import pytest
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
 from storage.log_config import LogConfig
+from tests.kit.due import ONE_IN
 from tests.storage.support import T0, append, close_cleanly, open_manager, read_all
 
 CONFIG = LogConfig(segment_bytes=30_000, index_interval_bytes=500)
@@ -38,7 +39,7 @@ for number in range(1_000_000):
 """
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("rounds", [3, pytest.param(40 // ONE_IN, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_killed_again_and_again(tmp_path: Path, rounds: int) -> None:
     confirmed = [-1] * PARTITIONS
     for turn in range(rounds):
