@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
+from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_readers
 from broker.network.client_quotas import ClientQuotas, Stopwatch
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
+from broker.network.slices import in_slices
 from broker.replication.delayed_fetch import FetchResult
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.fetch_session import (
     FINAL_EPOCH,
+    INITIAL_EPOCH,
     INVALID_SESSION_ID,
     ErrorFetchContext,
     FetchContext,
@@ -35,6 +38,9 @@ UNKNOWN_OFFSET = -1
 FIRST_VERSION_OF_ZSTD = 10
 FIRST_VERSION_OF_RACKS = 11
 """KIP-392: older consumers read from leaders alone."""
+PARTITIONS_AT_ONCE = 5_000
+"""A consumer's full fetch of more is read in shares, and gets no session where it is answered at once."""
+PARTITIONS_PER_SHARE = 200
 REFUSED_UNREAD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -59,8 +65,10 @@ class FetchHandlers:
         sessions: FetchSessionCache,
         max_response_bytes: int,
         quotas: ClientQuotas,
+        clock: Clock,
         access: Access = OPEN,
     ) -> None:
+        self._clock = clock
         self._quotas = quotas
         self._replica_manager = replica_manager
         self._access = access
@@ -68,20 +76,59 @@ class FetchHandlers:
         self._max_response_bytes = max_response_bytes
 
     @api(ApiKey.FETCH, versions=(4, 17), reads_only=True)
-    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
+    def fetch(
+        self, context: RequestContext, request: FetchRequest
+    ) -> FetchResponse | Waiting[FetchResponse] | Awaitable[FetchResponse]:
         """Answer at once when enough bytes are there, a partition failed or the client does not want to wait; else when
         they have come. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic. A consumer that has
         exceeded its quota gets nothing.
         """
+        if _is_large(request) and not is_from_follower(request):
+            return self._fetch_in_slices(context, request)
+        return self._fetch_timed(context, request)
+
+    async def _fetch_in_slices(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Read some partitions at a time, and answer without a session if there is something to answer at once."""
+        told = FetchResponse(session_id=INVALID_SESSION_ID, responses=[])
+        max_bytes = min(request.max_bytes, self._max_response_bytes)
+        size = 0
+        is_complete = request.max_wait_ms <= 0
+        async for share in in_slices(_shares(request), self._clock):
+            part = request.replace(
+                topics=share, session_epoch=FINAL_EPOCH, max_wait_ms=0, max_bytes=max(max_bytes - size, 0)
+            )
+            outcome = self._fetch_timed(context, part, min_one_message=size == 0)
+            response = await outcome.future if isinstance(outcome, Waiting) else outcome
+            if response.error_code or response.throttle_time_ms:
+                return response
+            for topic in response.responses:
+                for each in topic.partitions:
+                    size += len(each.records or b"")
+                    is_complete = is_complete or bool(each.error_code) or each.preferred_read_replica >= 0
+                    is_complete = is_complete or each.diverging_epoch is not None
+            _add(told, response)
+        if is_complete or size >= min(request.min_bytes, max_bytes):
+            return told
+        outcome = self._fetch_timed(context, request)
+        return await outcome.future if isinstance(outcome, Waiting) else outcome
+
+    def _fetch_timed(
+        self, context: RequestContext, request: FetchRequest, *, min_one_message: bool = True
+    ) -> FetchResponse | Waiting[FetchResponse]:
         if not self._quotas.are_set or is_from_follower(request):
-            return self._fetch(context, request)
+            return self._fetch(context, request, min_one_message=min_one_message)
         work = Stopwatch(self._quotas.now_s)
-        response = self._fetch(context, request, work)
+        response = self._fetch(context, request, work, min_one_message=min_one_message)
         self._quotas.count_time(context, work.stop())
         return response
 
     def _fetch(
-        self, context: RequestContext, request: FetchRequest, work: Stopwatch | None = None
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        work: Stopwatch | None = None,
+        *,
+        min_one_message: bool = True,
     ) -> FetchResponse | Waiting[FetchResponse]:
         replica = request.replica_state
         replica_id = request.replica_id if replica is None else replica.replica_id
@@ -113,6 +160,7 @@ class FetchHandlers:
             leader_only=replica_id >= 0 or context.api_version < FIRST_VERSION_OF_RACKS,
             client_rack=request.rack_id if is_consumer else "",
             listener_name=context.listener_name,
+            min_one_message=min_one_message,
         )
         answer = partial(self._respond, context, fetch, refused, work)
         response = self._replica_manager.fetch(params, wanted, answer, fetch.watch)
@@ -151,6 +199,46 @@ class FetchHandlers:
         if refused:
             hint_readers(context, self._replica_manager, response, refused)
         return response
+
+
+def _is_large(request: FetchRequest) -> bool:
+    """Whether a full fetch is about so many partitions that it is read in shares."""
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+        return False
+    size = 0
+    for topic in request.topics:
+        size += len(topic.partitions)
+    return size > PARTITIONS_AT_ONCE
+
+
+def _shares(request: FetchRequest) -> Iterator[list[FetchRequest.FetchTopic]]:
+    """The topics of a request with at most PARTITIONS_PER_SHARE partitions at a time."""
+    share: list[FetchRequest.FetchTopic] = []
+    room = PARTITIONS_PER_SHARE
+    for topic in request.topics:
+        start = 0
+        while start < len(topic.partitions):
+            part = topic.partitions[start : start + room]
+            share.append(topic.replace(partitions=part))
+            start += len(part)
+            room -= len(part)
+            if not room:
+                yield share
+                share, room = [], PARTITIONS_PER_SHARE
+    if share:
+        yield share
+
+
+def _add(told: FetchResponse, part: FetchResponse) -> None:
+    """Put the answer about a share of the partitions behind the others."""
+    for topic in part.responses:
+        last = told.responses[-1] if told.responses else None
+        if last is not None and (last.topic, last.topic_id) == (topic.topic, topic.topic_id):
+            last.partitions += topic.partitions
+        else:
+            told.responses.append(topic)
+    known = {each.node_id for each in told.node_endpoints}
+    told.node_endpoints += [each for each in part.node_endpoints if each.node_id not in known]
 
 
 def _readable(

@@ -120,7 +120,7 @@ class DelayedFetch(Generic[T]):
                 params,
                 wanted.fetch_offset,
                 min(wanted.max_bytes, max(params.max_bytes - size, 0)),
-                min_one_message=size == 0,
+                min_one_message=size == 0 and params.min_one_message,
                 topic_id=wanted.topic_id,
                 current_leader_epoch=wanted.current_leader_epoch,
                 last_fetched_epoch=wanted.last_fetched_epoch,

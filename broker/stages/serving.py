@@ -207,7 +207,7 @@ def _registry(
     registry = HandlerRegistry(
         [
             ProduceHandlers(logs.replicas, coordinators.guards),
-            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, quotas, access),
+            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, quotas, clock, access),
             OffsetHandlers(logs.replicas, executor, clock, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock, access),
             TopicHandlers(metadata, controller, configs.describe_topic, quotas, clock),

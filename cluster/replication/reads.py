@@ -46,6 +46,8 @@ class FetchParams(Value):
 
     `leader_only`: the reader is not served by a follower. A consumer that may be tells its rack ("" for none) and the
     listener by which it came (KIP-392).
+
+    `min_one_message`: the first batch is read even if it is larger than all limits.
     """
 
     isolation: IsolationLevel
@@ -58,6 +60,7 @@ class FetchParams(Value):
     leader_only: bool = True
     client_rack: str = ""
     listener_name: str = ""
+    min_one_message: bool = True
 
 
 class LogReadInfo(Value, frozen=False):

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from broker.handlers.fetch import PARTITIONS_AT_ONCE
 from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE
 from cluster.replication.partition import Partition
 from protocol.errors import ErrorCode
@@ -224,5 +225,41 @@ def test_min_bytes_above_max_bytes_ask_for_max_bytes() -> None:
             request = fetch("t", 0, max_wait_ms=60_000, min_bytes=10_000)
             request.max_bytes = 1000
             assert len(values_in(await asyncio.wait_for(wire.ask(request, 12), 10))) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_large_fetch_is_answered_as_a_small_one_but_without_a_session() -> None:
+    """It is read in shares; the bytes that it may have are those of all."""
+
+    def fetch_of(*topics: tuple[str, int], max_bytes: int = 1 << 20) -> FetchRequest:
+        asked = [
+            FetchRequest.FetchTopic(
+                topic=name,
+                partitions=[
+                    FetchRequest.FetchPartition(partition=at, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for at in range(count)
+                ],
+            )
+            for name, count in topics
+        ]
+        return FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=max_bytes, session_epoch=0, topics=asked)
+
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire = broker.connect()
+            for name in "ab":
+                await wire.ask(new_topic(name, 1), 7)
+                await wire.ask(produce(name, [b"value"]), 11)
+            for max_bytes, expected in ((1 << 20, [True, True]), (1, [True, False])):
+                request = fetch_of(("a", 1), ("unknown", PARTITIONS_AT_ONCE), ("b", 1), max_bytes=max_bytes)
+                response = await wire.ask(request, 11)
+                assert isinstance(response, FetchResponse)
+                assert response.session_id == 0
+                assert [topic.topic for topic in response.responses] == ["a", "unknown", "b"]
+                first, unknown, last = (topic.partitions for topic in response.responses)
+                assert [each.partition_index for each in unknown] == list(range(PARTITIONS_AT_ONCE))
+                assert {each.error_code for each in unknown} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+                assert [bool(each.records) for each in (*first, *last)] == expected
 
     asyncio.run(scenario())

@@ -148,6 +148,15 @@ def fetch_offsets_of(count: int) -> Asked:
     return OffsetFetchRequest(group_id="g", topics=[topic]), 5
 
 
+def fetch_unknown() -> Asked:
+    partitions = [
+        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+        for number in range(20_000)
+    ]
+    topics = [FetchRequest.FetchTopic(topic="unknown", partitions=partitions)]
+    return FetchRequest(max_wait_ms=10_000, min_bytes=1, topics=topics), 11
+
+
 def describe() -> Asked:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     kind = int(ConfigResourceType.BROKER)
@@ -178,6 +187,7 @@ LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] 
     "describe configurations": (nothing, describe),
     "describe log directories": (large_topic, lambda: (DescribeLogDirsRequest(topics=None), 1)),
     "fetch": (produced, fetch),
+    "fetch unknown partitions": (nothing, fetch_unknown),
     "offsets of unknown partitions": (nothing, list_unknown),
     "metadata of unknown names": (nothing, names),
     "metadata": (large_topic, lambda: (MetadataRequest(topics=None), 8)),
