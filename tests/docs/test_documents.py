@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
 
+from broker.metadata.config_service import ConfigService
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.commands import CommandFence
+from cluster.metadata_image import MetadataImage
+from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS
 from config.config_providers import PROVIDERS
+from config.definitions import value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.properties import parse_properties
 from config.security.authorization import AUTHORIZER_KEYS
 from config.topic_config import TOPIC_KEYS
-from tests.docs.documents import main, rewritten, served_apis
+from protocol.errors import ApiError
+from tests.docs.documents import main, missing, rewritten, served_apis
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,3 +94,47 @@ def test_lines_fit_a_screen(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_the_readme_names_what_is_missing() -> None:
+    """Short of "features" and of forwarding, which are about KRaft."""
+    section = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is not there yet")[2].partition("##")[0]
+    )
+    wanted = set(re.findall(r"KIP-\d+", missing())) | {"KRaft", "remote storage", "JMX"}
+    assert {each for each in wanted if each not in section} == set()
+
+
+def test_the_servers_own_file_starts_it_with_every_key_that_it_shows() -> None:
+    text = (ROOT / "config" / "server.properties").read_text(encoding="utf-8")
+    shown = re.sub(r"(?m)^#(?=[a-z.]+=)", "", text)
+    assert shown != text
+    properties = parse_properties(shown) | {"listeners": "INSIDE://:9092,OUTSIDE://:9093"}
+    properties["advertised.listeners"] = "INSIDE://a:9092,OUTSIDE://b:9093"
+    config = BrokerConfig.of(properties)
+    assert config.unknown() == config.without_effect() == []
+
+
+def test_no_page_denies_what_a_broker_starts_with() -> None:
+    """Listeners with TLS and SASL, stores and a node of KRaft once were what no broker had."""
+    pages = [*CURRENT, ROOT / "config" / "server.properties"]
+    denials = re.compile(r"Only PLAINTEXT listeners|JKS has to be converted|\(SSL, SASL, another authorizer")
+    assert [page.name for page in pages if denials.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_dynamic_in_the_table_is_what_kafka_configs_can_change() -> None:
+    rows = re.findall(
+        r"(?m)^\| `([a-z.]+)` \|.*\| (no|yes|each broker) \|", (ROOT / "docs/configuration.md").read_text()
+    )
+    service = ConfigService(BrokerConfig({"broker.id": "0"}), MetadataCache(CommandFence(), MetadataImage()))
+    for name, dynamic in rows:
+        declared = BROKER_KEYS.get(name)
+        text = None if declared is None else value_to_text(declared.default)
+        if text is None:
+            continue
+        try:
+            asyncio.run(service.validate_broker({name: text}, per_broker=True))
+            is_refused = False
+        except ApiError as error:
+            is_refused = "Cannot update these configs dynamically" in str(error)
+        assert is_refused == (dynamic == "no"), name
