@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -224,7 +225,7 @@ class _Listing:
         self._replica_manager = replica_manager
         self._version = version
         self.request = request
-        self._asked: set[tuple[str, int]] = set()
+        self._asked: defaultdict[str, set[int]] = defaultdict(set)
         self._repeated: set[tuple[str, int]] = set()
         self._isolation = IsolationLevel.of(request.isolation_level)
         # Others, which are brokers, are told of what lies above the high watermark too.
@@ -247,10 +248,10 @@ class _Listing:
 
     def count(self, topic: str, asked: AskedPartition) -> None:
         """Remember that a partition is asked for: what is asked for twice is refused."""
-        partition = (topic, asked.partition_index)
-        if partition in self._asked:
-            self._repeated.add(partition)
-        self._asked.add(partition)
+        index, known = asked.partition_index, self._asked[topic]
+        if index in known:
+            self._repeated.add((topic, index))
+        known.add(index)
 
     def searches(self) -> Iterator[tuple[str, AskedPartition] | None]:
         """The partitions whose records have to be searched, and None for each of the others."""

@@ -26,6 +26,7 @@ from protocol.records.record_format import (
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
 from protocol.value import maker
+from protocol.wire.wire_types import SMALL_ELEMENTS
 from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError
 from storage.log.transaction_verification import VerificationGuard
@@ -104,7 +105,8 @@ class ProduceHandlers:
         if request.transactional_id is not None:
             guards = self._guards(context, request, request.transactional_id)
         if batches > PARTITIONS_AT_ONCE or not (guards is None or isinstance(guards, Mapping)):
-            _keep_records(request)
+            if batches <= SMALL_ELEMENTS:  # the dispatcher has copied larger requests
+                _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended, guards))
             return Waiting(answer, LETS_PRODUCE_PASS, effective=appended)

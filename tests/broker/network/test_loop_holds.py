@@ -157,6 +157,12 @@ def fetch_unknown() -> Asked:
     return FetchRequest(max_wait_ms=10_000, min_bytes=1, topics=topics), 11
 
 
+def produce_nothing() -> Asked:
+    data = [ProduceRequest.PartitionProduceData(index=number, records=None) for number in range(20_000)]
+    topic = ProduceRequest.TopicProduceData(name="unknown", partition_data=data)
+    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 7
+
+
 def describe() -> Asked:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     kind = int(ConfigResourceType.BROKER)
@@ -186,6 +192,7 @@ LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] 
     "ends of epochs, topic by topic": (nothing, lambda: epochs(MANY, 1)),
     "describe configurations": (nothing, describe),
     "describe log directories": (large_topic, lambda: (DescribeLogDirsRequest(topics=None), 1)),
+    "produce to unknown partitions": (nothing, produce_nothing),
     "fetch": (produced, fetch),
     "fetch unknown partitions": (nothing, fetch_unknown),
     "offsets of unknown partitions": (nothing, list_unknown),
