@@ -175,6 +175,13 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
         return (sql.abs(value) == float("inf")) & told.rlike(r'^"|^-?\d')
     if isinstance(kind, DecimalType):
         if kind.precision == _DIGITS:
-            return text.rlike(rf"\.\d{{{kind.scale}}}\d*[1-9]")
+            # No wider type tells: some number has more decimal places, and this one is not to be found as it is.
+            written = value.cast("string")
+            digits = sql.when(sql.contains(written, sql.lit(".")), sql.regexp_replace(written, r"\.?0+$", ""))
+            digits = sql.coalesce(digits, written)
+            zeros = sql.when(sql.contains(digits, sql.lit(".")), "0*").otherwise(r"(?:\.0*)?")
+            number = sql.concat(sql.lit(r"(?<![\w.+-])\Q"), digits, sql.lit(r"\E"), zeros, sql.lit(r"(?![\w.])"))
+            longer = text.rlike(rf"\.\d{{{kind.scale}}}\d*[1-9]")
+            return longer & ~sql.contains(written, sql.lit("E")) & ~sql.regexp_like(text, number)
         return told.isNotNull() & (told != value)
     return None
