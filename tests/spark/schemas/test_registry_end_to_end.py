@@ -175,4 +175,4 @@ def test_what_is_wrong_with_the_options_is_one_line(jobs: WarmJobs, options: lis
     common = [*options[:4], "--topics", "t", "--output", str(tmp_path / "o"), "--checkpoint", str(tmp_path / "c")]
     for given, line in wrong.items():
         code, said = jobs.run("lake", *common, *given)
-        assert (code, [told for told in said.splitlines() if told.startswith("lake: ")]) == (1, [f"lake: {line}"])
+        assert (code, [told for told in said.splitlines() if told.startswith("lake: ")]) == (2, [f"lake: {line}"])
