@@ -20,8 +20,8 @@ from broker.command_line import (
     start_failure,
 )
 from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
-from broker.environment.system import raise_open_file_limit, run_loop, with_open_file_limit
-from broker.garbage import GarbageCollector
+from broker.environment.system import ProcessMemory, raise_open_file_limit, run_loop, with_open_file_limit
+from broker.garbage import GarbageCollector, HeapTrimmer
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
 from broker.this_machine import environment_of_this_machine
@@ -148,11 +148,17 @@ async def serve(
             timer.cancel()
     announce()
     GarbageCollector(environment.clock).start()
+    memory = ProcessMemory.of_this_process()
+    trimmer = None if memory is None else HeapTrimmer(memory, environment.executor)
+    if trimmer is not None:
+        trimmer.start()
     failed = asyncio.ensure_future(server.failed.wait())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
     for waiter in (failed, stopping):
         waiter.cancel()
+    if trimmer is not None:
+        trimmer.stop()
     await server.shutdown()
     code = 1 if server.failed.is_set() else 0
     end_within(CLEAN_UP_S, code)

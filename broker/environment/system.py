@@ -104,6 +104,29 @@ def room_for_connections(files_of_logs: int) -> int | None:
     return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
 
 
+class ProcessMemory:
+    """The memory of this process, on Linux with glibc."""
+
+    def __init__(self, trim: Callable[[int], int]) -> None:
+        self._trim = trim
+
+    @staticmethod
+    def of_this_process() -> ProcessMemory | None:
+        """None where the C library cannot return memory."""
+        import ctypes
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        return None if trim is None else ProcessMemory(trim)
+
+    def processor_s(self) -> float:
+        """The time that processors have spent on it."""
+        return time.process_time()
+
+    def trim(self) -> None:
+        """Give the system every page in which nothing is allocated. Takes some 0.1 ms for each MiB."""
+        self._trim(0)
+
+
 class SystemClock(Clock):
     """The machine's clocks."""
 

@@ -101,10 +101,15 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
-        if self._paused_reasons and not self._transport.is_closing():
+        if self._paused_reasons and not self.closed:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Free everything that the connection holds, and be part of no cycle.
+
+        Requests that go on refer to their connection for as long as they take, and cycles would last until a garbage
+        collection finds them (see `broker.garbage`). So what is deleted here must not be used once `closed` is true.
+        """
         self.closed = True
         self._writer.discard()
         for reply in self._replies:
@@ -117,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
             self._throttled.close()
         self._server.reply_memory.forget(self)
         self._server.connection_lost(self)
+        self.kinds.clear()
+        del self._transport, self._writer, self._reader, self._throttled, self._dispatcher
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
         """Close the connection, with the reason in the log. Replies that are not sent yet are dropped.

@@ -51,6 +51,7 @@ class SecuredConnection(Connection):
         super().connection_lost(exc)
         if self._session is not None:
             self._session.end()
+        del self._session
 
     def handshake_done(self, user: str | None) -> None:
         """See `broker.network.tls_transport.Secured`."""

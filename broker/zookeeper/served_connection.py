@@ -108,8 +108,11 @@ class ServedConnection(asyncio.Protocol):
             return
         self._is_closed = True
         self._deadline.cancel()
+        self._received.clear()
         if self._requests is not None:
             self._requests.is_heard = False
+            # They refer to this connection, and a cycle would last until a garbage collection finds it.
+            self._requests = None
         if self._session is not None:
             self._server.sessions.leave(self._session, self)
         self._server.leave(self)

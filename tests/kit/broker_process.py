@@ -75,6 +75,8 @@ class BrokerProcess:
         self._wrapper = [*host.command, *limit]
         self._host = host.ip
         self.address = f"{host.ip}:{free_port()}"
+        self.program: Sequence[str] = ("-m", "broker")
+        """How Python is to run it."""
         self.checkout = ROOT
         """The code that the next `start` runs."""
         self.output = directory / "broker.log"
@@ -128,7 +130,7 @@ class BrokerProcess:
     def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         """The process, without waiting for anything; whoever calls this has to end it."""
         return subprocess.Popen(
-            [*self._wrapper, sys.executable, "-P", "-m", "broker", str(self._properties)],
+            [*self._wrapper, sys.executable, "-P", *self.program, str(self._properties)],
             env={**os.environ, "PYTHONPATH": str(self.checkout)},
             stdin=subprocess.DEVNULL,
             stdout=output,
