@@ -1,8 +1,8 @@
 """KafkaServer: starts a broker in stages (`broker.stages`), and stops it in reverse.
 
 Start: take the addresses -> lock the log directories -> open coordination -> load the logs, each by its own topic's
-configuration -> register, lead -> serve. Nothing is written before the addresses are known to be free and the log
-directories known to be ours.
+configuration -> listen -> register, lead -> serve. Nothing is written before the addresses are known to be free and the
+log directories known to be ours.
 """
 
 from __future__ import annotations
@@ -164,6 +164,8 @@ class KafkaServer:
                 cut_replicas=logs.log_manager.checkpoints.cut_replicas(),
                 previous_epoch=logs.report.broker_epoch if keeps_eligible else None,
             )
+        # Whoever learns of this broker by its registration connects to it at once.
+        self._socket_server.listen()
         member = await ClusterMember.join(config, environment, directories, coordination, logs, registration)
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
 

@@ -51,9 +51,12 @@ class _Sender:
     async def _send_all(self) -> None:
         while True:
             command = await self._queue.get()
-            answer = await _deliver(self._channel, self._broker_id, command)
-            if answer is not None and not isinstance(command, UpdateMetadata):
-                self._answered(self._broker_id, command, answer)
+            try:
+                answer = await _deliver(self._channel, self._broker_id, command)
+                if answer is not None and not isinstance(command, UpdateMetadata):
+                    self._answered(self._broker_id, command, answer)
+            except Exception:  # a bug; but the broker would hear of nothing any more
+                logger.exception("%s to broker %d failed; later ones follow", type(command).__name__, self._broker_id)
 
     async def close(self) -> None:
         self._channel.close()

@@ -27,6 +27,8 @@ logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 RETRY_S = 0.2
 """Between two attempts to begin a session, or to do something for which contact was lost."""
+PAUSE_AFTER_BUG_S = 5
+"""Before another session is begun, after an error that nobody expected."""
 
 
 class ClusterMembership:
@@ -239,6 +241,14 @@ class ClusterMembership:
                     with contextlib.suppress(CoordinationError):
                         await self.coordination.close()
                     await asyncio.sleep(RETRY_S)
+                except (ClusterError, CoordinationError):
+                    raise
+                except Exception:  # a bug; but this broker would lead nothing, and stay registered
+                    logger.exception("The new session is given up for another one in %d s", PAUSE_AFTER_BUG_S)
+                    self._has_expired = True
+                    with contextlib.suppress(CoordinationError):
+                        await self.coordination.close()
+                    await asyncio.sleep(PAUSE_AFTER_BUG_S)
         except (ClusterError, CoordinationError) as error:
             self._given_up = str(error)
             self.lost(self._given_up)

@@ -90,12 +90,13 @@ class CoordinatorService(ABC, Generic[S]):
                 loader = self._loader(partition)
                 await self._log.load(partition, loader.take)
                 shard = await self._executor.run(loader.finish, Moment(self.clock.now_ms(), int(started_s * 1000)))
-        except (ApiError, OSError):
-            self._logger.exception("%s-%d cannot be loaded; it is not served here", self._topic, partition)
             del self._loading[partition]
+            self._serve(partition, shard)
+        except Exception:  # also of a loader's bug: clients would wait for the end of the loading
+            self._logger.exception("%s-%d cannot be loaded; it is not served here", self._topic, partition)
+            self._loading.pop(partition, None)
+            self._shards.pop(partition, None)
             return
-        del self._loading[partition]
-        self._serve(partition, shard)
         self._logger.info(
             "Finished loading %s-%d in %.0f milliseconds: %s",
             self._topic,

@@ -65,15 +65,19 @@ class Executor(Protocol):
 
 
 class Listener(Protocol):
-    """A bound address, deaf until `start`: a broker knows that its ports are free before it touches anything."""
+    """A bound address, deaf until `listen`: a broker knows that its ports are free before it touches anything."""
 
     @property
     def port(self) -> int:
         """The port really bound (the asked one may have been 0)."""
         ...
 
+    def listen(self) -> None:
+        """Have connections wait until `start` accepts them. Raises OSError when another process came first."""
+        ...
+
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept connections. Raises OSError when another process came first."""
+        """Accept connections, those that wait first."""
         ...
 
     async def close(self) -> None:

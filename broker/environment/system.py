@@ -178,6 +178,9 @@ class _TcpListener:
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
 
+    def listen(self) -> None:
+        self._socket.listen(self._backlog)
+
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         loop = asyncio.get_running_loop()
         # asyncio takes as many connections in one turn as the backlog it is given, and closes a refused one some turns

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from cluster.zookeeper.coordination import CoordinationError
+from broker.controller.cluster_membership import RETRY_S
+from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError
 from protocol.errors import ApiError
 from storage.directory.log_directory import LogDirectory
 
@@ -27,6 +28,7 @@ class DirectoryFailures:
         self._take_offline: Callable[[str], None] | None = None
         self._tell_controller: Callable[[], Awaitable[None]] | None = None
         self._reactions: dict[asyncio.Task[None], None] = {}
+        self._is_closing = False
 
     def report(self, path: str, reason: str) -> None:
         """Take note that a directory has failed. Any thread may call it."""
@@ -49,7 +51,8 @@ class DirectoryFailures:
             await self._tell()
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for what is under way, but not for contact to the tree."""
+        self._is_closing = True
         while self._reactions:
             await asyncio.wait(self._reactions)
 
@@ -74,8 +77,20 @@ class DirectoryFailures:
         task.add_done_callback(self._reactions.pop)
 
     async def _tell(self) -> None:
+        """Without contact to the tree it is tried again, as in Kafka. A session that ends is followed by another one,
+        in which the controller asks anyway.
+        """
         assert self._tell_controller is not None
-        try:
-            await self._tell_controller()
-        except (ApiError, CoordinationError) as error:
-            logger.error("The controller could not be told of offline replicas: %s", error)
+        while True:
+            try:
+                await self._tell_controller()
+            except ConnectionLossError as error:
+                if self._is_closing:
+                    return
+                logger.warning("The controller has not been told of offline replicas yet: %s", error)
+                await asyncio.sleep(RETRY_S)
+            except (ApiError, CoordinationError) as error:
+                logger.error("The controller could not be told of offline replicas: %s", error)
+                return
+            else:
+                return

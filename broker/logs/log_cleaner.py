@@ -230,6 +230,9 @@ class LogCleaner:
             return await self._failed(log, task, failure)
         except WorkerDiedError as death:
             self._died(thread, log, death)
+        except Exception as error:  # a bug; but this log would be chosen again and again, and no other one
+            logger.exception("Log cleaner thread %d failed", thread.number)
+            self._set_aside(log, repr(error))
         else:
             return replacement.is_used
         finally:

@@ -35,7 +35,9 @@ class DynamicConfigs:
         self._metadata = metadata
         self._last_notice = ""
         self._outdated: dict[ConfigResource, None] = {}
-        """Those that the tree may have otherwise than the cache."""
+        """Those that the tree may have otherwise than the cache. One whose read begins is removed before it, so that it
+        is read once more if it is marked meanwhile.
+        """
         self._applying = asyncio.Lock()
         self._refreshing = Refreshing("dynamic-configs", self._apply_notices)
         membership.on_session_change(lambda: None, self._session_began)
@@ -104,11 +106,14 @@ class DynamicConfigs:
             self._outdated |= {resource: None for _, resource in notices if resource is not None}
             if notices:
                 self._last_notice = notices[-1][0]
-            resources = list(self._outdated)
-            if resources:
-                found = await each_of(resources, zk_client.read_config)
-                self._outdated = {each: None for each in self._outdated if each not in resources}
-                self._metadata.update_configs(dict(zip(resources, found, strict=True)))
+            outdated, self._outdated = self._outdated, {}
+            if outdated:
+                try:
+                    found = await each_of(outdated, zk_client.read_config)
+                except BaseException:
+                    self._outdated = outdated | self._outdated
+                    raise
+                self._metadata.update_configs(dict(zip(outdated, found, strict=True)))
 
     def _image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
         """A new topic begins with configurations of which there is no notice."""

@@ -86,8 +86,16 @@ class SocketServer:
             self._listeners.append((endpoint, listener))
             self.ports[endpoint.listener_name] = listener.port
 
+    def listen(self) -> None:
+        """Have clients wait to be accepted, where they would be refused. Raises OSError naming the address."""
+        for endpoint, listener in self._listeners:
+            try:
+                listener.listen()
+            except OSError as error:
+                raise _bind_error(endpoint, error) from error
+
     async def start(self, dispatcher: Dispatch, charge_connection: Callable[[str], int] = lambda _address: 0) -> None:
-        """Accept connections on every bound endpoint. `charge_connection` says for one from an address after how many
+        """Accept connections on every endpoint. `charge_connection` says for one from an address after how many
         milliseconds it is to be closed, because there are too many; 0: it is to be served.
         """
         self._charge_connection = charge_connection
@@ -98,10 +106,7 @@ class SocketServer:
                     return Connection(self, dispatcher, endpoint.listener_name)
                 return endpoint.security.protocol(self, dispatcher, endpoint.listener_name)
 
-            try:
-                await listener.start(accept)
-            except OSError as error:
-                raise _bind_error(endpoint, error) from error
+            await listener.start(accept)
         self._schedule_idle_check()
 
     async def stop_listening(self) -> None:

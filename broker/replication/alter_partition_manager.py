@@ -95,6 +95,9 @@ class AlterPartitionManager:
         except (ApiError, DisconnectedError, OSError) as error:
             logger.warning("The controller could not be asked to change in-sync replicas: %s", error)
             answers = {}
+        except Exception:  # a bug; but without another attempt these partitions could never change their ISR again
+            logger.exception("The controller could not be asked to change in-sync replicas")
+            answers = {}
         is_done = True
         for change in changes:
             answer = answers.get(change.topic_partition)

@@ -149,8 +149,6 @@ class ReplicaAlterLogDirsManager:
                         moved = await self._step(topic_partition) or moved
                 if not moved:
                     await self._rest()
-        except Exception:
-            logger.exception("Moves between log directories have stopped; the next request or start resumes them")
         finally:
             self._task = None
 
@@ -195,6 +193,11 @@ class ReplicaAlterLogDirsManager:
             is_done = await self._copy(log, future)
         except ApiError as error:
             return self._failed(topic_partition, error)
+        except Exception:  # a bug; the other moves go on
+            logger.exception("The move of %s has stopped; the next request or start resumes it", topic_partition)
+            self._moves.pop(topic_partition, None)
+            self._given_up.add(topic_partition)
+            return False
         if is_done:
             if topic_partition not in self._futures.logs:  # somebody may have asked for the next one already
                 self._moves.pop(topic_partition, None)

@@ -142,33 +142,33 @@ class ReplicaFetcher:
             self._wake.clear()
             self._replicas.take_up()
             try:
-                await self._flush_what_is_due()
-                await self._keep_log_starts_due()
-            except Exception:
-                logger.exception("What came from broker %d could not be flushed", self.leader_id)
+                await self._round()
+            except Exception:  # a bug; but nothing would be fetched from this leader any more
+                logger.exception("Fetching from broker %d failed; it begins again", self.leader_id)
                 self._begin_again()
-            self._tell_positions()
-            if not self._session.positions:
-                await self._pause()
-                continue
-            connection = self._connection
-            try:
-                self._is_waiting = True
-                self._fetches += 1
-                response = await self._fetch()
-            except (DisconnectedError, DecodeError, ApiError, OSError) as error:
-                self._session.reset()
-                if connection is self._connection:
-                    self._unreachable(error)
-                continue
-            finally:
-                self._is_waiting = False
-            self._is_unreachable = False
-            try:
-                await self._work_off(response)
-            except Exception:
-                logger.exception("An answer of broker %d could not be worked off", self.leader_id)
-                self._begin_again()
+
+    async def _round(self) -> None:
+        """One fetch, with what has to be done before and after it."""
+        await self._flush_what_is_due()
+        await self._keep_log_starts_due()
+        self._tell_positions()
+        if not self._session.positions:
+            await self._pause()
+            return
+        connection = self._connection
+        try:
+            self._is_waiting = True
+            self._fetches += 1
+            response = await self._fetch()
+        except (DisconnectedError, DecodeError, ApiError, OSError) as error:
+            self._session.reset()
+            if connection is self._connection:
+                self._unreachable(error)
+            return
+        finally:
+            self._is_waiting = False
+        self._is_unreachable = False
+        await self._work_off(response)
 
     def _begin_again(self) -> None:
         """Leave all replicas out for a while, and fetch in a new session then."""

@@ -109,7 +109,8 @@ class AclAuthorizer:
 
     async def _session_began(self, _broker: BrokerImage) -> None:
         await self._tree.prepare()
-        self._knows_all = False
+        async with self._applying:  # a read that is under way would say that all is known
+            self._knows_all = False
         await self._apply()
 
     # -- administration ------------------------------------------------------------------------------------------------

@@ -102,16 +102,20 @@ class MarkerSender:
             del self._senders[leader]
 
     async def _send(self, leader: int, shares: Sequence[_Share]) -> None:
-        write = self._write(leader)
         outcome: Outcome = {}
-        if write is not None:
-            try:
+        try:
+            write = self._write(leader)
+            if write is not None:
                 outcome = await write([work.marker(partitions) for work, partitions in shares])
-            except Exception:  # a bug; but a transaction without its markers would hold up all readers
-                logger.exception("Transaction markers could not be written by broker %d", leader)
+        except Exception:  # a bug; but a transaction without its markers would hold up all readers
+            logger.exception("Transaction markers could not be written by broker %d", leader)
         for work, partitions in shares:
             if not work.is_obsolete():
-                self._settle(work, partitions, outcome)
+                try:
+                    self._settle(work, partitions, outcome)
+                except Exception:  # as above
+                    logger.exception("The answer of broker %d about markers could not be processed", leader)
+                    self._retry_later(work, partitions)
 
     def _settle(self, work: MarkerWork, partitions: Sequence[TopicPartition], outcome: Outcome) -> None:
         image, markers = self._image(), work.markers
@@ -130,11 +134,14 @@ class MarkerSender:
             else:
                 again.append(topic_partition)
         if again:
-            self._again.append((work, again))
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._send_again)
+            self._retry_later(work, again)
         if done:
             work.marked(done)
+
+    def _retry_later(self, work: MarkerWork, partitions: Sequence[TopicPartition]) -> None:
+        self._again.append((work, partitions))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._send_again)
 
     def _send_again(self) -> None:
         self._timer = None

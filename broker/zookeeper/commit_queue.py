@@ -142,8 +142,8 @@ class CommitQueue:
                 # Nothing of the batch took effect. Who watches what it seemed to change may look once too often.
                 for waiting in batch:
                     waiting.outcome.error = detached(error)
-            except OSError as error:
-                self._fail(error, batch)
+            except Exception as error:  # noqa: BLE001 - after a bug, too, nobody knows what the journal has
+                self._fail(error if isinstance(error, OSError) else OSError(repr(error)), batch)
                 return
         for waiting in batch:
             waiting.tell()

@@ -43,6 +43,9 @@ class MemoryListener:
     def __init__(self) -> None:
         self.factory: Callable[[], asyncio.BaseProtocol] | None = None
 
+    def listen(self) -> None:
+        """Nobody comes before the start."""
+
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self.factory = protocol_factory
 

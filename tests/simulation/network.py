@@ -124,7 +124,7 @@ class HostNetwork:
 
 
 class SimListener:
-    """A bound port, deaf until `start`."""
+    """A bound port. Who comes before `start` is refused, as by a full backlog."""
 
     def __init__(self, network: SimNetwork, address: tuple[str, int]) -> None:
         self._network = network
@@ -136,6 +136,9 @@ class SimListener:
     @property
     def port(self) -> int:
         return self._address[1]
+
+    def listen(self) -> None:
+        """See `Listener`."""
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self.factory = protocol_factory

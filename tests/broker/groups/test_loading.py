@@ -233,3 +233,16 @@ def test_a_disk_that_cannot_be_read_takes_the_log_directory_offline(caplog: pyte
     assert directory.failure is not None
     assert directory.failure.startswith("Exception while reading from __consumer_offsets-")
     assert "it is not served here" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["take", "finish"])
+def test_a_bug_in_the_loader_does_not_leave_a_partition_loading(
+    logs: LogManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(loader.GroupLoader, step, broken)
+    service = load_all(logs, SlowExecutor(), expected_offsets=0)
+    assert not service.runtimes()
+    assert "KeyError: 'bug'" in caplog.text

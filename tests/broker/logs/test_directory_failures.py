@@ -8,6 +8,8 @@ from functools import partial
 
 import pytest
 
+from broker.logs.directory_failures import DirectoryFailures
+from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ErrorCode
 from protocol.messages import (
     FetchResponse,
@@ -231,3 +233,21 @@ def test_without_any_directory_left_the_broker_stops() -> None:
         repair(broker)
 
     play(scenario)
+
+
+def test_the_controller_is_told_once_there_is_contact_again() -> None:
+    async def scenario() -> None:
+        losses, told = [ConnectionLossError("lost")] * 2, asyncio.Event()
+
+        async def tell() -> None:
+            if losses:
+                raise losses.pop()
+            told.set()
+
+        failures = DirectoryFailures(asyncio.Event())
+        await failures.serve(lambda _path: None, tell)
+        failures.replicas_changed()
+        await told.wait()
+        await failures.close()
+
+    asyncio.run(scenario())

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from broker.metadata.dynamic_configs import DynamicConfigs
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.commands import CommandFence, TopicStates
+from cluster.metadata_image import ConfigResource, MetadataImage
 from protocol.errors import ErrorCode
 from protocol.messages import (
     DescribeConfigsRequest,
@@ -13,6 +20,8 @@ from protocol.messages import (
 )
 from protocol.records.batch import build_values_batch
 from tests.kit.broker_process import BrokerProcess
+from tests.kit.environment import uuid_of
+from tests.kit.waiting import turns
 from tests.kit.wire_client import WireClient
 from tests.kit.wire_requests import new_topic
 
@@ -74,3 +83,44 @@ def test_changes_take_effect_at_once_and_outlive_a_kill(tmp_path: Path) -> None:
             assert produce(client, 6000) is ErrorCode.MESSAGE_TOO_LARGE
     finally:
         broker.kill()
+
+
+class HeldTree:
+    """The configurations in the tree; while `held`, a read is answered later with what there was when it began."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.held: asyncio.Future[None] | None = None
+
+    async def config_changes(self, _watch: object, _last: str) -> list[tuple[str, ConfigResource | None]]:
+        return []
+
+    async def read_config(self, resource: ConfigResource) -> Mapping[str, str]:
+        found = self.configs.get(resource[1], {})
+        if self.held is not None:
+            await self.held
+        return found
+
+
+def test_a_topic_that_is_made_again_while_its_configuration_is_read_gets_the_new_one() -> None:
+    async def scenario() -> None:
+        tree, metadata = HeldTree(), MetadataCache(CommandFence(), MetadataImage())
+        membership: Any = SimpleNamespace(
+            zk_client=tree, coordination=None, is_shared=True, on_session_change=lambda _ended, _began: None
+        )
+        configs = DynamicConfigs(membership, metadata)
+        tree.configs["t"] = {"retention.ms": "1"}
+        tree.held = held = asyncio.get_running_loop().create_future()
+        first = asyncio.ensure_future(configs.read_before([TopicStates("t", uuid_of(1), ())]))
+        await turns()
+        tree.configs["t"] = {"retention.ms": "2"}
+        second = asyncio.ensure_future(configs.read_before([TopicStates("t", uuid_of(2), ())]))
+        await turns()
+        tree.held = None
+        held.set_result(None)
+        await first
+        await second
+        assert metadata.image.config(TOPIC, "t") == {"retention.ms": "2"}
+        await configs.close()
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 
@@ -387,3 +388,21 @@ async def test_high_watermarks_of_followers_are_for_the_checkpoint_too(nodes: No
         await nodes.acknowledged(1, nodes.append(1, b"a", number=number), number)
         await all_have(nodes, b"a", number=number)
     assert set(nodes[2].replicas.high_watermarks().values()) == {1}
+
+
+@on_nodes()
+async def test_a_bug_does_not_end_a_fetcher(nodes: Nodes) -> None:
+    bugs = [KeyError("bug")] * 3
+    position = replica_fetcher.position
+
+    def broken(*arguments: Any) -> Any:
+        if bugs:
+            raise bugs.pop()
+        return position(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica_fetcher, "position", broken)
+        await nodes.tell(is_new=True)
+        nodes.append(1, b"a")
+        await all_have(nodes, b"a")
+    assert not bugs

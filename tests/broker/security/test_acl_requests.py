@@ -168,15 +168,3 @@ def test_acls_need_an_authorizer() -> None:
     assert [each.error_code for each in created.results] == [ErrorCode.SECURITY_DISABLED] * 2
     deleted = asyncio.run(handlers.delete_acls(context, DeleteAclsRequest(filters=[Filter(**wanted())])))
     assert [each.error_code for each in deleted.filter_results] == [ErrorCode.SECURITY_DISABLED]
-
-
-def test_lists_that_nobody_understands_stop_the_start() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        await tree(broker).create("/kafka-acl/Topic/t", b'{"version":2}')
-        authorizer = broker.server.serving.member.authorizer
-        assert authorizer is not None
-        authorizer._knows_all = False
-        with pytest.raises(Exception, match="/kafka-acl/Topic/t cannot be understood"):
-            await authorizer.start()
-
-    play(scenario)

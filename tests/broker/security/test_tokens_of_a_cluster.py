@@ -139,4 +139,4 @@ def test_tokens_that_are_not_understood_are_left_out(caplog: pytest.LogCaptureFi
         assert len((await session.children(TOKENS))[0]) == 4
 
     play(scenario)
-    assert "A delegation token is left out" in caplog.text
+    assert "until it is rewritten, nobody can use the token" in caplog.text

@@ -179,3 +179,19 @@ async def test_a_bug_does_not_lose_markers(caplog: pytest.LogCaptureFixture) -> 
     del place.answers[1]
     await place.all_marked(A)
     assert "a bug" in caplog.text
+
+
+@in_loop
+async def test_a_bug_in_what_follows_an_answer_holds_up_no_transaction(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place(1, 1)
+    bugs = [KeyError("bug")]
+
+    def marked(partitions: Sequence[TopicPartition]) -> None:
+        if bugs:
+            raise bugs.pop()
+        place.marked.extend(partitions)
+
+    place.sender.send(place.work(A).replace(marked=marked))
+    place.sender.send(place.work(B))
+    await place.all_marked(A, B)
+    assert "KeyError: 'bug'" in caplog.text
