@@ -23,6 +23,8 @@ TESTS_DIR = Path(__file__).parent
 JAVA_MINIMUM = 17
 
 layer_seconds = pytest.StashKey[defaultdict[str, float]]()
+# Taken from the environment: a test may start pytest, and what fails there is not for the run that it is part of.
+failed_path = os.environ.pop("ODRADEK_FAILED", None)
 
 
 @functools.cache
@@ -83,9 +85,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a failed test for `tests/kit/flaky.py`."""
-    noted = os.environ.get("ODRADEK_FAILED")
-    if noted and report.failed:
-        with open(noted, "a", encoding="utf-8") as file:
+    if failed_path and report.failed:
+        with open(failed_path, "a", encoding="utf-8") as file:
             file.write(report.nodeid + "\n")
 
 

@@ -228,8 +228,8 @@ TLS_AND_NAMES = {
     ),
     "the name of the connection is not given": Mutant(
         NETWORK,
-        "name = None if self.context is None else host",
-        'name = None if self.context is None else "localhost"',
+        "name = None if self._context is None else host",
+        'name = None if self._context is None else "localhost"',
         OF_NETWORK,
     ),
     "host names are not checked by default": Mutant(
@@ -248,7 +248,7 @@ TLS_AND_NAMES = {
         "tests/config/test_ssl_config.py",
     ),
     "the last rule counts": Mutant(
-        SSL_RULES, "for rule in self._rules if", "for rule in self._rules[::-1] if", OF_SSL_RULES
+        SSL_RULES, "for rule in self.rules if", "for rule in self.rules[::-1] if", OF_SSL_RULES
     ),
     "a rule for part of the subject": Mutant(
         SSL_RULES, "self.pattern.fullmatch(", "self.pattern.search(", OF_SSL_RULES
@@ -264,8 +264,8 @@ TLS_AND_NAMES = {
     ),
     "the last rule of Kerberos counts": Mutant(
         KERBEROS_RULES,
-        "for rule in self._rules:",
-        "for rule in self._rules[::-1]:",
+        "for rule in self.rules:",
+        "for rule in self.rules[::-1]:",
         f"{OF_KERBEROS_RULES} -k not(kafka)",
     ),
     "DEFAULT in every realm": Mutant(
