@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from broker.zookeeper.kazoo_security import SessionSecurity
 from cluster.zookeeper.coordination import CoordinationError, Create
@@ -17,6 +18,7 @@ from config.zookeeper.jaas import DigestLogin
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
@@ -76,7 +78,8 @@ def test_the_nodes_of_a_broker_are_its_users(
     broker.start()
     try:
         readable = ["/k", "/k/brokers/ids/0", "/k/brokers/topics", "/k/controller", "/k/config/topics", "/k/cluster/id"]
-        assert access(server.address, *readable) == [OWNED] * len(readable)
+        found = eventually("it is registered", partial(access, server.address, *readable), not_yet=(NoNodeError,))
+        assert found == [OWNED] * len(readable)
         assert access(server.address, "/k/config/users", "/k/config/brokers", "/k/consumers") == [None, None, OPEN]
     finally:
         broker.stop()

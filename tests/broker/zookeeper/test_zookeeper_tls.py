@@ -82,10 +82,10 @@ async def test_nodes_belong_to_the_certificate(secure: SecureZookeeper) -> None:
 async def test_a_key_behind_a_password(secure: SecureZookeeper) -> None:
     locked = str(with_password(secure.key_store, "open-sesame"))
     await use(secure.settings(ssl_keystore_location=locked, ssl_keystore_password="open-sesame"))
-    for password in ("", "wrong"):
-        with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.keystore\.password is wrong") as caught:
+    for password, complaint in (("", "is encrypted; set its password"), ("wrong", "it does not open the private key")):
+        with pytest.raises(ConfigError, match=complaint) as caught:
             await use(secure.settings(ssl_keystore_location=locked, ssl_keystore_password=password))
-        assert not password or password not in str(caught.value).removesuffix("password is wrong")
+        assert not password or password not in str(caught.value)
 
 
 @in_loop
@@ -137,7 +137,10 @@ def test_files_that_cannot_be_read(secure: SecureZookeeper, tmp_path: Path) -> N
     empty = tmp_path / "empty.pem"
     empty.write_bytes(b"")
     for key in ("ssl_truststore_location", "ssl_keystore_location"):
-        for path, reason in ((tmp_path / "nowhere.pem", "No such file or directory"), (empty, "in PEM")):
+        for path, reason in (
+            (tmp_path / "nowhere.pem", "No such file or directory"),
+            (empty, "it (has no|must have one) "),
+        ):
             config = BrokerConfig(secure.settings(**{key: str(path)}))
             assert config.zookeeper_address is not None
             complaint = f"{path} for configuration zookeeper.{key.replace('_', '.')}: .*{reason}"
