@@ -144,7 +144,6 @@ def test_the_aggregates_are_those_of_pandas(
     said = run_through_the_death_of_the_leader(job, cluster, metrics_ports)
     assert f"aggregate: {len(january):,} records, 0 that do not parse, 0 late; " in said
     rows: pd.DataFrame = read_table(tmp_path / "table").to_pandas()
-    rows["window_start"] = rows["window_start"].dt.tz_localize("UTC")
     last = rows.sort_values("batch_id").drop_duplicates(["window_start", "origin"], keep="last")
     figures = last.drop(columns=["window_end", "batch_id"]).astype(object)
     found = {
