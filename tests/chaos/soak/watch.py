@@ -138,6 +138,8 @@ class Watch:
         self._process.wait()
         for thread in self._threads:
             thread.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     @property
     def is_running(self) -> bool:
