@@ -1,60 +1,82 @@
-"""Limits on TLS handshakes: how many hold memory, how many a thread works on, and how long one may take."""
+"""Limits on TLS handshakes: how many hold memory, which a thread works on, and how long one may take."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from broker.environment.contract import Executor
 
 HANDSHAKE_S: Final = 10.0
-"""How long a handshake may take from its first step on."""
-MOST_OPEN: Final = 256
-"""Handshakes that may be under way at once; further connections are not read until one ends."""
+"""How long a handshake may take from the moment in which its connection is admitted."""
+MOST_STALLED: Final = 256
+"""Handshakes that may wait for their peers. OpenSSL holds some 60 kB for each."""
 MOST_STEPS: Final = 2
 """Steps of handshakes that run at once, so that threads are left for the disks."""
 
+Peers = tuple[str, str]
+"""Those that share their limits: a listener and an address."""
+_Step = tuple[Callable[[], None], Callable[[asyncio.Future[None]], None]]
+
+
+class Handshaking(Protocol):
+    """A connection, as the limits see it."""
+
+    def give_way(self) -> None:
+        """End: too many handshakes wait for their peers, and this is the oldest of those that have most."""
+        ...
+
 
 class Handshakes:
-    """Admits handshakes in the order in which they came, and runs their steps off the event loop."""
+    """Shares memory and threads among handshakes.
 
-    def __init__(self, executor: Executor, most_open: int = MOST_OPEN) -> None:
+    A handshake that waits for its peer keeps nobody waiting. When too many do, the oldest one of the peers that have
+    most of them ends. Steps run off the event loop. Peers take turns there, so that one address does not hold up others
+    by its many handshakes.
+    """
+
+    def __init__(self, executor: Executor, most_stalled: int = MOST_STALLED) -> None:
         self._executor = executor
-        self._most_open = most_open
-        self._open: dict[object, None] = {}
-        self._waiting: dict[object, Callable[[], None]] = {}
-        self._steps: deque[tuple[Callable[[], None], Callable[[asyncio.Future[None]], None]]] = deque()
+        self._most_stalled = most_stalled
+        self._stalled: dict[Peers, dict[Handshaking, None]] = {}
+        self._count = 0
+        self._steps: dict[Peers, deque[_Step]] = {}
+        """Steps that wait, by peers in the order of their turns."""
         self._running = 0
 
-    def enter(self, connection: object, begin: Callable[[], None]) -> None:
-        """Call `begin` when `connection` may begin its handshake, perhaps at once."""
-        if len(self._open) < self._most_open:
-            self._open[connection] = None
-            begin()
-        else:
-            self._waiting[connection] = begin
+    def wait_for_peer(self, handshake: Handshaking, peers: Peers) -> None:
+        """Count `handshake`, of one of `peers`, until `leave`."""
+        self._stalled.setdefault(peers, {})[handshake] = None
+        self._count += 1
+        if self._count > self._most_stalled:
+            most = max(self._stalled, key=lambda each: len(self._stalled[each]))
+            oldest = next(iter(self._stalled[most]))
+            self.leave(oldest, most)
+            oldest.give_way()
 
-    def leave(self, connection: object) -> None:
-        """The handshake of `connection` has ended, or will not begin; may be called again."""
-        self._waiting.pop(connection, None)
-        if connection not in self._open:
-            return
-        del self._open[connection]
-        if self._waiting:
-            first = next(iter(self._waiting))
-            self._open[first] = None
-            self._waiting.pop(first)()
+    def leave(self, handshake: Handshaking, peers: Peers) -> None:
+        """The handshake no longer waits, if it did."""
+        stalled = self._stalled.get(peers, {})
+        if handshake in stalled:
+            del stalled[handshake]
+            self._count -= 1
+            if not stalled:
+                del self._stalled[peers]
 
-    def run(self, step: Callable[[], None], done: Callable[[asyncio.Future[None]], None]) -> None:
+    def run(self, peers: Peers, step: Callable[[], None], done: Callable[[asyncio.Future[None]], None]) -> None:
         """Run `step` on a thread when its turn comes, then `done` on the event loop."""
-        self._steps.append((step, done))
+        self._steps.setdefault(peers, deque()).append((step, done))
         self._run_next()
 
     def _run_next(self) -> None:
         while self._steps and self._running < MOST_STEPS:
-            step, done = self._steps.popleft()
+            peers = next(iter(self._steps))
+            steps = self._steps.pop(peers)
+            step, done = steps.popleft()
+            if steps:
+                self._steps[peers] = steps
             self._running += 1
             future = asyncio.ensure_future(self._executor.run(step))
             future.add_done_callback(self._on_step)

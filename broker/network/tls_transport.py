@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
-from broker.network.handshakes import HANDSHAKE_S, Handshakes
+from broker.network.handshakes import HANDSHAKE_S, Handshakes, Peers
 
 logger = logging.getLogger("kafka.network.TlsTransport")
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Encrypted bytes that are received at a time, and about as many are sent at a time."""
 _RECORD_BYTES: Final = 16 * 1024
+_RECORD_HEAD: Final = struct.Struct(">BHH")
+"""Of a TLS record: its type, version and length."""
+_HANDSHAKE_TYPE: Final = 22
 
 
 class Tls:
@@ -52,6 +56,8 @@ class Secured(Protocol):
 
     closed: bool
     peer_name: str
+    client_address: str
+    listener_name: str
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -84,11 +90,12 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object: ssl.SSLObject | None = None
-        """None before the handshake may begin, and after the connection has ended."""
+        """None before the client's first message is there, and after the connection has ended."""
         self._has_entered = False
+        self._has_ended = False
         self._is_open = False
         self._early = bytearray()
-        """Received while a thread has the handshake, which OpenSSL's memory does not bear."""
+        """Received before the handshake begins, or while a thread has it, which OpenSSL's memory does not bear."""
         self._is_stepping = False
         self._deadline: asyncio.TimerHandle | None = None
         self._is_paused = False
@@ -115,9 +122,13 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         received = self._receive_buffer[:nbytes]
-        if self._object is None or self._is_stepping:
-            if not self._raw.is_closing():
-                self._early += received
+        if self._has_ended or self._raw.is_closing():
+            return
+        if self._object is None:
+            self._early += received
+            self._begin()
+        elif self._is_stepping:
+            self._early += received
         else:
             self._incoming.write(received)
             self._go_on()
@@ -127,6 +138,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_handshake()
+        self._has_ended = True
         self._object = None
         self._early.clear()
         self._connection.connection_lost(exc)
@@ -140,15 +152,15 @@ class TlsTransport(asyncio.BufferedProtocol):
     # -- the handshake -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Queue for a handshake; a connection over max.connections does so when it is admitted."""
+        """Await the client's first message; a connection over max.connections does so when it is admitted."""
         self._has_entered = True
-        self._handshakes.enter(self, self._begin)
+        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._on_deadline)
+        self._begin()
 
     def _begin(self) -> None:
-        self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._on_deadline)
-        self._adapt_reading()
-        if self._early:
+        """Begin the handshake once the first record is whole: before that a client costs next to no memory."""
+        if self._has_entered and _has_record(self._early):
+            self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._go_on()
 
     def _go_on(self) -> None:
@@ -163,7 +175,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         else:
             self._is_stepping = True
             self._adapt_reading()
-            self._handshakes.run(self._object.do_handshake, self._on_step)
+            self._handshakes.leave(self, self._peers)
+            self._handshakes.run(self._peers, self._object.do_handshake, self._on_step)
 
     def _on_step(self, future: asyncio.Future[None]) -> None:
         self._is_stepping = False
@@ -177,6 +190,8 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._adapt_reading()
             if self._early:
                 self._go_on()
+            else:
+                self._handshakes.wait_for_peer(self, self._peers)
         elif error is not None:
             self._fail(error)
         else:
@@ -207,9 +222,9 @@ class TlsTransport(asyncio.BufferedProtocol):
         reason = getattr(error, "reason", None) or error
         logger.info("Failed authentication with %s (SSL handshake failed: %s)", self._connection.peer_name, reason)
         self._end_handshake()
+        self._has_ended = True
         self._object = None
         self._early.clear()
-        self._is_paused = True
         self._adapt_reading()
         asyncio.get_running_loop().call_later(self._tls.failure_delay_s, self._close_after_failure)
 
@@ -220,11 +235,19 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _on_deadline(self) -> None:
         self._connection.close(f"its TLS handshake took longer than {HANDSHAKE_S:.0f} s")
 
+    def give_way(self) -> None:
+        """See `broker.network.handshakes.Handshaking`."""
+        self._connection.close(f"too many TLS handshakes wait, and most of them for {self._connection.client_address}")
+
+    @property
+    def _peers(self) -> Peers:
+        return self._connection.listener_name, self._connection.client_address
+
     def _end_handshake(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._handshakes.leave(self)
+        self._handshakes.leave(self, self._peers)
 
     # -- received bytes ------------------------------------------------------------------------------------------------
 
@@ -255,7 +278,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _adapt_reading(self) -> None:
         """Read from the socket only what can be taken up."""
-        is_paused = self._is_paused or self._is_stepping or self._object is None
+        is_paused = self._is_paused or self._is_stepping or self._has_ended
         if is_paused != self._is_raw_paused and not self._raw.is_closing():
             self._is_raw_paused = is_paused
             if is_paused:
@@ -329,3 +352,13 @@ class TlsTransport(asyncio.BufferedProtocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Of the socket."""
         return self._raw.get_extra_info(name, default)
+
+
+def _has_record(received: bytearray) -> bool:
+    """Whether OpenSSL can work on `received`: a whole record of a handshake, or something else, which it refuses."""
+    if len(received) < _RECORD_HEAD.size:
+        return bool(received) and received[0] != _HANDSHAKE_TYPE
+    kind: int
+    size: int
+    kind, _, size = _RECORD_HEAD.unpack_from(received)
+    return kind != _HANDSHAKE_TYPE or size > _RECORD_BYTES or len(received) >= _RECORD_HEAD.size + size

@@ -36,7 +36,7 @@ ALICE = AUTHORITY.issue(subject("alice", ORGANIZATION_NAME="Odradek"))
 RULES = r"RULE:^CN=(\w+),O=Odradek$/$1/"
 
 
-def server_tls(client_auth: str = "none", most_open: int = 256) -> SecuredListener:
+def server_tls(client_auth: str = "none", most_stalled: int = 256) -> SecuredListener:
     config = BrokerConfig(
         {
             "broker.id": "0",
@@ -57,7 +57,7 @@ def server_tls(client_auth: str = "none", most_open: int = 256) -> SecuredListen
 
     security = security_of_listeners(config, environment, nobody, nobody)["SSL"]
     assert security.tls is not None
-    security.tls.handshakes = Handshakes(environment.executor, most_open)
+    security.tls.handshakes = Handshakes(environment.executor, most_stalled)
     return security
 
 
@@ -212,10 +212,7 @@ def test_a_connection_may_end_while_a_thread_has_its_handshake() -> None:
         security.tls.handshakes = Handshakes(executor)
         async with ScriptedServer(lambda frame: [frame], security=security) as scripted:
             reader, writer = await scripted.connect()
-            hello = ssl.MemoryBIO()
-            with pytest.raises(ssl.SSLWantReadError):
-                client_context().wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
-            writer.write(hello.read()[:50])
+            writer.write(hello())
             await eventually_on_loop("a thread has it", executor.waiting.is_set)
             for connection in list(scripted.server.connections):
                 connection.close("the test ends it", soon=True)
@@ -231,21 +228,94 @@ def test_a_connection_may_end_while_a_thread_has_its_handshake() -> None:
     run(scenario())
 
 
-def test_handshakes_wait_for_others_to_end() -> None:
+def hello() -> bytes:
+    """The first message of a client."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        client_context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
+def test_half_open_handshakes_keep_nobody_waiting() -> None:
+    """However many clients say nothing, half of a message, or nothing after the first one."""
+
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], security=server_tls(most_open=2)) as scripted:
-            silent = [await scripted.connect() for _ in range(3)]
-            await eventually_on_loop("they are there", lambda: len(scripted.server.connections) == 3)
-            later = asyncio.ensure_future(scripted.connect(client_context()))
-            await eventually_on_loop("it is there", lambda: len(scripted.server.connections) == 4)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(later), 0.2)
-            # The third silent one takes the first place that is free, the client the second.
-            for _, writer in silent[:2]:
-                writer.close()
-            assert await echoes(*await asyncio.wait_for(later, 30))
+        async with ScriptedServer(lambda frame: [frame], security=server_tls(most_stalled=2)) as scripted:
+            half_open = []
+            for sent in (b"", hello()[:50], hello(), hello()):
+                for _ in range(5):
+                    half_open.append(await scripted.connect())
+                    half_open[-1][1].write(sent)
+            ends = [asyncio.ensure_future(is_ended(reader)) for reader, _ in half_open]
+            await eventually_on_loop("only two wait for their clients", lambda: sum(each.done() for each in ends) == 8)
+            assert not any(each.done() for each in ends[:10]), "OpenSSL holds no memory for these"
+            assert await echoes(*await scripted.connect(client_context()))
+            assert sum(each.done() for each in ends) <= 9
 
     run(scenario())
+
+
+async def is_ended(reader: asyncio.StreamReader) -> bool:
+    """Waits for the end, whatever comes before it."""
+    try:
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+class Stalled:
+    """A handshake that waits."""
+
+    def __init__(self) -> None:
+        self.gave_way = False
+
+    def give_way(self) -> None:
+        self.gave_way = True
+
+
+def test_the_oldest_handshake_of_the_peers_that_have_most_ends() -> None:
+    handshakes = Handshakes(ThreadExecutor(1), most_stalled=4)
+    broker, *others = waiting = [Stalled() for _ in range(6)]
+    handshakes.wait_for_peer(broker, ("SSL", "10.0.0.1"))
+    for each in others:
+        handshakes.wait_for_peer(each, ("SSL", "10.0.0.2"))
+    assert [each.gave_way for each in waiting] == [False, True, True, False, False, False]
+    handshakes.leave(broker, ("SSL", "10.0.0.1"))
+    handshakes.leave(broker, ("SSL", "10.0.0.1"))
+    handshakes.wait_for_peer(Stalled(), ("SSL", "10.0.0.3"))
+    assert not others[2].gave_way
+
+
+def test_peers_take_turns() -> None:
+    class Manual:
+        """Runs nothing by itself."""
+
+        def __init__(self) -> None:
+            self.futures: list[asyncio.Future[None]] = []
+            self.names: list[str] = []
+
+        def run(self, function: Callable[..., Any], /, *_: object) -> Awaitable[Any]:
+            self.names.append(function())
+            self.futures.append(asyncio.get_running_loop().create_future())
+            return self.futures[-1]
+
+        def close(self) -> None:
+            """Nothing runs."""
+
+    async def scenario() -> None:
+        executor = Manual()
+        handshakes = Handshakes(executor)
+        for number in range(6):
+            handshakes.run(("SSL", "many"), lambda number=number: f"many-{number}", lambda _: None)
+        handshakes.run(("BROKERS", "10.0.0.1"), lambda: "broker", lambda _: None)
+        for number in range(5):
+            executor.futures[number].set_result(None)
+            await asyncio.sleep(0)
+        assert executor.names == ["many-0", "many-1", "many-2", "broker", "many-3", "many-4", "many-5"]
+
+    asyncio.run(scenario())
 
 
 def test_many_at_once() -> None:
