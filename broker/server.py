@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.server.KafkaServer")
 
 
+MEMORY_FOR_REQUESTS = 4
+"""Of the memory that the broker may use, requests that arrive in pieces have one part in so many."""
 CONTACT_PATIENCE_S = 5.0
 """A stop waits so long for a tree that does not answer."""
 
@@ -93,7 +95,7 @@ class KafkaServer:
             environment.executor,
             environment.clock,
             connection_limits,
-            RequestMemory(config.queued_max_request_bytes),
+            RequestMemory(_request_memory_bytes(config, environment)),
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
             on_read_error=self._reading_failed,
@@ -320,3 +322,10 @@ class KafkaServer:
     def _journal_failed(self, error: OSError) -> None:
         logger.critical("The coordination journal failed; the broker stops: %s", error)
         self.failed.set()
+
+
+def _request_memory_bytes(config: BrokerConfig, environment: Environment) -> int:
+    """Bytes that requests which arrive in pieces may hold together; -1 for no limit."""
+    if config.queued_max_request_bytes >= 0 or environment.memory_bytes is None:
+        return config.queued_max_request_bytes
+    return max(environment.memory_bytes // MEMORY_FOR_REQUESTS, config.socket_request_max_bytes)

@@ -11,6 +11,7 @@ from broker.environment.system import (
     TcpNetwork,
     ThreadExecutor,
     kafka_options,
+    memory_of_this_process,
     read_text,
     room_for_connections,
 )
@@ -33,6 +34,7 @@ def environment_of_this_machine(config: BrokerConfig) -> Environment:
         file_system=file_system,
         open_ensemble=open_ensemble,
         new_cleaner_worker=ProcessWorker,
+        memory_bytes=memory_of_this_process(),
         most_connections=room_for_connections(file_system.max_open_files),
     )
 

@@ -139,7 +139,7 @@ KEYS = (
         "queued.max.request.bytes",
         LONG,
         -1,
-        "Bytes of requests that may wait before the network stops being read; -1 for no limit.",
+        "Bytes of requests that may wait before the network stops being read; -1 for a quarter of the memory.",
     ),
     ConfigKey(
         "num.network.threads",

@@ -167,5 +167,7 @@ class Environment(Value, kw_only=True):
     file_system: FileSystem
     open_ensemble: OpenEnsemble
     new_cleaner_worker: Callable[[], CleanerWorker]
+    memory_bytes: int | None = None
+    """Memory that this process may use; None: not known."""
     most_connections: int | None = None
     """Connections that the operating system allows; None: as many as come."""

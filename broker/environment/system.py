@@ -104,6 +104,15 @@ def room_for_connections(files_of_logs: int) -> int | None:
     return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
 
 
+def memory_of_this_process() -> int | None:
+    """Bytes of memory that this process may use: the machine's, or the limit of its container (cgroup v2, v1)."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if "SC_PHYS_PAGES" in os.sysconf_names else []
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            limits.append(int(read_text(path)))
+    return min(limits, default=None)
+
+
 class ProcessMemory:
     """The memory of this process, on Linux with glibc."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from broker.network.barriers import Barriers
 from broker.network.connection_contract import ConnectionOwner, Dispatch
+from broker.network.limits import REQUEST_MEMORY
 from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
@@ -368,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
     def _account_held(self, claimed: int) -> None:
         """Charge the bytes of waiting requests to the broker's memory for requests (queued.max.request.bytes)."""
         self._release_held_bytes()
-        self.resume_reading("queued.max.request.bytes")
+        self.resume_reading(REQUEST_MEMORY)
         if claimed:
             self._held_bytes = claimed
             self._server.request_memory.take(self, claimed)
@@ -377,6 +378,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._held_bytes:
             self._server.request_memory.give_back(self)
             self._held_bytes = 0
+
+    @property
+    def received_of_frame(self) -> int | None:
+        """See `broker.network.limits.Receiving`."""
+        return None if self._paused_reasons else self._reader.received_of_frame
 
     @property
     def unsent_bytes(self) -> int:

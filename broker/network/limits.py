@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
 """Limit on the memory of all encoded replies that clients have not read. Kafka has no such limit."""
+
+
+REQUEST_MEMORY: Final = "queued.max.request.bytes"
+"""The reason for which a connection that waits for memory is not read."""
+PROGRESS_S: Final = 1.0
+PROGRESS_BYTES: Final = 64 * 1024
+"""A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory."""
 
 
 class Throttled(Protocol):
@@ -128,43 +136,88 @@ class ConnectionLimits:
         self._waiting.extendleft(reversed(still))
 
 
+class Receiving(Throttled, Protocol):
+    """A connection as `RequestMemory` sees it."""
+
+    @property
+    def received_of_frame(self) -> int | None:
+        """Bytes that are here of a frame whose other bytes the client is to send; None while it is not its turn."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
 class RequestMemory:
     """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
 
     Like Kafka's SimpleMemoryPool it gives as long as anything is left, so one request may overdraw it and none is
-    starved: a connection that finds it empty stops reading until its turn comes.
+    starved: a connection that finds it empty stops reading until its turn comes. While any waits, frames that do not
+    arrive are closed, the slowest first: clients that begin large frames and send no more must not keep others out.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._held: dict[Throttled, int] = {}
-        self._waiting: dict[Throttled, int] = {}
+        self._held: dict[Receiving, int] = {}
+        self._waiting: dict[Receiving, int] = {}
+        self._received: dict[Receiving, int] = {}
+        """Bytes of the frames in pieces that were here at the last look."""
+        self._next_look: asyncio.TimerHandle | None = None
 
-    def take(self, connection: Throttled, size: int) -> None:
+    def take(self, connection: Receiving, size: int) -> None:
         """Charge `size` bytes to `connection`, or pause it until they can be charged."""
-        if self._is_empty():
+        if self._is_empty(self._held_bytes):
             self._waiting[connection] = size
-            connection.pause_reading("queued.max.request.bytes")
+            connection.pause_reading(REQUEST_MEMORY)
+            if self._next_look is None:
+                self._look()
         else:
             self._charge(connection, size)
 
-    def give_back(self, connection: Throttled) -> None:
+    def give_back(self, connection: Receiving) -> None:
         """Return what `take` charged, if anything; those that wait are served in order."""
         if self._waiting.pop(connection, None) is not None:
             return
         self._held_bytes -= self._held.pop(connection, 0)
-        while self._waiting and not self._is_empty():
+        while self._waiting and not self._is_empty(self._held_bytes):
             waiting = next(iter(self._waiting))
             self._charge(waiting, self._waiting.pop(waiting))
-            waiting.resume_reading("queued.max.request.bytes")
+            waiting.resume_reading(REQUEST_MEMORY)
 
-    def _is_empty(self) -> bool:
-        return 0 <= self._limit_bytes <= self._held_bytes
+    def _is_empty(self, held_bytes: int) -> bool:
+        return 0 <= self._limit_bytes <= held_bytes
 
-    def _charge(self, connection: Throttled, size: int) -> None:
+    def _charge(self, connection: Receiving, size: int) -> None:
         self._held[connection] = size
         self._held_bytes += size
+
+    def _look(self) -> None:
+        received = ((each, each.received_of_frame) for each in self._held)
+        self._received = {each: count for each, count in received if count is not None}
+        self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled)
+
+    def _close_stalled(self) -> None:
+        """Close the slowest frames until there is memory for others, if any wait."""
+        self._next_look = None
+        before, self._received = self._received, {}
+        if not self._waiting:
+            return
+        progress = {
+            each: count - before[each]
+            for each in self._held
+            if each in before and (count := each.received_of_frame) is not None
+        }
+        held_bytes = self._held_bytes
+        for connection in sorted(progress, key=lambda each: progress[each]):
+            if not self._is_empty(held_bytes):
+                break
+            if 0 <= progress[connection] < PROGRESS_BYTES:
+                held_bytes -= self._held[connection]
+                connection.close(
+                    f"a request of {self._held[connection]} bytes has not come further for {PROGRESS_S:.0f} s, and "
+                    f"others wait for its memory ({REQUEST_MEMORY})"
+                )
+        self._look()
 
 
 class Answered(Protocol):

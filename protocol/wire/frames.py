@@ -111,6 +111,11 @@ class FrameReader:
         kept = 0 if self._view is self._shared.view else len(self._view)
         return max(self._size, 0) + kept
 
+    @property
+    def received_of_frame(self) -> int | None:
+        """Bytes that are here of a frame that is not complete; None where none has begun."""
+        return self._filled if self._filled < self._size else None
+
     def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
         """The buffer into which the next bytes of this connection are received."""
         if self._size < 0:  # no frame has begun

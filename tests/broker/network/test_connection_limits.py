@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from broker.network import socket_server
+from broker.network import limits, socket_server
 from broker.network.limits import ReplyMemory
 from broker.network.reply_writer import Parts
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
@@ -54,7 +54,9 @@ def test_connections_over_the_brokers_limit_wait_for_a_place() -> None:
     run(scenario())
 
 
-def test_requests_in_pieces_share_the_memory_for_them() -> None:
+def test_requests_in_pieces_share_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PROGRESS_S", 60)
+
     async def scenario() -> None:
         async with ScriptedServer(lambda frame: [frame[:1]], queued_bytes=100_000) as scripted:
             large, memory = framed(b"x" * 200_000), scripted.server.request_memory
@@ -72,6 +74,24 @@ def test_requests_in_pieces_share_the_memory_for_them() -> None:
             assert await second.readexactly(1) == b"x"
             first_writer.close()
             second_writer.close()
+
+    run(scenario())
+
+
+def test_half_a_request_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PROGRESS_S", 0.05)
+
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame[:1]], queued_bytes=100_000) as scripted:
+            large, memory = framed(b"x" * 200_000), scripted.server.request_memory
+            half, half_writer = await scripted.connect()
+            half_writer.write(large[:150_000])
+            await eventually_on_loop("memory is held", lambda: memory._held)
+            other, other_writer = await scripted.connect()
+            other_writer.write(large)
+            assert await asyncio.wait_for(other.readexactly(1), 30) == b"x"
+            assert await is_closed(half)
+            other_writer.close()
 
     run(scenario())
 

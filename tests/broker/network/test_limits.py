@@ -1,6 +1,10 @@
 """Connection limits and the memory of requests: who waits, who is refused, who comes next."""
 
-from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
+from __future__ import annotations
+
+import asyncio
+
+from broker.network.limits import PROGRESS_BYTES, ConnectionLimits, ReplyMemory, RequestMemory
 
 
 class FakeConnection:
@@ -11,6 +15,11 @@ class FakeConnection:
         self.listener_name = listener
         self.counted = False
         self.paused: set[str] = set()
+        self.received_of_frame: int | None = None
+        self.is_closed = False
+
+    def close(self, _reason: str) -> None:
+        self.is_closed = True
 
     def pause_reading(self, reason: str) -> None:
         self.paused.add(reason)
@@ -87,32 +96,60 @@ def test_connections_leave_the_logs_their_descriptors() -> None:
 
 
 def test_request_memory_is_given_in_order_and_never_starves_the_last() -> None:
-    memory = RequestMemory(100)
-    first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
-    memory.take(first, 90)
-    memory.take(second, 90)  # something was left, so it may overdraw
-    assert not second.paused
-    memory.take(third, 500)
-    assert third.paused
-    memory.give_back(first)
-    assert not third.paused
-    memory.give_back(second)
-    memory.give_back(third)
-    fourth = FakeConnection()
-    memory.take(fourth, 1)
-    assert not fourth.paused
+    async def scenario() -> None:
+        memory = RequestMemory(100)
+        first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
+        memory.take(first, 90)
+        memory.take(second, 90)  # something was left, so it may overdraw
+        assert not second.paused
+        memory.take(third, 500)
+        assert third.paused
+        memory.give_back(first)
+        assert not third.paused
+        memory.give_back(second)
+        memory.give_back(third)
+        fourth = FakeConnection()
+        memory.take(fourth, 1)
+        assert not fourth.paused
+
+    asyncio.run(scenario())
 
 
 def test_request_memory_forgets_those_that_hang_up_while_they_wait() -> None:
-    memory = RequestMemory(10)
-    first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
-    memory.take(first, 10)
-    memory.take(second, 10)
-    memory.take(third, 10)
-    memory.give_back(second)
-    memory.give_back(first)
-    assert not third.paused
-    assert second.paused  # nobody resumes a connection that is gone
+    async def scenario() -> None:
+        memory = RequestMemory(10)
+        first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
+        memory.take(first, 10)
+        memory.take(second, 10)
+        memory.take(third, 10)
+        memory.give_back(second)
+        memory.give_back(first)
+        assert not third.paused
+        assert second.paused  # nobody resumes a connection that is gone
+
+    asyncio.run(scenario())
+
+
+def test_frames_that_do_not_arrive_are_closed_once_others_wait() -> None:
+    async def scenario() -> None:
+        memory = RequestMemory(100)
+        moving, slow, stalled, complete, waiting = (FakeConnection() for _ in range(5))
+        moving.received_of_frame, slow.received_of_frame, stalled.received_of_frame = 0, 7, 7
+        for each in (moving, slow, stalled):
+            memory.take(each, 25)
+        memory.take(complete, 25)
+        memory.take(waiting, 25)
+
+        moving.received_of_frame = PROGRESS_BYTES
+        slow.received_of_frame = 8
+        memory._close_stalled()
+        assert [each.is_closed for each in (moving, slow, stalled, complete)] == [False, False, True, False]
+        memory.give_back(stalled)
+        assert not waiting.paused
+        memory._close_stalled()
+        assert not slow.is_closed, "nobody waits any more"
+
+    asyncio.run(scenario())
 
 
 def test_without_a_limit_nobody_waits() -> None:
