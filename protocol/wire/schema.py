@@ -231,7 +231,7 @@ class Message(Struct):
         is given as third argument says so, and the buffer, if it is not bytes, is copied at its first step.
         """
         function: Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]
-        function = _decoder_in_slices(cls, version)
+        function = _decoder(cls, version, in_slices=True)
         return function
 
     @classmethod
@@ -292,7 +292,7 @@ class Message(Struct):
 
 
 @functools.cache
-def _decoder(message: type[Message], version: int) -> Any:
+def _decoder(message: type[Message], version: int, *, in_slices: bool = False) -> Any:
     return DecodeCompiler(
         message,
         version,
@@ -300,19 +300,7 @@ def _decoder(message: type[Message], version: int) -> Any:
         fields_of,
         from_bytes=not has_records(message, fields_of),
         may_be_followed=message.may_be_followed,
-    ).function
-
-
-@functools.cache
-def _decoder_in_slices(message: type[Message], version: int) -> Any:
-    return DecodeCompiler(
-        message,
-        version,
-        _is_flexible(message, version),
-        fields_of,
-        from_bytes=not has_records(message, fields_of),
-        may_be_followed=message.may_be_followed,
-        in_slices=True,
+        in_slices=in_slices,
     ).function
 
 
