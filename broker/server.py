@@ -41,7 +41,7 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 
 MEMORY_FOR_REQUESTS = 4
-"""Of the memory that the broker may use, requests that arrive in pieces have one part in so many."""
+"""The divisor that gives the share of the memory for requests that arrive in pieces: a quarter."""
 CONTACT_PATIENCE_S = 5.0
 """A stop waits so long for a tree that does not answer."""
 

@@ -92,7 +92,7 @@ class ClientQuotas:
         self._fetched = UsageByContext(self.fetch, self.now_s)
         self._requested = UsageByContext(self.request, self.now_s)
         self._addresses: dict[Name, str] = {}
-        """Of the hosts that have a quota by their name, as far as they are known."""
+        """The known addresses of hosts whose quota is set by name."""
         self._lookups: dict[asyncio.Task[None], None] = {}
         self._limited_addresses: Mapping[Name, Mapping[str, str]] = {}
         self.are_set = False

@@ -141,7 +141,7 @@ class Receiving(Throttled, Protocol):
 
     @property
     def received_of_frame(self) -> int | None:
-        """Bytes that are here of a frame whose other bytes the client is to send; None while it is not its turn."""
+        """Bytes that have arrived of an incomplete frame; None if the client is not expected to send more now."""
         ...
 
     def close(self, reason: str) -> None: ...
@@ -161,7 +161,7 @@ class RequestMemory:
         self._held: dict[Receiving, int] = {}
         self._waiting: dict[Receiving, int] = {}
         self._received: dict[Receiving, int] = {}
-        """Bytes of the frames in pieces that were here at the last look."""
+        """Bytes of each incomplete frame that had arrived at the last check."""
         self._next_look: asyncio.TimerHandle | None = None
 
     def take(self, connection: Receiving, size: int) -> None:

@@ -113,7 +113,7 @@ class FrameReader:
 
     @property
     def received_of_frame(self) -> int | None:
-        """Bytes that are here of a frame that is not complete; None where none has begun."""
+        """Bytes that have arrived of an incomplete frame, or None without one."""
         return self._filled if self._filled < self._size else None
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
