@@ -124,6 +124,10 @@ class Connection(asyncio.BufferedProtocol):
         self._server.reply_memory.forget(self)
         self._server.connection_lost(self)
         self.kinds.clear()
+        self._paused_reasons.clear()
+        memory = self._reader.release()
+        if memory is not None:
+            self._server.receiving_turn.free(memory)
         del self._transport, self._writer, self._reader, self._throttled, self._dispatcher
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
@@ -151,6 +155,8 @@ class Connection(asyncio.BufferedProtocol):
         if frame is None:
             self._reader.received(nbytes)
             self._take_up_requests()
+            if not self.closed and self._reader.received_of_frame is not None:
+                self._server.receiving_turn.count(self, nbytes)
             return
         parts = self._process(frame)
         if parts is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.environment.contract import Clock, Executor
-from broker.network.limits import ReplyMemory, RequestMemory
+from broker.network.limits import ReceivingTurn, ReplyMemory, RequestMemory
 from broker.network.registry import Later, Waiting
 from broker.network.reply_writer import Parts, SendBuffer
 from protocol.wire.frames import ReceiveBuffer
@@ -36,6 +36,7 @@ class ConnectionOwner(Protocol):
     executor: Executor
     request_memory: RequestMemory
     reply_memory: ReplyMemory
+    receiving_turn: ReceivingTurn
     receive_buffer: ReceiveBuffer
     send_buffer: SendBuffer
     max_request_bytes: int

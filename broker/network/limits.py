@@ -7,12 +7,18 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from protocol.wire.frames import Memory
+
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
 """Limit on the memory of all encoded replies that clients have not read. Kafka has no such limit."""
 
 
 REQUEST_MEMORY: Final = "queued.max.request.bytes"
 """The reason for which a connection that waits for memory is not read."""
+TURN: Final = "turn"
+"""The reason for which a connection is not read again in the same turn of the event loop."""
+TURN_BYTES: Final = 4 << 20
+"""To take so much from sockets, into memory that is new, takes some 4 ms."""
 PROGRESS_S: Final = 1.0
 PROGRESS_BYTES: Final = 64 * 1024
 """A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory."""
@@ -218,6 +224,46 @@ class RequestMemory:
                     f"others wait for its memory ({REQUEST_MEMORY})"
                 )
         self._look()
+
+
+class ReceivingTurn:
+    """Bounds what a turn of the event loop spends on frames that arrive in pieces, however many there are: it receives
+    `TURN_BYTES` and one more read of each connection, and frees the memory of one frame that will not be complete.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._paused: list[Throttled] = []
+        self._unused: deque[Memory] = deque()
+        self._continues = False
+
+    def count(self, connection: Throttled, size: int) -> None:
+        """Account for `size` bytes of a frame, and stop reading until the next turn if there are too many."""
+        self._received += size
+        if self._received >= TURN_BYTES:
+            self._paused.append(connection)
+            connection.pause_reading(TURN)
+        self._go_on()
+
+    def free(self, memory: Memory) -> None:
+        """Free what a closed connection has received of a frame. 80 MB take 4 ms, and forty may close at once."""
+        self._unused.append(memory)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._continues:
+            self._continues = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._continues = False
+        paused, self._paused, self._received = self._paused, [], 0
+        for connection in paused:
+            connection.resume_reading(TURN)
+        if self._unused:
+            self._unused.popleft()
+        if self._unused:
+            self._go_on()
 
 
 class Answered(Protocol):

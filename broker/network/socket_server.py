@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatch
-from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
+from broker.network.limits import ConnectionLimits, ReceivingTurn, ReplyMemory, RequestMemory
 from broker.network.reply_writer import SendBuffer
 from protocol.value import Value
 from protocol.wire.frames import ReceiveBuffer
@@ -62,6 +62,7 @@ class SocketServer:
         self.limits = limits
         self.request_memory = request_memory
         self.reply_memory = ReplyMemory()
+        self.receiving_turn = ReceivingTurn()
         self.max_request_bytes = max_request_bytes
         self.max_idle_ms = max_idle_ms
         self.on_read_error = on_read_error

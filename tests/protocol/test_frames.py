@@ -176,6 +176,30 @@ def test_a_length_alone_allocates_nothing() -> None:
     assert taken < 1000 * 5000
 
 
+@pytest.mark.parametrize("is_viewed", [False, True])
+def test_a_very_large_frame_is_made_of_pages_that_are_there(is_viewed: bool) -> None:
+    reader = FrameReader(100 << 20, ReceiveBuffer())
+    pieces = [bytes([number]) * 100_000 for number in range(250)]
+    data = stream_of([b"".join(pieces)])
+    tracemalloc.start()
+    position, views = 0, []
+    while position < len(data):
+        buffer = reader.get_buffer()
+        count = min(len(buffer), 100_000, len(data) - position)
+        buffer[:count] = data[position : position + count]
+        views = [buffer] if is_viewed else []  # an event loop may hold one for longer
+        del buffer
+        position += count
+        reader.received(count)
+        frame = reader.next_frame()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 7_000_000
+    assert frame is not None
+    assert frame == data[4:]
+    del views
+
+
 def test_an_idle_connection_holds_no_buffer() -> None:
     shared = ReceiveBuffer()
     readers = [FrameReader(100 << 20, shared) for _ in range(100)]

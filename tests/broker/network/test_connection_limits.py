@@ -10,6 +10,7 @@ import pytest
 from broker.network import limits, socket_server
 from broker.network.limits import ReplyMemory
 from broker.network.reply_writer import Parts
+from protocol.wire.frames import SHARED_BYTES
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.kit.waiting import eventually_on_loop
 
@@ -94,6 +95,34 @@ def test_half_a_request_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch
             other_writer.close()
 
     run(scenario())
+
+
+def test_large_requests_are_received_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TURN_BYTES", 1 << 20)
+    received: list[int] = []
+    freed: list[int] = []
+
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame[:1]]) as scripted:
+            scripted.server.max_request_bytes = 1 << 25
+            turn = scripted.server.receiving_turn
+            go_on, free = turn._next, turn.free
+            monkeypatch.setattr(turn, "_next", lambda: (received.append(turn._received), go_on()))
+            monkeypatch.setattr(turn, "free", lambda memory: (freed.append(len(memory)), free(memory)))
+            large = framed(b"x" * 20_000_000)
+            half, half_writer = await scripted.connect()
+            half_writer.write(large[:15_000_000])
+            other, other_writer = await scripted.connect()
+            other_writer.write(large)
+            assert await other.readexactly(1) == b"x"
+            await eventually_on_loop("half a frame is here", lambda: sum(received) > 30_000_000)
+            half_writer.close()
+            await eventually_on_loop("the memory of half a frame is freed", lambda: freed)
+            other_writer.close()
+            del half
+
+    run(scenario())
+    assert max(received) <= (1 << 20) + 2 * SHARED_BYTES
 
 
 def test_connections_on_which_nothing_moves_are_closed_whatever_is_asked_for() -> None:

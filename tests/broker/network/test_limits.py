@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+import weakref
 
-from broker.network.limits import PROGRESS_BYTES, ConnectionLimits, ReplyMemory, RequestMemory
+from broker.network.limits import (
+    PROGRESS_BYTES,
+    TURN_BYTES,
+    ConnectionLimits,
+    ReceivingTurn,
+    ReplyMemory,
+    RequestMemory,
+)
 
 
 class FakeConnection:
@@ -187,3 +196,31 @@ def test_reply_memory_lets_everybody_wait_while_too_much_is_unread() -> None:
     memory.forget(hog)
     assert not memory.is_exhausted
     assert other.taken_up == 2
+
+
+def test_a_turn_receives_so_much_of_incomplete_frames() -> None:
+    async def scenario() -> None:
+        turn = ReceivingTurn()
+        connections = [FakeConnection() for _ in range(4)]
+        for _ in range(3):
+            for each in connections:
+                turn.count(each, TURN_BYTES // 2)
+            assert [bool(each.paused) for each in connections] == [False, True, True, True]
+            await asyncio.sleep(0)
+            assert not any(each.paused for each in connections)
+
+    asyncio.run(scenario())
+
+
+def test_incomplete_frames_are_freed_one_in_a_turn() -> None:
+    async def scenario() -> None:
+        turn = ReceivingTurn()
+        memories = [mmap.mmap(-1, 4096) for _ in range(5)]
+        alive = [weakref.ref(memory) for memory in memories]
+        while memories:
+            turn.free(memories.pop())
+        for left in (5, 4, 3, 2, 1, 0):
+            assert sum(memory() is not None for memory in alive) == left
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
