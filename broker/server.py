@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
-from broker.network.socket_server import Endpoint, SocketServer
+from broker.network.socket_server import SocketServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
+from broker.stages.dynamic_listeners import DynamicListenerConfig
 from broker.stages.logs import LoadedLogs
 from broker.stages.serving import ServingBroker
 from broker.zookeeper.kafka_zk_client import ClusterError
@@ -33,7 +33,6 @@ from storage.directory.meta_properties import LogDirError
 
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
-    from broker.security.listener_security import SecuredListener
     from broker.security.scram_credentials import ScramCredentials
     from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 
@@ -105,7 +104,9 @@ class KafkaServer:
         self._coordination: OpenCoordination | None = None
         self._scram_credentials: ScramCredentials | None = None
         self._serving: ServingBroker | None = None
-        self._security: Mapping[str, SecuredListener] = {}
+        self._listeners = DynamicListenerConfig(
+            config, environment, self._socket_server, self._scram_credential, self._token_credential
+        )
 
     @property
     def ports(self) -> dict[str, int]:
@@ -125,10 +126,7 @@ class KafkaServer:
         try:
             self._serving = serving = await self._open()
             await serving.start(self._config, self._socket_server, self.metrics_server)
-            if self._config.ssl:
-                self._renew_certificates(serving)
-            if any(each.tokens is not None for each in self._config.sasl.values()):
-                self._refresh_issuer_keys(serving)
+            self._listeners.serve(serving)
         except _REASONS_NOT_TO_START as error:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
@@ -141,7 +139,7 @@ class KafkaServer:
     async def _open(self) -> ServingBroker:
         """Everything but serving, stage by stage."""
         config, environment = self._config, self._environment
-        await self._socket_server.bind(self._endpoints())
+        await self._listeners.bind()
         if config.metrics_listener:
             from broker.observability.metrics import MetricsServer
 
@@ -157,9 +155,12 @@ class KafkaServer:
         )
         self._directories = directories = directories.replace(identity=coordination.identity)
         await self._check_protocol_version(coordination)
+        await self._listeners.bind_as(coordination.configs.current)
         coordination.configs.on_change(self._limit_connections)
         logs = await LoadedLogs.load(environment, directories, coordination)
-        registration = self._registration(directories.identity.broker_id)
+        registration = znodes.BrokerRegistration(
+            directories.identity.broker_id, self._listeners.endpoints(), config.broker_rack
+        )
         if coordination.membership.is_shared:
             keeps_eligible = config.eligible_leader_replicas_enable
             registration = registration.replace(
@@ -185,45 +186,6 @@ class KafkaServer:
             raise ConfigRuleError("inter.broker.protocol.version", version, message)
         logger.warning("No other broker is there that would need it: %s", too_old)
 
-    def _endpoints(self) -> list[Endpoint]:
-        """The listeners to open. Raises ConfigError for stores of TLS that cannot be used."""
-        if self._config.ssl or self._config.sasl:
-            from broker.security.listener_security import security_of_listeners
-
-            self._security = security_of_listeners(
-                self._config, self._environment, self._scram_credential, self._token_credential
-            )
-        return [
-            Endpoint(
-                each.listener_name,
-                each.host,
-                each.port,
-                None if each.security_protocol == "PLAINTEXT" else self._security[each.listener_name],
-            )
-            for each in self._config.listeners
-        ]
-
-    def _renew_certificates(self, serving: ServingBroker) -> None:
-        """From now on, of listeners and of the connections to other brokers."""
-        from broker.security.listener_security import renewables_of
-        from broker.security.renewal import CHECK_MS, CertificateRenewal
-
-        links, configs = serving.member.links, serving.coordination.configs
-        renewables = renewables_of(self._security, None if links is None else links.network)
-        renewal = CertificateRenewal(self._environment.executor, lambda: configs.current, renewables)
-        configs.check_stores = renewal.check_stores
-        serving.supervisor.every(CHECK_MS, "certificates", renewal.check)
-
-    def _refresh_issuer_keys(self, serving: ServingBroker) -> None:
-        """From now on: those of issuers of tokens."""
-        from broker.security.issuer_keys import CHECK_MS
-        from broker.security.listener_security import issuer_keys_of
-
-        for number, keys in enumerate(issuer_keys_of(self._security)):
-            serving.supervisor.every(
-                CHECK_MS, f"issuer-keys-{number}", keys.refresh, initial_delay_ms=0, asks_others=True
-            )
-
     async def _scram_credential(self, user: str, mechanism: str) -> ScramCredential:
         """See `ScramCredentials.find`."""
         if self._scram_credentials is None:
@@ -238,15 +200,6 @@ class KafkaServer:
         """A delegation token, where there is one. Raises CoordinationError, ZnodeFormatError."""
         tokens = self.serving.member.delegation_tokens
         return None if tokens is None else await tokens.credential(token_id, mechanism)
-
-    def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
-        """The registration of this broker: its advertised listeners, with the ports that they really have."""
-        endpoints = []
-        for each in self._config.advertised_listeners:
-            host = each.host or self._environment.network.host_name()
-            port = each.port or self._socket_server.ports[each.listener_name]
-            endpoints.append(znodes.Endpoint(each.listener_name, host, port, each.security_protocol))
-        return znodes.BrokerRegistration(broker_id, tuple(endpoints), self._config.broker_rack)
 
     # -- stop ----------------------------------------------------------------------------------------------------------
 
@@ -270,6 +223,7 @@ class KafkaServer:
 
     async def _stop(self, serving: ServingBroker) -> None:
         """Stop all that works with the tree, and close the logs."""
+        await self._listeners.close()
         await serving.stop(self._socket_server)
         if self.metrics_server is not None:
             self.metrics_server.close()

@@ -66,6 +66,8 @@ class ClusterMembership:
         """All that this broker has had: what they own is its own."""
         self._at_end: list[Callable[[], None]] = []
         self._at_beginning: list[Callable[[BrokerImage], Awaitable[None]]] = []
+        self._at_change: list[Callable[[BrokerImage], None]] = []
+        self._changing_registration = asyncio.Lock()
         self.coordination: Coordination
         """The session; another one after it has expired."""
         self.zk_client: KafkaZkClient
@@ -93,6 +95,10 @@ class ClusterMembership:
         """
         self._at_end.append(ended)
         self._at_beginning.append(began)
+
+    def on_registration_change(self, changed: Callable[[BrokerImage], None]) -> None:
+        """`changed(broker)` is called when this broker has changed its registration within a session."""
+        self._at_change.append(changed)
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
@@ -207,13 +213,28 @@ class ClusterMembership:
         """Have the registration say, from now on, that these replicas are cut (see `BrokerImage`). Without contact the
         tree says what it said, until this is called again.
         """
-        known = self._registration
-        if known is None or known.cut_replicas == replicas:
-            return
-        registration = known.replace(cut_replicas=replicas)
         with contextlib.suppress(CoordinationError):
-            await self.zk_client.update_broker(registration.replace(timestamp_ms=self._clock.now_ms()))
+            await self._change_registration(lambda known: known.replace(cut_replicas=replicas))
+
+    async def change_endpoints(self, endpoints: tuple[znodes.Endpoint, ...]) -> None:
+        """Have the registration, and those of later sessions, name these endpoints (Kafka's updateBrokerInfo). Raises
+        CoordinationError; to be called again then.
+        """
+        await self._change_registration(lambda known: known.replace(endpoints=endpoints))
+
+    async def _change_registration(
+        self, change: Callable[[znodes.BrokerRegistration], znodes.BrokerRegistration]
+    ) -> None:
+        async with self._changing_registration:
+            known = self._registration
+            if known is None or (registration := change(known)) == known:
+                return
+            written = registration.replace(timestamp_ms=self._clock.now_ms())
+            await self.zk_client.update_broker(written)
             self._registration = registration
+            broker = BrokerImage.of(written, self.broker_epoch)
+        for changed in self._at_change:
+            changed(broker)
 
     # -- sessions that end ---------------------------------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ class ControllerService:
         """When this broker stands for election again; like all times of elections, on the event loop's clock."""
         self._next_election: asyncio.TimerHandle | None = None
         membership.on_session_change(self._session_ended, self._session_began)
+        membership.on_registration_change(self._registration_changed)
 
     def config_changed(self, config: BrokerConfig) -> None:
         """Use this configuration from now on."""
@@ -276,6 +277,12 @@ class ControllerService:
             found.setdefault(self._broker.broker_id, self._broker)
         if active is self._active:  # a later term has read them itself
             await active.brokers_are(found)
+
+    def _registration_changed(self, broker: BrokerImage) -> None:
+        if self._broker is not None:
+            self._broker = broker
+            if not self._membership.is_shared:  # Nobody watches the registration of a broker that is alone in its tree.
+                self._begin(self._brokers_changed)
 
     def _answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
         active = self._active

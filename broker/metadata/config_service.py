@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from broker.metadata.metadata_cache import MetadataCache
@@ -47,11 +47,12 @@ _SYNONYM_GROUPS = (
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 NOT_YET_DYNAMIC = re.compile(
-    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map"
-    r"|(listener\.name\..*\.)?(ssl\.(?!(key|trust)store\.|key\.password\Z)|sasl\.).*"
-    r"|(listener\.name\..*\.)?connections\.max\.reauth\.ms)\Z"
+    r"(listener\.name\.(?P<listener>[^.]*)\..*?)?"
+    r"((ssl\.(?!(key|trust)store\.|key\.password\Z)|sasl\.).*|connections\.max\.reauth\.ms)\Z"
 )
-"""Kafka changes these while it runs; this broker reads them at its start."""
+"""Kafka takes new values of these, for listeners that are opened later; this broker refuses them, unless they are about
+a listener that comes, or goes, with the same change.
+"""
 
 
 MOST_REMEMBERED: Final = 1000
@@ -95,8 +96,10 @@ class ConfigService:
             if (text := value_to_text(declared.default)) is not None
         }
         self._listeners: list[Callable[[BrokerConfig], None]] = []
-        self.check_stores: Callable[[BrokerConfig, BrokerConfig], Awaitable[None]] = _has_no_stores
-        """Raises ConfigError when the stores of TLS cannot become what the second configuration names."""
+        self.check_listeners: Callable[[BrokerConfig, BrokerConfig], Awaitable[None]] = _has_no_listeners
+        """Raises ConfigError or ApiError when listeners, or stores of TLS, cannot become what the second configuration
+        says.
+        """
         self._overrides: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._current = static
         self._kept: Mapping[str, str] = {}
@@ -314,11 +317,11 @@ class ConfigService:
             if not per_broker:
                 text = "Cannot update these configs at default cluster level, broker id must be specified"
                 _refuse(text, [name for name in properties if _is_per_broker(name)])
-            _refuse("Cannot update these configs dynamically", [n for n in properties if NOT_YET_DYNAMIC.match(n)])
             proposed = self._proposed(properties, per_broker=per_broker)
+            _refuse("Cannot update these configs dynamically", list(self._not_yet_dynamic(properties, proposed)))
             for name in properties:
                 check_promise(name, proposed)
-            await self.check_stores(self.current, proposed)
+            await self.check_listeners(self.current, proposed)
         except ConfigRuleError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from error
         except ConfigError as error:
@@ -326,14 +329,29 @@ class ConfigService:
         check_local_retention(properties, self.current, proposed)
         check_worker_counts(self.current, proposed)
 
+    def _not_yet_dynamic(self, properties: Mapping[str, str], proposed: BrokerConfig) -> Iterator[str]:
+        before = self._dynamic(self._metadata.image)[1]
+        now, then = ({each.listener_name for each in config.listeners} for config in (self.current, proposed))
+        for name in {**properties, **before}:
+            match = NOT_YET_DYNAMIC.match(name)
+            if match is None:
+                continue
+            listener = match["listener"]
+            if listener is None:
+                is_refused = name in properties
+            else:
+                is_refused = listener.upper() in now & then and properties.get(name) != before.get(name)
+            if is_refused:
+                yield name
+
     def _proposed(self, properties: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
         defaults, own = self._dynamic(self._metadata.image)
         layers = (defaults, properties) if per_broker else (properties, own)
         return self._static.with_dynamic({**layers[0], **layers[1]})
 
 
-async def _has_no_stores(current: BrokerConfig, proposed: BrokerConfig) -> None:
-    """Of a broker without TLS."""
+async def _has_no_listeners(current: BrokerConfig, proposed: BrokerConfig) -> None:
+    """Of a broker that has not started."""
 
 
 def _key_of(overrides: Mapping[str, str]) -> Overrides:

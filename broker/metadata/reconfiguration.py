@@ -36,11 +36,11 @@ def check_local_retention(properties: Mapping[str, str], current: BrokerConfig, 
         if kept < 0 or here == _AS_WHOLE:
             continue
         if here == _FOR_EVER:
-            raise _reconfiguration_error(
+            raise reconfiguration_error(
                 f"{ConfigError(local, here)}: Value must not be -1 as {whole} value is set as {kept}."
             )
         if here > kept:
-            raise _reconfiguration_error(
+            raise reconfiguration_error(
                 f"{ConfigError(local, here)}: Value must not be more than {whole} property value: {kept}"
             )
 
@@ -62,14 +62,14 @@ def check_worker_counts(current: BrokerConfig, proposed: BrokerConfig) -> None:
         else:
             continue
         where = "Log cleaner threads" if cleaner else _thread_count_error(name, wanted)
-        raise _reconfiguration_error(f"{where} {reason}")
+        raise reconfiguration_error(f"{where} {reason}")
 
 
 def _thread_count_error(name: str, wanted: int) -> str:
     return f"Dynamic thread count update validation failed for {name}={wanted}, value"
 
 
-def _reconfiguration_error(reason: str) -> ApiError:
+def reconfiguration_error(reason: str) -> ApiError:
     """As Kafka words what a part of the broker says against its new configuration."""
     return ApiError(
         ErrorCode.INVALID_REQUEST,

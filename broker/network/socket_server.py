@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from broker.environment.contract import Clock, Executor, Listener, Network
@@ -71,50 +72,105 @@ class SocketServer:
         self.connections: dict[Connection, None] = {}
         self.ports: dict[str, int] = {}
         """The port each listener really has."""
-        self._listeners: list[tuple[Endpoint, Listener]] = []
+        self._listeners: dict[str, tuple[Endpoint, Listener]] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
+        self._is_listening = False
+        self._dispatcher: Dispatch | None = None
         self._charge_connection: Callable[[str], int] = lambda _address: 0
+
+    # -- listeners -----------------------------------------------------------------------------------------------------
 
     async def bind(self, endpoints: Sequence[Endpoint]) -> None:
         """Take every endpoint's address, deaf yet. Raises OSError naming the address; nothing stays bound then."""
-        for endpoint in endpoints:
-            try:
-                listener = self._network.bind(endpoint.host, endpoint.port)
-            except OSError as error:
-                await self.stop_listening()
-                raise _bind_error(endpoint, error) from error
-            self._listeners.append((endpoint, listener))
-            self.ports[endpoint.listener_name] = listener.port
+        try:
+            for endpoint in endpoints:
+                self._bind(endpoint)
+        except OSError:
+            await self.stop_listening()
+            raise
+
+    def _bind(self, endpoint: Endpoint) -> Listener:
+        try:
+            listener = self._network.bind(endpoint.host, endpoint.port)
+        except OSError as error:
+            raise _bind_error(endpoint, error) from error
+        self._listeners[endpoint.listener_name] = endpoint, listener
+        self.ports[endpoint.listener_name] = listener.port
+        return listener
 
     def listen(self) -> None:
         """Have clients wait to be accepted, where they would be refused. Raises OSError naming the address."""
-        for endpoint, listener in self._listeners:
-            try:
-                listener.listen()
-            except OSError as error:
-                raise _bind_error(endpoint, error) from error
+        self._is_listening = True
+        for endpoint, listener in self._listeners.values():
+            _listen(endpoint, listener)
 
     async def start(self, dispatcher: Dispatch, charge_connection: Callable[[str], int] = lambda _address: 0) -> None:
         """Accept connections on every endpoint. `charge_connection` says for one from an address after how many
         milliseconds it is to be closed, because there are too many; 0: it is to be served.
         """
         self._charge_connection = charge_connection
-        for endpoint, listener in self._listeners:
-
-            def accept(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
-                if endpoint.security is None:
-                    return Connection(self, dispatcher, endpoint.listener_name)
-                return endpoint.security.protocol(self, dispatcher, endpoint.listener_name)
-
-            await listener.start(accept)
+        self._dispatcher = dispatcher
+        for endpoint, listener in self._listeners.values():
+            await listener.start(partial(self._protocol, endpoint))
         self._schedule_idle_check()
+
+    def _protocol(self, endpoint: Endpoint) -> asyncio.BaseProtocol:
+        assert self._dispatcher is not None, "nobody is accepted before the start"
+        if endpoint.security is None:
+            return Connection(self, self._dispatcher, endpoint.listener_name)
+        return endpoint.security.protocol(self, self._dispatcher, endpoint.listener_name)
+
+    async def check_addresses(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
+        """Raise OSError naming an address that `change` would not get."""
+        going = {self.ports[each] for each in removed}
+        for endpoint in added:
+            if endpoint.port == 0 or endpoint.port not in going:
+                try:
+                    await (await self.executor.run(self._network.bind, endpoint.host, endpoint.port)).close()
+                except OSError as error:
+                    raise _bind_error(endpoint, error) from error
+
+    async def change(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
+        """Close listeners, by name, and open others, which may have the same names and addresses; as far as this server
+        has come: bound, listening, accepting. Open connections stay, but for those of listeners that are no more.
+        Raises OSError naming the address that cannot be had; then everything is as it was.
+        """
+        closed = [self._listeners[each][0].replace(port=self.ports[each]) for each in removed]
+        await self._close(each.listener_name for each in closed)
+        try:
+            await self._open(added)
+        except OSError:
+            await self._close(each.listener_name for each in added if each.listener_name in self._listeners)
+            await self._open(closed)
+            raise
+        finally:
+            for name in [each for each in self.ports if each not in self._listeners]:
+                del self.ports[name]
+        for connection in list(self.connections):
+            if connection.listener_name not in self._listeners:
+                connection.close(f"its listener {connection.listener_name} was removed", level=logging.INFO)
+
+    async def _open(self, endpoints: Iterable[Endpoint]) -> None:
+        for endpoint in endpoints:
+            listener = self._bind(endpoint)
+            if self._is_listening:
+                _listen(endpoint, listener)
+            if self._dispatcher is not None:
+                await listener.start(partial(self._protocol, endpoint))
+
+    async def _close(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            _, listener = self._listeners.pop(name)
+            await listener.close()
 
     async def stop_listening(self) -> None:
         """Accept no more connections."""
-        for _, listener in self._listeners:
+        for _, listener in self._listeners.values():
             await listener.close()
         self._listeners.clear()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     def close_connections(self) -> None:
         """Close all connections, those accepted at this moment too, and stop the idle check."""
@@ -160,6 +216,13 @@ class SocketServer:
             elif is_stalled and self.reply_memory.is_exhausted:
                 connection.close(f"its client read no reply for {STALLED_S:.0f} s while others waited for memory")
         self._schedule_idle_check()
+
+
+def _listen(endpoint: Endpoint, listener: Listener) -> None:
+    try:
+        listener.listen()
+    except OSError as error:
+        raise _bind_error(endpoint, error) from error
 
 
 def _bind_error(endpoint: Endpoint, error: OSError) -> OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Clock, Environment, Executor, Random
@@ -121,16 +121,21 @@ class SecuredListener:
 
 
 def security_of_listeners(
-    config: BrokerConfig, environment: Environment, stored: StoredCredential, stored_token: StoredToken
+    config: BrokerConfig,
+    environment: Environment,
+    stored: StoredCredential,
+    stored_token: StoredToken,
+    *,
+    besides: Container[str] = (),
 ) -> dict[str, SecuredListener]:
-    """Security of each listener that has any. Raises ConfigError."""
+    """Security of each listener that has any, `besides` these. Raises ConfigError."""
     handshakes = Handshakes(environment.executor)
     delay_s = config.connection_failed_authentication_delay_ms / 1000
     loader = TlsLoader()
-    loaded = {name: loader.load(each) for name, each in config.ssl.items()}
+    loaded = {name: loader.load(each) for name, each in config.ssl.items() if name not in besides}
     tls = {
-        name: Tls(loaded[name].context, _users_by(each.principal_rules), handshakes, delay_s)
-        for name, each in config.ssl.items()
+        name: Tls(each.context, _users_by(config.ssl[name].principal_rules), handshakes, delay_s)
+        for name, each in loaded.items()
     }
     sasl = {
         name: SaslListener(
@@ -144,6 +149,7 @@ def security_of_listeners(
             _tokens(each, environment),
         )
         for name, each in config.sasl.items()
+        if name not in besides
     }
     return {
         name: SecuredListener(tls.get(name), loaded.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))

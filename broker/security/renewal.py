@@ -40,18 +40,25 @@ class CertificateRenewal:
     def __init__(self, executor: Executor, current: Callable[[], BrokerConfig], all_: Iterable[Renewable]) -> None:
         self._executor = executor
         self._current = current
-        self._renewables = {each.title: each for each in all_}
-        self._in_use = {title: each.loaded for title, each in self._renewables.items()}
-        self._seen: dict[str, tuple[AnySsl, Stamps]] = {
-            title: (loaded.config, loaded.stamps) for title, loaded in self._in_use.items()
-        }
+        self._renewables: dict[str, Renewable] = {}
+        self._in_use: dict[str, LoadedTls] = {}
+        self._seen: dict[str, tuple[AnySsl, Stamps]] = {}
         """The stores that were read last, usable or not."""
+        self.replace(all_)
+
+    def replace(self, all_: Iterable[Renewable]) -> None:
+        """Look at these from now on. What is known of those that stay remains known."""
+        before, self._renewables = self._renewables, {each.title: each for each in all_}
+        for title, each in self._renewables.items():
+            if title not in before or each.loaded is not before[title].loaded:
+                self._in_use[title] = each.loaded
+                self._seen[title] = each.loaded.config, each.loaded.stamps
 
     async def check(self) -> None:
         """One look at all of them. What cannot be used is logged, and looked at again once it has changed."""
         config = self._current()
         loader = TlsLoader()
-        for title, renewable in self._renewables.items():
+        for title, renewable in list(self._renewables.items()):
             wanted = renewable.config_of(config)
             if wanted is None:
                 continue
@@ -64,6 +71,8 @@ class CertificateRenewal:
             except ConfigError as error:
                 logger.error("%s keeps its certificates: %s", title, error)
                 continue
+            if self._renewables.get(title) is not renewable:  # its listener was replaced meanwhile
+                continue
             self._in_use[title] = loaded
             renewable.renew(loaded.context)
             logger.info("%s has taken over its new certificates", title)
@@ -73,7 +82,7 @@ class CertificateRenewal:
         as they are in `current` are not read.
         """
         loader = TlsLoader()
-        for title, renewable in self._renewables.items():
+        for title, renewable in list(self._renewables.items()):
             wanted = renewable.config_of(proposed)
             if wanted is not None and wanted != renewable.config_of(current):
                 await self._executor.run(_replacement, loader, wanted, self._in_use[title])

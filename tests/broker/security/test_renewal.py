@@ -71,7 +71,7 @@ class Site:
         network = SecuredNetwork(self.config.inter_broker_channel)
         renewables = renewables_of(self.listeners, network)
         self.renewal = CertificateRenewal(self.executor, lambda: self.configs.current, renewables)
-        self.configs.check_stores = self.renewal.check_stores
+        self.configs.check_listeners = self.renewal.check_stores
 
     def _read_key(self, store: Any) -> Any:
         self.reads.append(self.executor.is_running)
