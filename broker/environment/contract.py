@@ -39,6 +39,12 @@ class Clock(Protocol):
         ends_s = now_s() + seconds
         return lambda: now_s() >= ends_s
 
+    def elements_at_once(self, most: int) -> int:
+        """How many elements of a request are handled in one go where `most` are meant to be. A simulation gives fewer,
+        so that its small requests, too, are handled in slices.
+        """
+        return most
+
 
 class Random(Protocol):
     """Randomness."""

@@ -28,7 +28,7 @@ class ClusterCommandHandlers:
     def __init__(self, channel: BrokerChannel) -> None:
         self._channel = channel
 
-    @api(ApiKey.LEADER_AND_ISR, versions=(0, 7), in_order=True)
+    @api(ApiKey.LEADER_AND_ISR, versions=(0, 7), in_order=True, whole="a command is obeyed or refused")
     async def leader_and_isr(self, context: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take roles. The answer says of each partition whether its role was taken, also of a refused command."""
         from broker.inter_broker import command_codec as codec
@@ -44,7 +44,7 @@ class ClusterCommandHandlers:
             return codec.leader_and_isr_refusal(error, command, version)
         return await codec.leader_and_isr_response(answer, command, version)
 
-    @api(ApiKey.STOP_REPLICA, versions=(0, 4), in_order=True)
+    @api(ApiKey.STOP_REPLICA, versions=(0, 4), in_order=True, whole="a command is obeyed or refused")
     async def stop_replica(self, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
         """Let go of replicas. As in Kafka, a refusal names no partitions."""
         from broker.inter_broker import command_codec as codec
@@ -56,7 +56,7 @@ class ClusterCommandHandlers:
         except ApiError as error:
             return StopReplicaResponse(error_code=error.error_code, partition_errors=[])
 
-    @api(ApiKey.UPDATE_METADATA, versions=(0, 8), in_order=True)
+    @api(ApiKey.UPDATE_METADATA, versions=(0, 8), in_order=True, whole="a command is obeyed or refused")
     async def update_metadata(self, context: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         """Tell clients of this from now on."""
         from broker.inter_broker.metadata_codec import update_metadata_command

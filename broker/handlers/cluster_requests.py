@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from broker.controller.controller_api import ControllerApi
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
+from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import NO_EPOCH
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
@@ -42,48 +44,36 @@ class OwnController(ControllerApi, Protocol):
 class ClusterRequestHandlers:
     """Answers from the controller here. A broker that is not the controller answers NOT_CONTROLLER."""
 
-    def __init__(self, controller: OwnController, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, controller: OwnController, image: Callable[[], MetadataImage], clock: Clock) -> None:
         """`image` gives the metadata, which knows topics by id."""
+        self._clock = clock
         self._controller = controller
         self._image = image
 
-    @api(ApiKey.ALTER_PARTITION, versions=(0, 3))
+    @api(ApiKey.ALTER_PARTITION, versions=(0, 3), whole="the controller writes many changes at once")
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change in-sync replicas. Partition by partition: the state now, or why it was not changed."""
-        version, image = context.api_version, self._image()
+        version, image, slices = context.api_version, self._image(), Slices(self._clock)
         try:
             names = await self._names(request.topics, image, version)
-            changes = [
-                change
-                for topic, name in zip(request.topics, names, strict=True)
-                if name is not None
-                for change in _changes(topic, name, image, version)
-            ]
+            changes: list[IsrChange] = []
+            async for topic, name in in_slices(zip(request.topics, names, strict=True), slices):
+                found = in_slices(_changes(topic, name, image, version), slices)
+                changes.extend([change async for change in found])
             answer = await self._controller.alter_partition(request.broker_id, request.broker_epoch, changes)
         except ApiError as error:
             return AlterPartitionResponse(throttle_time_ms=0, error_code=error.error_code, topics=[])
-        return AlterPartitionResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.NONE,
-            topics=[
-                _AlteredTopic(
-                    topic_name=topic.topic_name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        _altered(
-                            each.partition_index,
-                            ErrorCode.UNKNOWN_TOPIC_ID
-                            if name is None
-                            else answer.get(
-                                TopicPartition(name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                            ),
-                        )
-                        for each in topic.partitions
-                    ],
-                )
-                for topic, name in zip(request.topics, names, strict=True)
-            ],
-        )
+        response = AlterPartitionResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, topics=[])
+        async for topic, name in in_slices(zip(request.topics, names, strict=True), slices):
+            altered = _AlteredTopic(topic_name=topic.topic_name, topic_id=topic.topic_id, partitions=[])
+            response.topics.append(altered)
+            async for each in in_slices(topic.partitions, slices):
+                state: PartitionImage | ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID
+                if name is not None:
+                    known = TopicPartition(name, each.partition_index)
+                    state = answer.get(known, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                altered.partitions.append(_altered(each.partition_index, state))
+        return response
 
     async def _names(self, topics: Sequence[_ChangedTopic], image: MetadataImage, version: int) -> list[str | None]:
         """Names of topics, None for those that do not exist. A new controller has perhaps not told this broker of
@@ -139,7 +129,9 @@ class ClusterRequestHandlers:
         )
 
 
-def _changes(topic: _ChangedTopic, name: str, image: MetadataImage, version: int) -> Iterator[IsrChange]:
+def _changes(topic: _ChangedTopic, name: str | None, image: MetadataImage, version: int) -> Iterator[IsrChange]:
+    if name is None:
+        return
     topic_id: Uuid = topic.topic_id
     if version < _FIRST_VERSION_WITH_TOPIC_IDS:
         known = image.topics.get(name)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from broker.environment.contract import Clock
-from broker.metadata.config_changes import Change, Resource, applied, check_changes, operation_of, parse_id
+from broker.metadata.config_changes import Change, Resource, apply, operation_of, parse_id
 from broker.metadata.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
-from broker.network.slices import in_slices
+from broker.network.shares import Split
+from broker.network.slices import Slices, in_slices
 from broker.observability.logger_levels import LEVELS, ROOT, LoggerLevels
 from cluster.metadata_image import ConfigResource
+from config.definitions import ConfigKey
 from config.topic_config import TOPIC_KEYS
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
@@ -81,7 +83,7 @@ class ConfigHandlers:
 
     # -- DescribeConfigs -----------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), reads_only=True)
+    @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), reads_only=True, whole="what resources share is encoded once")
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
@@ -152,23 +154,27 @@ class ConfigHandlers:
 
     # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------------------------
 
-    @api(ApiKey.ALTER_CONFIGS, versions=(0, 2))
+    @api(ApiKey.ALTER_CONFIGS, versions=(0, 2), splits=[Split("resources", unique=("resource_type", "resource_name"))])
     async def alter_configs(
         self,
         context: RequestContext,  # noqa: ARG002
         request: AlterConfigsRequest,
     ) -> AlterConfigsResponse:
         """Replace all overrides of each resource; one that is refused does not hold back the others."""
+        slices = Slices(self._clock)
         resources = [
             Resource(
                 each.resource_type,
                 each.resource_name,
-                [Change(config.name, AlterConfigOp.SET, config.value) for config in each.configs],
+                [
+                    Change(config.name, AlterConfigOp.SET, config.value)
+                    async for config in in_slices(each.configs, slices)
+                ],
                 replaces=True,
             )
             for each in request.resources
         ]
-        outcomes = await self._alter_all(resources, validate_only=request.validate_only)
+        outcomes = await self._alter_all(resources, slices, validate_only=request.validate_only)
         return AlterConfigsResponse(
             throttle_time_ms=0,
             responses=[
@@ -182,22 +188,30 @@ class ConfigHandlers:
             ],
         )
 
-    @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
+    @api(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        versions=(0, 1),
+        splits=[Split("resources", unique=("resource_type", "resource_name"))],
+    )
     async def incremental_alter_configs(
         self,
         context: RequestContext,  # noqa: ARG002
         request: IncrementalAlterConfigsRequest,
     ) -> IncrementalAlterConfigsResponse:
         """Change single keys of each resource; one that is refused does not hold back the others."""
+        slices = Slices(self._clock)
         resources = [
             Resource(
                 each.resource_type,
                 each.resource_name,
-                [Change(config.name, config.config_operation, config.value) for config in each.configs],
+                [
+                    Change(config.name, config.config_operation, config.value)
+                    async for config in in_slices(each.configs, slices)
+                ],
             )
             for each in request.resources
         ]
-        outcomes = await self._alter_all(resources, validate_only=request.validate_only)
+        outcomes = await self._alter_all(resources, slices, validate_only=request.validate_only)
         return IncrementalAlterConfigsResponse(
             throttle_time_ms=0,
             responses=[
@@ -211,7 +225,7 @@ class ConfigHandlers:
             ],
         )
 
-    async def _alter_all(self, resources: Sequence[Resource], *, validate_only: bool) -> list[Outcome]:
+    async def _alter_all(self, resources: Sequence[Resource], slices: Slices, *, validate_only: bool) -> list[Outcome]:
         """Judge and change one after the other; but topics, which do not depend on each other, are stored together."""
         times = Counter((resource.resource_type, resource.name) for resource in resources)
         outcomes: list[Outcome] = []
@@ -226,30 +240,30 @@ class ConfigHandlers:
             configs.clear()
 
         async with self._changing:
-            async for resource in in_slices(resources, self._clock):
+            async for resource in in_slices(resources, slices):
                 try:
                     if times[resource.resource_type, resource.name] > 1:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                    check_changes(resource)
+                    await _check_changes(resource, slices)
                     if resource.resource_type == ConfigResourceType.TOPIC:
-                        config = self._judge_topic(resource)
+                        config = await self._judge_topic(resource, slices)
                         if not validate_only:
                             configs[ConfigResourceType.TOPIC, resource.name] = config
                             topics[resource.name] = len(outcomes)
                     else:
                         await store_topics()
-                        await self._alter(resource, validate_only=validate_only)
+                        await self._alter(resource, slices, validate_only=validate_only)
                     outcomes.append(Outcome(ErrorCode.NONE, None))
                 except ApiError as error:
                     outcomes.append(_refused(resource, error))
             await store_topics()
         return outcomes
 
-    async def _alter(self, resource: Resource, *, validate_only: bool) -> None:
+    async def _alter(self, resource: Resource, slices: Slices, *, validate_only: bool) -> None:
         if resource.resource_type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
             self._alter_loggers(resource, validate_only=validate_only)
         elif resource.resource_type == ConfigResourceType.BROKER:
-            await self._alter_broker(resource, validate_only=validate_only)
+            await self._alter_broker(resource, slices, validate_only=validate_only)
         elif resource.resource_type == ConfigResourceType.CLIENT_METRICS:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
@@ -258,18 +272,19 @@ class ConfigHandlers:
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
-    def _judge_topic(self, resource: Resource) -> Mapping[str, str]:
+    async def _judge_topic(self, resource: Resource, slices: Slices) -> Mapping[str, str]:
         """The overrides that the topic is to have. Raises ApiError."""
         topic = resource.name
         if not topic:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        overrides = applied(resource, self._metadata.image.config(ConfigResourceType.TOPIC, topic), TOPIC_KEYS.get)
+        before = self._metadata.image.config(ConfigResourceType.TOPIC, topic)
+        overrides = await _applied(resource, before, TOPIC_KEYS.get, slices)
         if topic not in self._metadata.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
         self._config_service.validate_topic_change(topic, overrides)
         return overrides
 
-    async def _alter_broker(self, resource: Resource, *, validate_only: bool) -> None:
+    async def _alter_broker(self, resource: Resource, slices: Slices, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id
         name = CLUSTER_DEFAULT
         if resource.name:
@@ -279,7 +294,7 @@ class ConfigHandlers:
                     f"Unexpected broker id, expected {own_id}, but received {resource.name}",
                 )
             name = str(own_id)
-        overrides = applied(resource, self._config_service.dynamic_of(name), declared_key)
+        overrides = await _applied(resource, self._config_service.dynamic_of(name), declared_key, slices)
         await self._config_service.validate_broker(overrides, per_broker=bool(name))
         kept = self._config_service.as_kept(overrides)
         if not validate_only:
@@ -319,6 +334,30 @@ class ConfigHandlers:
             )
         if operation is AlterConfigOp.DELETE and change.name == ROOT:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
+
+
+async def _check_changes(resource: Resource, slices: Slices) -> None:
+    """Raise ApiError(INVALID_REQUEST) for changes that contradict each other or say nothing."""
+    names: set[str] = set()
+    nulls: list[str] = []
+    async for change in in_slices(resource.changes, slices):
+        names.add(change.name)
+        if change.value is None and change.operation != AlterConfigOp.DELETE:
+            nulls.append(change.name)
+    if len(names) != len(resource.changes):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+async def _applied(
+    resource: Resource, overrides: Mapping[str, str], declared: Callable[[str], ConfigKey | None], slices: Slices
+) -> dict[str, str]:
+    """The overrides after the changes of a resource. Raises as `apply`."""
+    result = {} if resource.replaces else dict(overrides)
+    async for change in in_slices(resource.changes, slices):
+        apply(change, result, declared)
+    return result
 
 
 class _ShownConfigs:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from broker.environment.contract import Clock
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.network.registry import RequestContext, api
-from broker.network.slices import in_slices
+from broker.network.shares import Split
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -19,9 +18,6 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 FIRST_VERSION_OF_MANY_KEYS: Final = 4
 FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
-
-KEYS_AT_ONCE: Final = 100
-"""Keys looked up in one turn of the event loop: about a millisecond."""
 
 CREATION_PATIENCE_S: Final = 1.0
 """How long the first FindCoordinator of a cluster waits for the topic that it needs."""
@@ -56,14 +52,12 @@ class CoordinatorHandlers:
         transactions: Coordinators,
         metadata: Callable[[], MetadataImage],
         topics: InternalTopicCreator,
-        clock: Clock,
     ) -> None:
         self._coordinators = {GROUP: groups, TRANSACTION: transactions}
         self._metadata = metadata
         self._topics = topics
-        self._clock = clock
 
-    @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
+    @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), splits=[Split("coordinator_keys")])
     def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
@@ -71,8 +65,6 @@ class CoordinatorHandlers:
         topic = _TOPICS.get(request.key_type)
         if topic is not None and topic not in self._metadata().topics:
             return self._answer_after_creation(context, request, topic)
-        if len(request.coordinator_keys) > KEYS_AT_ONCE:
-            return self._answer_in_slices(context, request)
         return self._answer(context, request)
 
     async def _answer_after_creation(
@@ -80,17 +72,7 @@ class CoordinatorHandlers:
     ) -> FindCoordinatorResponse:
         """Kafka answers at once and lets the client ask again; a client's back-off is longer than the creation."""
         await self._topics.created(topic, CREATION_PATIENCE_S)
-        return await self._answer_in_slices(context, request)
-
-    async def _answer_in_slices(
-        self, context: RequestContext, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse:
-        if context.api_version < FIRST_VERSION_OF_MANY_KEYS:
-            return self._answer(context, request)
-        response = FindCoordinatorResponse(coordinators=[])
-        async for key in in_slices(request.coordinator_keys, self._clock):
-            response.coordinators.append(self._find(context, request.key_type, key))
-        return response
+        return self._answer(context, request)
 
     def _answer(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         if context.api_version >= FIRST_VERSION_OF_MANY_KEYS:

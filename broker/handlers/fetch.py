@@ -75,7 +75,7 @@ class FetchHandlers:
         self._sessions = sessions
         self._max_response_bytes = max_response_bytes
 
-    @api(ApiKey.FETCH, versions=(4, 17), reads_only=True)
+    @api(ApiKey.FETCH, versions=(4, 17), reads_only=True, whole="its sessions and sizes are those of all partitions")
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Waiting[FetchResponse] | Awaitable[FetchResponse]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import Later, RequestContext, api
+from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Reply
@@ -30,15 +30,13 @@ from protocol.messages import (
     OffsetFetchResponse,
 )
 from protocol.topic_partition import TopicPartition
+from protocol.wire.wire_types import SMALL_ELEMENTS
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 VERSION_OF_ZOOKEEPER_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
-
-PARTITIONS_PER_SLICE: Final = 500
-"""A request of more is worked on in slices of so many: some 5 ms of work."""
 
 _COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT})
 
@@ -71,7 +69,7 @@ class GroupOffsetHandlers:
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_COMMIT, versions=(0, 9))
+    @api(ApiKey.OFFSET_COMMIT, versions=(0, 9), splits=[Split("topics.partitions")])
     def offset_commit(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Later[OffsetCommitResponse]:
@@ -80,36 +78,16 @@ class GroupOffsetHandlers:
         """
         if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._commit_to_znodes(request)
-        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
-            return self._commit_in_slices(request)
-        asked, outcome = self._commit(request, request.topics)
+        asked, outcome = self._commit(request)
         return self._service.responses.respond_at_once(outcome, partial(_commit_response, asked), _COMMITS)
 
-    async def _commit_in_slices(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Commit some partitions at a time, and answer when all are committed. Each slice is a batch of its own and can
-        fail alone; Kafka writes one batch.
-        """
-        answers: list[asyncio.Future[OffsetCommitResponse] | OffsetCommitResponse] = []
-        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
-            topics = [CommittedTopic(name=topic.name, partitions=partitions) for topic, partitions in share]
-            asked, outcome = self._commit(request, topics)
-            answers.append(self._service.responses.respond(outcome, partial(_commit_response, asked)))
-            await asyncio.sleep(0)
-        merged: dict[str, OffsetCommitResponse.OffsetCommitResponseTopic] = {}
-        for answer in answers:
-            response = answer if isinstance(answer, OffsetCommitResponse) else await answer
-            for topic in response.topics:
-                if merged.setdefault(topic.name, topic) is not topic:
-                    merged[topic.name].partitions += topic.partitions
-        return OffsetCommitResponse(topics=list(merged.values()))
-
     def _commit(
-        self, request: OffsetCommitRequest, topics: Iterable[CommittedTopic]
+        self, request: OffsetCommitRequest
     ) -> tuple[list[TopicPartition], PartitionErrors | Reply[PartitionErrors]]:
-        """Commit the offsets of `topics`; gives the partitions that were named, and what becomes of the existing."""
+        """Commit offsets; gives the partitions that were named, and what becomes of the existing."""
         asked: list[TopicPartition] = []
         offsets: Offsets = {}
-        for topic in topics:
+        for topic in request.topics:
             self._add_offsets(topic, asked, offsets)
         if not offsets:
             return asked, {}
@@ -140,10 +118,8 @@ class GroupOffsetHandlers:
     async def _commit_to_znodes(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         asked: list[TopicPartition] = []
         offsets: Offsets = {}
-        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
-            for topic, partitions in share:
-                self._add_offsets(CommittedTopic(name=topic.name, partitions=partitions), asked, offsets)
-            await asyncio.sleep(0)
+        for topic in request.topics:
+            self._add_offsets(topic, asked, offsets)
         group_id, results = request.group_id, dict[TopicPartition, ErrorCode]()
         for topic_partition, offset in offsets.items():
             if metadata_length(offset.metadata) > self._metadata_max_bytes:
@@ -159,7 +135,12 @@ class GroupOffsetHandlers:
 
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_FETCH, versions=(0, 9), reads_only=True)
+    @api(
+        ApiKey.OFFSET_FETCH,
+        versions=(0, 9),
+        reads_only=True,
+        splits=[Split("topics.partition_indexes"), Split("groups.topics.partition_indexes")],
+    )
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
@@ -169,36 +150,13 @@ class GroupOffsetHandlers:
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
             return self._fetch_groups(request)
         topics = None if request.topics is None else [(each.name, each.partition_indexes) for each in request.topics]
-        if sum(len(indexes) for _, indexes in topics or ()) > PARTITIONS_PER_SLICE:
-            return self._fetch_in_slices(context, request, topics or [])
         error_code, found = self._find(request.group_id, topics, request.require_stable)
         if error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
             found = {TopicPartition(name, index): error_code for name, indexes in topics or () for index in indexes}
-        if len(found) <= PARTITIONS_PER_SLICE:
-            translated = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
-            return _response_of_one_group(error_code, translated)
-        return self._respond_in_slices(error_code, found)
-
-    async def _fetch_in_slices(
-        self, context: RequestContext, request: OffsetFetchRequest, topics: Topics
-    ) -> OffsetFetchResponse:
-        error_code, found = await self._found(request.group_id, topics, request.require_stable)
-        if error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
-            async for share in in_slices(_shares(topics), self._service.clock):
-                found |= {TopicPartition(name, index): error_code for name, indexes in share for index in indexes}
-        return await self._respond_in_slices(error_code, found)
-
-    async def _found(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
-        """As `_find`, in slices."""
-        if topics is None:
-            return self._find(group_id, topics, require_stable)
-        error_code, found = self._find(group_id, [], require_stable)
-        async for share in in_slices(_shares(topics), self._service.clock):
-            error_code, part = self._find(group_id, share, require_stable)
-            if error_code:
-                return error_code, {}
-            found |= part
-        return error_code, found
+        if len(found) > SMALL_ELEMENTS:  # all offsets of the group
+            return self._respond_in_slices(error_code, found)
+        translated = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items())
+        return _response_of_one_group(error_code, translated)
 
     async def _respond_in_slices(self, error_code: ErrorCode, found: Found) -> OffsetFetchResponse:
         translated = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartition, found)
@@ -206,18 +164,15 @@ class GroupOffsetHandlers:
 
     async def _translated(self, item: Callable[..., T], found: Found) -> dict[str, list[T]]:
         topics: dict[str, list[T]] = {}
-        items = list(found.items())
-        for start in range(0, len(items), PARTITIONS_PER_SLICE):
-            if start:
-                await asyncio.sleep(0)
-            _by_topic(item, items[start : start + PARTITIONS_PER_SLICE], topics)
+        async for each in in_slices(found.items(), self._service.clock):
+            _add_found(item, each, topics)
         return topics
 
     async def _fetch_groups(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         response = OffsetFetchResponse(groups=[])
         async for asked in in_slices(request.groups, self._service.clock):
             wanted = None if asked.topics is None else [(each.name, each.partition_indexes) for each in asked.topics]
-            error_code, found = await self._found(asked.group_id, wanted, request.require_stable)
+            error_code, found = self._find(asked.group_id, wanted, request.require_stable)
             topics = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartitions, found)
             response.groups.append(
                 OffsetFetchResponse.OffsetFetchResponseGroup(
@@ -248,7 +203,7 @@ class GroupOffsetHandlers:
                     continue
                 if offset is not None:
                     found[topic_partition] = NO_OFFSET.replace(offset=offset)
-        topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
+        topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items())
         return _response_of_one_group(ErrorCode.NONE, topics)
 
     def _find(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
@@ -264,36 +219,17 @@ class GroupOffsetHandlers:
 
     # -- OffsetDelete --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
+    @api(ApiKey.OFFSET_DELETE, versions=(0, 0), splits=[Split("topics.partitions")])
     def offset_delete(
         self,
         context: RequestContext,  # noqa: ARG002
         request: OffsetDeleteRequest,
     ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
         """Answered when the deletion is committed."""
-        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
-            return self._delete_in_slices(request)
         asked = [
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         ]
         return self._service.responses.respond(self._delete(request.group_id, asked), partial(_delete_response, asked))
-
-    async def _delete_in_slices(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        answers: list[asyncio.Future[OffsetDeleteResponse] | OffsetDeleteResponse] = []
-        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
-            asked = [TopicPartition(topic.name, each.partition_index) for topic, part in share for each in part]
-            outcome = self._delete(request.group_id, asked)
-            answers.append(self._service.responses.respond(outcome, partial(_delete_response, asked)))
-            await asyncio.sleep(0)
-        merged: dict[str, OffsetDeleteResponse.OffsetDeleteResponseTopic] = {}
-        for answer in answers:
-            response = answer if isinstance(answer, OffsetDeleteResponse) else await answer
-            if response.error_code:
-                return response
-            for topic in response.topics:
-                if merged.setdefault(topic.name, topic) is not topic:
-                    merged[topic.name].partitions += topic.partitions
-        return OffsetDeleteResponse(error_code=ErrorCode.NONE, throttle_time_ms=0, topics=list(merged.values()))
 
     def _delete(self, group_id: str, asked: Sequence[TopicPartition]) -> OffsetDeletion | Reply[OffsetDeletion]:
         image = self._metadata()
@@ -303,24 +239,6 @@ class GroupOffsetHandlers:
             return runtime.handle(runtime.shard.offsets.delete, group_id, known)
         except ApiError as error:
             return OffsetDeletion(error.error_code)
-
-
-def _shares(topics: Iterable[tuple[T, list[S]]]) -> Iterator[list[tuple[T, list[S]]]]:
-    """The topics with PARTITIONS_PER_SLICE partitions at a time; a topic with more is divided."""
-    share: list[tuple[T, list[S]]] = []
-    room = PARTITIONS_PER_SLICE
-    for topic, partitions in topics:
-        start = 0
-        while start < len(partitions):
-            part = partitions[start : start + room]
-            share.append((topic, part))
-            start += len(part)
-            room -= len(part)
-            if not room:
-                yield share
-                share, room = [], PARTITIONS_PER_SLICE
-    if share:
-        yield share
 
 
 def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
@@ -354,26 +272,32 @@ def _response_of_one_group(
 
 
 def _by_topic(
-    item: Callable[..., T],
-    found: Iterable[tuple[TopicPartition, CommittedOffset | ErrorCode]],
-    topics: dict[str, list[T]],
+    item: Callable[..., T], found: Iterable[tuple[TopicPartition, CommittedOffset | ErrorCode]]
 ) -> dict[str, list[T]]:
-    """Add what was found to `topics`, each as an `item`; gives them."""
-    for (topic, partition), outcome in found:
-        if isinstance(outcome, ErrorCode):
-            offset, error_code = NO_OFFSET, outcome
-        else:
-            offset, error_code = outcome, ErrorCode.NONE
-        topics.setdefault(topic, []).append(
-            item(
-                partition_index=partition,
-                committed_offset=offset.offset,
-                committed_leader_epoch=offset.leader_epoch,
-                metadata=offset.metadata,
-                error_code=error_code,
-            )
-        )
+    topics: dict[str, list[T]] = {}
+    for each in found:
+        _add_found(item, each, topics)
     return topics
+
+
+def _add_found(
+    item: Callable[..., T], found: tuple[TopicPartition, CommittedOffset | ErrorCode], topics: dict[str, list[T]]
+) -> None:
+    """Add what was found of a partition to its topic, as an `item`."""
+    (topic, partition), outcome = found
+    if isinstance(outcome, ErrorCode):
+        offset, error_code = NO_OFFSET, outcome
+    else:
+        offset, error_code = outcome, ErrorCode.NONE
+    topics.setdefault(topic, []).append(
+        item(
+            partition_index=partition,
+            committed_offset=offset.offset,
+            committed_leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+            error_code=error_code,
+        )
+    )
 
 
 def _delete_response(asked: list[TopicPartition], outcome: OffsetDeletion) -> OffsetDeleteResponse:

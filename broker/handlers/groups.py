@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.host_addresses import host_address
 from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
+from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.security.access import OPEN, Access, Client
 from cluster.coordinators.results import Reply
@@ -69,7 +70,7 @@ class GroupHandlers:
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.JOIN_GROUP, versions=(0, 9))
+    @api(ApiKey.JOIN_GROUP, versions=(0, 9), whole="a member has one set of protocols")
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Later[JoinGroupResponse]:
@@ -85,7 +86,7 @@ class GroupHandlers:
         knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
         return self._service.responses.respond_later(outcome, None if knows_null else _without_null, ANYTHING)
 
-    @api(ApiKey.SYNC_GROUP, versions=(0, 5))
+    @api(ApiKey.SYNC_GROUP, versions=(0, 5), whole="an assignment is one record")
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Later[SyncGroupResponse]:
@@ -127,7 +128,7 @@ class GroupHandlers:
             outcome = ErrorCode.NONE if loads else error.error_code
         return self._service.responses.respond_later(outcome, _heartbeat_response, NOTHING)
 
-    @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
+    @api(ApiKey.LEAVE_GROUP, versions=(0, 5), splits=[Split("members")])
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Later[LeaveGroupResponse]:
@@ -149,7 +150,7 @@ class GroupHandlers:
 
     # -- administration ------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True)
+    @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True, splits=[Split("groups")])
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Groups with their members."""
         response = DescribeGroupsResponse(groups=[])
@@ -168,7 +169,7 @@ class GroupHandlers:
             described.authorized_operations = client.operations(ResourceType.GROUP, group_id)
         return described
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 5), reads_only=True)
+    @api(ApiKey.LIST_GROUPS, versions=(0, 5), reads_only=True, whole="its arrays are filters")
     async def list_groups(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -196,7 +197,7 @@ class GroupHandlers:
                 )
         return response
 
-    @api(ApiKey.DELETE_GROUPS, versions=(0, 2))
+    @api(ApiKey.DELETE_GROUPS, versions=(0, 2), splits=[Split("groups_names", unique=("groups_names",))])
     async def delete_groups(
         self,
         context: RequestContext,  # noqa: ARG002

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
 
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
+from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -33,11 +34,6 @@ Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
-MOVES_PER_SLICE: Final = 100
-"""Moves that are begun before the event loop gets its turn."""
-REPLICAS_PER_SLICE: Final = 250
-"""Replicas described in one turn of the event loop: some 2 ms of work."""
-
 
 class LogDirHandlers:
     """Describes log directories, failed ones included, and has replicas moved between them."""
@@ -48,14 +44,16 @@ class LogDirHandlers:
         log_manager: LogManager,
         replica_manager: ReplicaManager,
         alter: Callable[[TopicPartition, str], None],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._file_system = file_system
         self._log_manager = log_manager
         self._replica_manager = replica_manager
         self._alter = alter
 
-    @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2))
-    async def alter_replica_log_dirs(
+    @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), splits=[Split("dirs.topics.partitions")])
+    def alter_replica_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002
         request: AlterReplicaLogDirsRequest,
@@ -68,9 +66,7 @@ class LogDirHandlers:
             for index in topic.partitions
         }
         results: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = defaultdict(list)
-        for number, (topic_partition, path) in enumerate(targets.items(), start=1):
-            if number % MOVES_PER_SLICE == 0:
-                await asyncio.sleep(0)
+        for topic_partition, path in targets.items():
             results[topic_partition.topic].append(
                 AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
                     partition_index=topic_partition.partition, error_code=self._error_of(topic_partition, path)
@@ -92,7 +88,7 @@ class LogDirHandlers:
             return ErrorCode.REPLICA_NOT_AVAILABLE if missing else error.error_code
         return ErrorCode.NONE
 
-    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), reads_only=True)
+    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), reads_only=True, whole="its array is a filter")
     async def describe_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -101,7 +97,9 @@ class LogDirHandlers:
         """One result a directory; topics null means all, and partitions that are not here are left out."""
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
-            wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+            wanted = set()
+            async for topic, index in in_slices(_partitions(request.topics), self._clock):
+                wanted.add(TopicPartition(topic, index))
         return DescribeLogDirsResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
@@ -127,9 +125,7 @@ class LogDirHandlers:
 
     async def _topics_in(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> list[Topic]:
         topics: dict[str, list[Partition]] = defaultdict(list)
-        for number, (log, offset_lag, is_future) in enumerate(self._replicas()):
-            if number % REPLICAS_PER_SLICE == REPLICAS_PER_SLICE - 1:
-                await asyncio.sleep(0)
+        async for log, offset_lag, is_future in in_slices(self._replicas(), self._clock):
             name, index = topic_partition = log.topic_partition
             if log.directory is not directory or (wanted is not None and topic_partition not in wanted):
                 continue
@@ -153,3 +149,7 @@ class LogDirHandlers:
             log = self._log_manager.logs.get(topic_partition)
             lag = INVALID_OFFSET_LAG if log is None else log.log_end_offset - future.log_end_offset
             yield future, lag, True
+
+
+def _partitions(topics: Iterable[DescribeLogDirsRequest.DescribableLogDirTopic]) -> Iterator[tuple[str, int]]:
+    return ((topic.topic, index) for topic in topics for index in topic.partitions)

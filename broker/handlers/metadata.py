@@ -57,7 +57,7 @@ class MetadataHandlers:
         self._clock = clock
         self._auto_topics = auto_topics
 
-    @api(ApiKey.METADATA, versions=(0, 12))
+    @api(ApiKey.METADATA, versions=(0, 12), whole="brokers and cluster are answered once")
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
         LEADER_NOT_AVAILABLE, as is every one that this broker was not told of, as long as it does not know all topics;

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from broker.environment.contract import Clock, Executor
+from broker.environment.contract import Executor
 from broker.network.registry import ANYTHING, RequestContext, Waiting, api
-from broker.network.slices import Slices, in_slices
+from broker.network.shares import Split
 from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
@@ -39,8 +39,6 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
-PARTITIONS_AT_ONCE = 250
-"""Partitions that are listed without looking at the clock: 2 to 6 ms of work."""
 LONG_MAX = 2**63 - 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
@@ -64,40 +62,32 @@ class OffsetHandlers:
         self,
         replica_manager: ReplicaManager,
         executor: Executor,
-        clock: Clock,
         persist_log_starts: Callable[[], Awaitable[None]],
     ) -> None:
         """`persist_log_starts` returns once the log start offsets of this moment are on disk."""
         self._replica_manager = replica_manager
         self._executor = executor
-        self._clock = clock
         self._persist_log_starts = persist_log_starts
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.LIST_OFFSETS, versions=(0, 9), reads_only=True)
+    @api(
+        ApiKey.LIST_OFFSETS,
+        versions=(0, 9),
+        reads_only=True,
+        splits=[Split("topics.partitions", unique=("name", "partition_index"))],
+    )
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         listing = _Listing(self._replica_manager, context.api_version, request)
-        if listing.size > PARTITIONS_AT_ONCE or any(listing.searches()):
-            return self._list_in_slices(listing)
-        for topic, asked in _partitions(request):
-            listing.count(topic, asked)
-        for _ in listing:
-            pass
-        return listing.response()
+        searches = listing.searches()
+        return self._search(listing, searches) if searches else listing.response()
 
-    async def _list_in_slices(self, listing: _Listing) -> ListOffsetsResponse:
+    async def _search(self, listing: _Listing, searches: list[tuple[str, AskedPartition]]) -> ListOffsetsResponse:
         """Search on another thread, as that may read and check much that is not in memory; then answer."""
-        slices = Slices(self._clock)
-        async for topic, asked in in_slices(_partitions(listing.request), slices):
-            listing.count(topic, asked)
-        async for search in in_slices(listing.searches(), slices):
-            if search is None:
-                continue
-            topic, asked = search
+        for topic, asked in searches:
             topic_partition = TopicPartition(topic, asked.partition_index)
             try:
                 log = listing.replica(topic_partition, asked.current_leader_epoch).log
@@ -107,23 +97,21 @@ class OffsetHandlers:
                     listing.found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
             except ApiError as error:
                 listing.found[topic_partition] = detached(error)
-        async for _ in in_slices(listing, slices):
-            pass
         return listing.response()
 
     # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), reads_only=True)
-    async def offset_for_leader_epoch(
+    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), reads_only=True, splits=[Split("topics.partitions")])
+    def offset_for_leader_epoch(
         self,
         context: RequestContext,  # noqa: ARG002
         request: OffsetForLeaderEpochRequest,
     ) -> OffsetForLeaderEpochResponse:
         """The end of an epoch (KIP-101, KIP-279): the largest epoch not above the requested one, and its end offset."""
         topics = []
-        async for topic in in_slices(request.topics, self._clock):
+        for topic in request.topics:
             result = EpochTopic(topic=topic.topic, partitions=[])
-            async for asked in in_slices(topic.partitions, self._clock):
+            for asked in topic.partitions:
                 end = OffsetForLeaderEpochResponse.EpochEndOffset(
                     error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN
                 )
@@ -140,7 +128,7 @@ class OffsetHandlers:
 
     # -- DeleteRecords -------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DELETE_RECORDS, versions=(0, 2))
+    @api(ApiKey.DELETE_RECORDS, versions=(0, 2), splits=[Split("topics.partitions")])
     def delete_records(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -156,7 +144,7 @@ class OffsetHandlers:
         self, request: DeleteRecordsRequest, effective: asyncio.Future[None]
     ) -> DeleteRecordsResponse:
         try:
-            topics, moved = await self._delete_here(request)
+            topics, moved = self._delete_here(request)
             await self._persist(moved)
         finally:
             effective.set_result(None)
@@ -173,12 +161,12 @@ class OffsetHandlers:
                     each.result.low_watermark = UNKNOWN
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
-    async def _delete_here(self, request: DeleteRecordsRequest) -> tuple[list[DeletedTopic], list[_Deletion]]:
+    def _delete_here(self, request: DeleteRecordsRequest) -> tuple[list[DeletedTopic], list[_Deletion]]:
         topics = []
         moved: list[_Deletion] = []
-        async for topic in in_slices(request.topics, self._clock):
+        for topic in request.topics:
             deleted = DeletedTopic(name=topic.name, partitions=[])
-            async for asked in in_slices(topic.partitions, self._clock):
+            for asked in topic.partitions:
                 result = DeletedPartition(
                     partition_index=asked.partition_index, low_watermark=UNKNOWN, error_code=ErrorCode.NONE
                 )
@@ -219,68 +207,58 @@ class _Deletion(NamedTuple):
 
 
 class _Listing:
-    """One ListOffsets request. Iterating over it lists one partition after another."""
+    """One ListOffsets request."""
 
     def __init__(self, replica_manager: ReplicaManager, version: int, request: ListOffsetsRequest) -> None:
         self._replica_manager = replica_manager
         self._version = version
-        self.request = request
-        self._asked: defaultdict[str, set[int]] = defaultdict(set)
-        self._repeated: set[tuple[str, int]] = set()
+        self._request = request
+        self._times = Counter(
+            (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+        )
         self._isolation = IsolationLevel.of(request.isolation_level)
         # Others, which are brokers, are told of what lies above the high watermark too.
         self._is_consumer = request.replica_id == CONSUMER_REPLICA_ID
-        self._topics: list[ListedTopic] = []
         self.found: Found = {}
-
-    @property
-    def size(self) -> int:
-        """Partitions that are asked for."""
-        return sum(len(topic.partitions) for topic in self.request.topics)
 
     def replica(self, topic_partition: TopicPartition, current_leader_epoch: int) -> Partition:
         """The replica here, which must lead unless the tool asks that compares replicas; see `ReplicaManager`."""
-        if self.request.replica_id != DEBUGGING_REPLICA_ID:
+        if self._request.replica_id != DEBUGGING_REPLICA_ID:
             return self._replica_manager.leader_of(topic_partition, current_leader_epoch)
         partition = self._replica_manager.partition(topic_partition)
         partition.check_epoch(current_leader_epoch)
         return partition
 
-    def count(self, topic: str, asked: AskedPartition) -> None:
-        """Remember that a partition is asked for: what is asked for twice is refused."""
-        index, known = asked.partition_index, self._asked[topic]
-        if index in known:
-            self._repeated.add((topic, index))
-        known.add(index)
-
-    def searches(self) -> Iterator[tuple[str, AskedPartition] | None]:
-        """The partitions whose records have to be searched, and None for each of the others."""
+    def searches(self) -> list[tuple[str, AskedPartition]]:
+        """The partitions whose records have to be searched."""
         if self._version < FIRST_VERSION_WITH_ONE_OFFSET:
-            return
-        for topic, asked in _partitions(self.request):
-            yield (topic, asked) if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP else None
+            return []
+        return [
+            (topic.name, asked)
+            for topic in self._request.topics
+            for asked in topic.partitions
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+        ]
 
     def response(self) -> ListOffsetsResponse:
-        """Build the response from what was listed."""
-        return ListOffsetsResponse(topics=self._topics)
+        """List one partition after another."""
+        return ListOffsetsResponse(
+            topics=[
+                ListedTopic(name=topic.name, partitions=[self._listed(topic.name, asked) for asked in topic.partitions])
+                for topic in self._request.topics
+            ]
+        )
 
-    def __iter__(self) -> Iterator[None]:
-        repeated = self._repeated
-        for topic in self.request.topics:
-            name = topic.name
-            listed: list[ListedPartition] = []
-            self._topics.append(ListedTopic(name=name, partitions=listed))
-            for asked in topic.partitions:
-                try:
-                    if (name, asked.partition_index) in repeated:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is asked twice")
-                    found = self._list_partition(name, asked)
-                except ApiError as error:
-                    found = _listed(asked.partition_index, error_code=error.error_code)
-                if self._version < FIRST_VERSION_WITH_LEADER_EPOCH:
-                    found.leader_epoch = UNKNOWN
-                listed.append(found)
-                yield
+    def _listed(self, topic: str, asked: AskedPartition) -> ListedPartition:
+        try:
+            if self._times[topic, asked.partition_index] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic}-{asked.partition_index} is asked twice")
+            found = self._list_partition(topic, asked)
+        except ApiError as error:
+            found = _listed(asked.partition_index, error_code=error.error_code)
+        if self._version < FIRST_VERSION_WITH_LEADER_EPOCH:
+            found.leader_epoch = UNKNOWN
+        return found
 
     def _list_partition(self, topic: str, asked: AskedPartition) -> ListedPartition:
         timestamp = asked.timestamp
@@ -332,13 +310,6 @@ class _Listing:
         return ListedPartition(
             partition_index=asked.partition_index, error_code=ErrorCode.NONE, old_style_offsets=offsets
         )
-
-
-def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, AskedPartition]]:
-    """All that are asked for, each with the name of its topic."""
-    for topic in request.topics:
-        for asked in topic.partitions:
-            yield topic.name, asked
 
 
 def _check_high_watermark(partition: Partition, version: int) -> None:

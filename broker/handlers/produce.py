@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_producers
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
+from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
 from protocol.api_keys import ApiKey
@@ -43,8 +45,6 @@ LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
 """APIs that may be taken up behind an unacknowledged produce: others would have to see its records."""
 PARTITIONS_AT_ONCE = 100
 """Batches appended in one turn of the event loop: some 4 ms of work."""
-PARTITIONS_PER_SLICE = 20
-"""Batches of a larger request that are appended in one turn: 1 ms of work, or 4 where files have to be created."""
 
 RETRIABLE_VERDICTS: Final = frozenset(
     {
@@ -88,11 +88,12 @@ class ProduceHandlers:
     (KAFKA-18659). Their message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
 
-    def __init__(self, replica_manager: ReplicaManager, transactions: TransactionGuards) -> None:
+    def __init__(self, replica_manager: ReplicaManager, transactions: TransactionGuards, clock: Clock) -> None:
         self._replica_manager = replica_manager
+        self._clock = clock
         self._transactions = transactions
 
-    @api(ApiKey.PRODUCE, versions=(0, 11))
+    @api(ApiKey.PRODUCE, versions=(0, 11), whole="its answer waits once for all replicas")
     def produce(
         self, context: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Waiting[ProduceResponse | None] | None:
@@ -104,8 +105,9 @@ class ProduceHandlers:
         guards: Guards | Awaitable[Guards] | None = None
         if request.transactional_id is not None:
             guards = self._guards(context, request, request.transactional_id)
-        if batches > PARTITIONS_AT_ONCE or not (guards is None or isinstance(guards, Mapping)):
-            if batches <= SMALL_ELEMENTS:  # the dispatcher has copied larger requests
+        many = batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
+        if many or not (guards is None or isinstance(guards, Mapping)):
+            if len(topic_data) + batches <= SMALL_ELEMENTS:  # the dispatcher has copied larger requests
                 _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended, guards))
@@ -184,16 +186,11 @@ class ProduceHandlers:
     ) -> tuple[list[Topic], list[_Unacknowledged]]:
         topics: list[Topic] = []
         waiting: list[_Unacknowledged] = []
-        room = PARTITIONS_PER_SLICE
-        for data in request.topic_data:
+        slices = Slices(self._clock)
+        async for data in in_slices(request.topic_data, slices):
             answers: list[Partition] = []
-            while len(answers) < len(data.partition_data):
-                part = data.partition_data[len(answers) : len(answers) + room]
-                self._append(context, request.acks, data.name, part, answers, waiting, guards)
-                room -= len(part)
-                if not room:
-                    await asyncio.sleep(0)
-                    room = PARTITIONS_PER_SLICE
+            async for part in in_slices(data.partition_data, slices):
+                self._append(context, request.acks, data.name, (part,), answers, waiting, guards)
             if answers:
                 topics.append(make_topic(name=data.name, partition_responses=answers))
         return topics, waiting

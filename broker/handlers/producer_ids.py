@@ -4,14 +4,16 @@ writes to a partition (KIP-664).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
 
+from broker.environment.contract import Clock
 from broker.handlers.transactions import told_fenced
 from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
+from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
@@ -82,23 +84,24 @@ class ProducerIdHandlers:
 class ProducerHandlers:
     """Describes the producers of partitions."""
 
-    def __init__(self, replica_manager: ReplicaManager, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, replica_manager: ReplicaManager, image: Callable[[], MetadataImage], clock: Clock) -> None:
         """`image` gives the metadata, of all partitions."""
+        self._clock = clock
         self._replica_manager = replica_manager
         self._image = image
 
-    @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), reads_only=True)
+    @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), reads_only=True, splits=[Split("topics.partition_indexes")])
     async def describe_producers(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeProducersRequest,
     ) -> DescribeProducersResponse:
         """The producers that the replica here remembers, whether it leads or follows."""
-        topics = []
+        topics, slices = [], Slices(self._clock)
         for topic in request.topics:
             refusal = self._refusal_of(topic.name)
             described = []
-            for number in topic.partition_indexes:
+            async for number in in_slices(topic.partition_indexes, slices):
                 if refusal is None:
                     described.append(self._describe(TopicPartition(topic.name, number)))
                 else:
@@ -110,7 +113,6 @@ class ProducerHandlers:
                             active_producers=[],
                         )
                     )
-                await asyncio.sleep(0)
             topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=described))
         return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 

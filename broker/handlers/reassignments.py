@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from broker.controller.controller_service import ControllerService
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
 from cluster.metadata_image import MetadataImage, PartitionImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -34,7 +35,7 @@ class ReassignmentHandlers:
     def __init__(self, controller: ControllerService) -> None:
         self._controller = controller
 
-    @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 0))
+    @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 0), splits=[Split("topics.partitions")])
     async def alter_partition_reassignments(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -67,7 +68,12 @@ class ReassignmentHandlers:
             responses=[_AlteredTopic(name=topic, partitions=partitions) for topic, partitions in by_topic.items()],
         )
 
-    @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), reads_only=True)
+    @api(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        versions=(0, 0),
+        reads_only=True,
+        splits=[Split("topics.partition_indexes")],
+    )
     def list_partition_reassignments(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -116,7 +122,7 @@ class ElectionHandlers:
         self._controller = controller
         self._image = image
 
-    @api(ApiKey.ELECT_LEADERS, versions=(0, 2))
+    @api(ApiKey.ELECT_LEADERS, versions=(0, 2), splits=[Split("topic_partitions.partitions")])
     async def elect_leaders(
         self,
         context: RequestContext,  # noqa: ARG002

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.controller.controller_service import ControllerService
-from broker.environment.contract import Clock
 from broker.metadata.config_service import DescribedConfig
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.client_quotas import ClientQuotas, MutationPermits
 from broker.network.registry import RequestContext, api
-from broker.network.slices import in_slices
+from broker.network.shares import Split
 from cluster.controller.topics import NewTopic, TopicPlan
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -62,17 +61,15 @@ class TopicHandlers:
         controller: ControllerService,
         describe_topic_config: DescribeTopicConfig,
         quotas: ClientQuotas,
-        clock: Clock,
     ) -> None:
         self._quotas = quotas
-        self._clock = clock
         self._metadata = metadata
         self._controller = controller
         self._describe_topic_config = describe_topic_config
 
     # -- CreateTopics --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.CREATE_TOPICS, versions=(0, 7))
+    @api(ApiKey.CREATE_TOPICS, versions=(0, 7), splits=[Split("topics", unique=("name",))], at_once=100)
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Creates each topic that can be created. With no time to wait for leaders (timeout <= 0) the answer for a
         created topic is REQUEST_TIMED_OUT, as Kafka gives it."""
@@ -85,7 +82,7 @@ class TopicHandlers:
         results: list[_CreateResult] = []
         many = len(counts) > TOPICS_AT_ONCE
         shown = _ShownConfigs(self._describe_topic_config, context.api_version if many else None)
-        async for name, count in in_slices(counts.items(), self._clock):
+        for name, count in counts.items():
             decided = outcome.get(name)
             if count > 1:
                 decided = ApiError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
@@ -126,7 +123,12 @@ class TopicHandlers:
 
     # -- DeleteTopics --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DELETE_TOPICS, versions=(0, 6))
+    @api(
+        ApiKey.DELETE_TOPICS,
+        versions=(0, 6),
+        splits=[Split("topics", unique=("name", "topic_id")), Split("topic_names", unique=("topic_names",))],
+        at_once=100,
+    )
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Deletes by name or id. A deletion that is acknowledged is finished."""
         asked: list[tuple[str | None, Uuid]] = (
@@ -186,7 +188,7 @@ class TopicHandlers:
 
     # -- CreatePartitions ----------------------------------------------------------------------------------------------
 
-    @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
+    @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3), splits=[Split("topics", unique=("name",))], at_once=100)
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:

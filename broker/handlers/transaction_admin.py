@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from protocol.api_keys import ApiKey
@@ -31,17 +32,16 @@ class TransactionAdminHandlers:
     def __init__(self, service: TransactionCoordinatorService) -> None:
         self._service = service
 
-    @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), reads_only=True)
-    async def describe_transactions(
+    @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), reads_only=True, splits=[Split("transactional_ids")])
+    def describe_transactions(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeTransactionsRequest,
     ) -> DescribeTransactionsResponse:
         """Each transactional id with its own error; TRANSACTIONAL_ID_NOT_FOUND for one that has no producer."""
-        response = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[])
-        async for transactional_id in in_slices(request.transactional_ids, self._service.clock):
-            response.transaction_states.append(self._describe(transactional_id))
-        return response
+        return DescribeTransactionsResponse(
+            throttle_time_ms=0, transaction_states=[self._describe(each) for each in request.transactional_ids]
+        )
 
     def _describe(self, transactional_id: str) -> _Described:
         try:
@@ -63,7 +63,7 @@ class TransactionAdminHandlers:
             topics=[_Topic(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
         )
 
-    @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 1), reads_only=True)
+    @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 1), reads_only=True, whole="its arrays are filters")
     async def list_transactions(
         self,
         context: RequestContext,  # noqa: ARG002

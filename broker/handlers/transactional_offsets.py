@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
 from broker.transactions.transaction_guards import TransactionGuards, Write
 from cluster.coordinators.results import Producer, Reply
 from cluster.groups.membership_events import GroupMember
@@ -38,7 +39,7 @@ class TransactionalOffsetHandlers:
         self._guards = guards
         self._image = image
 
-    @api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 4))
+    @api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 4), splits=[Split("topics.partitions")])
     async def txn_offset_commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:

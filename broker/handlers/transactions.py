@@ -10,6 +10,8 @@ from typing import Final
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
+from broker.network.slices import SMALL_LIST, Slices, in_slices
 from broker.transactions.marker_writer import Marker, MarkerWriter, Outcome
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import Question, TransactionVerifier
@@ -66,7 +68,12 @@ class TransactionHandlers:
         self._verifier = verifier
         self._image = image
 
-    @api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+    @api(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        versions=(0, 5),
+        splits=[Split("transactions")],
+        whole="all partitions of a transaction are added, or none",
+    )
     def add_partitions_to_txn(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
@@ -81,8 +88,12 @@ class TransactionHandlers:
         )
         codes = self._add(context, transaction)
         if isinstance(codes, Mapping):
-            return _response_to_client(codes)
-        return _respond_later(codes)
+            return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(codes))
+        return self._respond_later(codes)
+
+    async def _respond_later(self, codes: Awaitable[_Codes]) -> AddPartitionsToTxnResponse:
+        results = await self._topic_results(await codes)
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
 
     async def _add_for_brokers(
         self, context: RequestContext, transactions: Sequence[_Transaction]
@@ -91,20 +102,51 @@ class TransactionHandlers:
         results = []
         for transaction, outcome in zip(transactions, outcomes, strict=True):
             codes = outcome if isinstance(outcome, Mapping) else await outcome
-            results.append(_Result(transactional_id=transaction.transactional_id, topic_results=_topic_results(codes)))
+            topic_results = await self._topic_results(codes)
+            results.append(_Result(transactional_id=transaction.transactional_id, topic_results=topic_results))
         return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_transaction=results)
 
     def _add(self, context: RequestContext, transaction: _Transaction) -> _Codes | Awaitable[_Codes]:
+        topics = transaction.topics
+        if len(topics) > SMALL_LIST or sum(len(topic.partitions) for topic in topics) > SMALL_LIST:
+            return self._add_many(context, transaction)
         partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
         refused = self._refusals(context, partitions)
         if refused:
             return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+        return self._add_existing(context, transaction, partitions)
+
+    async def _add_many(self, context: RequestContext, transaction: _Transaction) -> _Codes:
+        """As `_add`, in slices but for what exists, which is not more than the cluster has."""
+        slices = Slices(self._service.clock)
+        partitions: list[TopicPartition] = []
+        refused: dict[TopicPartition, ErrorCode] = {}
+        async for topic in in_slices(transaction.topics, slices):
+            async for index in in_slices(topic.partitions, slices):
+                partitions.append(TopicPartition(topic.name, index))
+                refused |= self._refusals(context, partitions[-1:])
+        if not refused:
+            codes = self._add_existing(context, transaction, partitions)
+            return codes if isinstance(codes, Mapping) else await codes
+        async for each in in_slices(partitions, slices):
+            refused.setdefault(each, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        return refused
+
+    def _add_existing(
+        self, context: RequestContext, transaction: _Transaction, partitions: Sequence[TopicPartition]
+    ) -> _Codes | Awaitable[_Codes]:
         transactional_id = transaction.transactional_id
         producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
         if transaction.verify_only:
             return self._verifier.answer(Question(transactional_id, producer_id, producer_epoch, partitions))
         outcome = self._add_to(transactional_id, producer_id, producer_epoch, partitions)
         return self._service.responses.respond(outcome, partial(_codes_of_all, context, partitions))
+
+    async def _topic_results(self, codes: _Codes) -> list[_TopicResult]:
+        results: dict[str, _TopicResult] = {}
+        async for each, error_code in in_slices(codes.items(), self._service.clock):
+            _add_result(results, each, error_code)
+        return list(results.values())
 
     def _refusals(
         self, context: RequestContext, partitions: Sequence[TopicPartition]
@@ -166,7 +208,7 @@ class MarkerHandlers:
     def __init__(self, writer: MarkerWriter) -> None:
         self._writer = writer
 
-    @api(ApiKey.WRITE_TXN_MARKERS, versions=(0, 1))
+    @api(ApiKey.WRITE_TXN_MARKERS, versions=(0, 1), splits=[Split("markers.topics.partition_indexes")])
     async def write_txn_markers(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -218,27 +260,21 @@ class MarkerHandlers:
         )
 
 
-def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition], error_code: ErrorCode) -> _Codes:
-    return dict.fromkeys(partitions, told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))
-
-
-async def _respond_later(codes: Awaitable[_Codes]) -> AddPartitionsToTxnResponse:
-    return _response_to_client(await codes)
-
-
-def _response_to_client(codes: _Codes) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(codes))
-
-
 def _topic_results(codes: _Codes) -> list[_TopicResult]:
     """Of each partition once, as often as it was asked for."""
-    return [
-        _TopicResult(
-            name=topic,
-            results_by_partition=[
-                _PartitionResult(partition_index=index, partition_error_code=codes[TopicPartition(topic, index)])
-                for index in indexes
-            ],
-        )
-        for topic, indexes in by_topic(codes).items()
-    ]
+    results: dict[str, _TopicResult] = {}
+    for each, error_code in codes.items():
+        _add_result(results, each, error_code)
+    return list(results.values())
+
+
+def _add_result(results: dict[str, _TopicResult], partition: TopicPartition, error_code: ErrorCode) -> None:
+    topic, index = partition
+    if topic not in results:
+        results[topic] = _TopicResult(name=topic, results_by_partition=[])
+    result = _PartitionResult(partition_index=index, partition_error_code=error_code)
+    results[topic].results_by_partition.append(result)
+
+
+def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition], error_code: ErrorCode) -> _Codes:
+    return dict.fromkeys(partitions, told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))

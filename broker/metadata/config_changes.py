@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from config.definitions import ConfigKey, ConfigType, value_to_text
@@ -30,43 +30,28 @@ class Resource(Value):
     replaces: bool = False
 
 
-def check_changes(resource: Resource) -> None:
-    """Raise ApiError(INVALID_REQUEST) for changes that contradict each other or say nothing."""
-    names = [change.name for change in resource.changes]
-    if len(set(names)) != len(names):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [
-        change.name for change in resource.changes if change.value is None and change.operation != AlterConfigOp.DELETE
-    ]
-    if nulls:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
-
-
 class _Lookup(Protocol):
     def __call__(self, name: str, /) -> ConfigKey | None: ...
 
 
-def applied(resource: Resource, overrides: Mapping[str, str], declared: _Lookup) -> dict[str, str]:
-    """The overrides after the changes (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
-    result = {} if resource.replaces else dict(overrides)
-    for change in resource.changes:
-        operation = operation_of(change)
-        if operation is AlterConfigOp.DELETE or change.value is None:
-            result.pop(change.name, None)
-        elif operation is AlterConfigOp.SET:
-            result[change.name] = change.value
-        else:
-            key = declared(change.name)
-            if key is None:
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{change.name} is not known, so it is no list")
-            if key.type is not ConfigType.LIST:
-                raise ApiError(
-                    ErrorCode.INVALID_CONFIG,
-                    f"Config value {operation.name.lower()} is not allowed for config key: {change.name}",
-                )
-            before = result.get(change.name, value_to_text(key.default) or "")
-            result[change.name] = _list_after(operation, before, change.value)
-    return result
+def apply(change: Change, overrides: dict[str, str], declared: _Lookup) -> None:
+    """Make a change to overrides (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
+    operation = operation_of(change)
+    if operation is AlterConfigOp.DELETE or change.value is None:
+        overrides.pop(change.name, None)
+    elif operation is AlterConfigOp.SET:
+        overrides[change.name] = change.value
+    else:
+        key = declared(change.name)
+        if key is None:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{change.name} is not known, so it is no list")
+        if key.type is not ConfigType.LIST:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"Config value {operation.name.lower()} is not allowed for config key: {change.name}",
+            )
+        before = overrides.get(change.name, value_to_text(key.default) or "")
+        overrides[change.name] = _list_after(operation, before, change.value)
 
 
 def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:

@@ -18,6 +18,7 @@ from broker.environment.contract import Clock
 from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatched
+from broker.network.large_request import LargeRequest, give_up
 from broker.network.registry import (
     NOTHING,
     START,
@@ -39,7 +40,7 @@ from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import RESPONSE_TYPES, ApiVersionsResponse, RequestHeader
 from protocol.value import Value, maker
 from protocol.wire.schema import Request, Response
-from protocol.wire.wire_types import SMALL_ELEMENTS, NotSmall
+from protocol.wire.wire_types import NotSmall
 
 _KEY_AND_VERSION = struct.Struct(">hh")
 _HEADER_AT: Final = START.size
@@ -110,7 +111,7 @@ class Dispatcher:
         started_s = self._now_s()
         try:
             decode = kind.decode if len(frame) <= kind.most_bytes else _not_small
-            request = decode(frame, kind.body_at, SMALL_ELEMENTS + 1)
+            request = decode(frame, kind.body_at, kind.most_elements)
         except NotSmall:
             return self._serve_large(connection, kind, correlation_id, frame, started_s)
         try:
@@ -143,7 +144,7 @@ class Dispatcher:
         arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, self._now_s() - started_s, timed)
         answer = self._when_done(arrival, work)
         if may_be_cancelled:
-            answer.add_done_callback(partial(_give_up, work, effective))
+            answer.add_done_callback(partial(give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
 
     def _serve_large(
@@ -152,7 +153,7 @@ class Dispatcher:
         """Decode, handle and answer a request in slices. Nothing of its connection passes it before it is handled; the
         work ends when the client hangs up while it is decoded, and afterwards as that of any other.
         """
-        large = _LargeRequest(kind, correlation_id, bytes(frame[kind.body_at :]), Slices(self._clock))
+        large = LargeRequest(kind, correlation_id, bytes(frame[kind.body_at :]), self._clock)
         served: Awaitable[Reply] = large.serve()
         timed = None
         if self._quotas.are_set:
@@ -207,7 +208,8 @@ class Dispatcher:
             connection.principal,
             connection.security_protocol,
         )
-        kind = RequestKind(route, handle, bytes(frame[_HEADER_AT:body_at]), body_at, context)
+        at_once = self._clock.elements_at_once(route.at_once)
+        kind = RequestKind(route, handle, bytes(frame[_HEADER_AT:body_at]), body_at, context, at_once)
         if body_at <= MAX_REMEMBERED_BYTES:
             if len(connection.kinds) >= MAX_REMEMBERED_KINDS:
                 connection.kinds.clear()
@@ -301,74 +303,6 @@ class Dispatcher:
         work.add_done_callback(finish)
 
 
-class _LargeRequest:
-    """A request that is decoded and handled in slices."""
-
-    def __init__(self, kind: RequestKind, correlation_id: int, body: bytes, slices: Slices) -> None:
-        self._kind = kind
-        self._correlation_id = correlation_id
-        self._body = body
-        self._slices = slices
-        self._is_decoded = False
-        self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the effects of the request are complete."""
-        self.waiting: Waiting[Parts | None]
-        """As what its connection knows it."""
-
-    async def serve(self) -> Reply:
-        """Gives the response. Raises as decode function and handler."""
-        try:
-            request = [await self._decode()]
-            reply = await self._handle(request[0])
-        finally:
-            if not self.effective.done():
-                self.effective.set_result(None)
-        await self._slices.free(request)
-        return reply
-
-    async def _decode(self) -> Request:
-        slices, kind = self._slices, self._kind
-        await slices.pause()
-        body, self._body = self._body, b""
-        decode = kind.route.request_type.decoder_in_slices(kind.context.api_version)
-        request = await slices.finish(decode(body, 0, slices.is_over))
-        await slices.pause()  # the handler begins slices of its own
-        return request
-
-    async def _handle(self, request: Request) -> Reply:
-        kind = self._kind
-        context = kind.context.replace(correlation_id=self._correlation_id) if kind.route.in_order else kind.context
-        self._is_decoded = True
-        reply = kind.handle(context, request)
-        if reply is None or isinstance(reply, Response):
-            return reply
-        if isinstance(reply, Later):
-            response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-            reply.then(lambda _, value: None if response.done() else response.set_result(value))
-            self._lets_pass(reply.lets_pass)
-            return await response
-        if isinstance(reply, Waiting):
-            if reply.effective is None or reply.effective.done():
-                self._lets_pass(reply.lets_pass)
-            else:
-                reply.effective.add_done_callback(partial(self._lets_pass, reply.lets_pass))
-            response = reply.future
-            return await response
-        return await reply
-
-    def _lets_pass(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
-        """Say that the effects are complete, so that requests of these APIs may pass."""
-        if not self.effective.done():
-            self.waiting.lets_pass = lets_pass
-            self.effective.set_result(None)
-
-    def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
-        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none."""
-        if answer.cancelled():
-            has_effects = self._is_decoded and not self._kind.route.reads_only
-            _give_up(work, self.effective if has_effects else None, answer)
-
-
 def _encode_in_slices(
     kind: RequestKind, correlation_id: int, reply: Response, slices: Slices
 ) -> Generator[None, None, Parts]:
@@ -422,18 +356,6 @@ def _refusal(route: Route, version: int) -> Handle:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
 
     return refuse
-
-
-def _give_up(
-    work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
-) -> None:
-    """Cancel the work for an answer that nobody waits for, once its effects are complete."""
-    if not answer.cancelled():
-        return
-    if effective is None or effective.done():
-        work.cancel()
-    else:
-        effective.add_done_callback(lambda _: work.cancel())
 
 
 def encode_reply(kind: RequestKind, correlation_id: int, reply: Response) -> Parts:

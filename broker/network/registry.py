@@ -12,11 +12,13 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from broker.network.shares import Split, arrays_of
 from cluster.security.principal import ANONYMOUS, Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
 from protocol.value import Value, field, maker
 from protocol.wire.schema import Request, Response
+from protocol.wire.wire_types import SMALL_ELEMENTS
 
 Reply = Response | None
 """The result of a handler; None sends nothing (Produce with acks=0)."""
@@ -120,6 +122,10 @@ class ApiMark(Value):
 
     `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up. `in_order`: its
     requests have contexts of their own, with their `correlation_id`.
+
+    A request of more than `at_once` elements is large: it is decoded in slices and, by one of the `splits`, handled in
+    shares, so that it does not hold the event loop. `whole` is the reason why a large request cannot be split; then the
+    handler itself works in slices.
     """
 
     api_key: ApiKey
@@ -128,6 +134,9 @@ class ApiMark(Value):
     advertised_from: int
     reads_only: bool
     in_order: bool
+    splits: tuple[Split, ...]
+    whole: str
+    at_once: int
 
 
 class RouteStatistics(Value, frozen=False):
@@ -148,6 +157,8 @@ class Route(Value, frozen=False):
     advertised_from: int
     reads_only: bool
     in_order: bool
+    splits: tuple[Split, ...]
+    at_once: int
     request_type: type[Request]
     handle: Handle
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
@@ -159,10 +170,15 @@ class RequestKind:
     A client says the same in every request of an API, so that it has to be understood only once.
     """
 
-    __slots__ = ("body_at", "context", "decode", "encode", "handle", "header", "most_bytes", "reply_head", "route")
+    __slots__ = (
+        "body_at", "context", "decode", "encode", "handle", "header", "most_bytes", "most_elements", "reply_head",
+        "route",
+    )  # fmt: skip
 
-    def __init__(self, route: Route, handle: Handle, header: bytes, body_at: int, context: RequestContext) -> None:
-        """`header` is what is between correlation id and body."""
+    def __init__(
+        self, route: Route, handle: Handle, header: bytes, body_at: int, context: RequestContext, at_once: int
+    ) -> None:
+        """`header` is what is between correlation id and body. A request of more than `at_once` elements is large."""
         version = context.api_version
         self.route = route
         self.handle = handle
@@ -173,6 +189,8 @@ class RequestKind:
         """Reads a request from the position of its body in the frame on; see `Message.decoder`."""
         self.most_bytes = -1 if route.in_order else LARGE_BYTES
         """Larger frames are decoded in slices from the beginning."""
+        self.most_elements = min(at_once, route.request_type.max_elements) + 1
+        """A request with so many elements is large."""
         self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
         self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
 
@@ -184,10 +202,14 @@ def api(
     advertised_from: int | None = None,
     reads_only: bool = False,
     in_order: bool = False,
+    splits: Iterable[Split] = (),
+    whole: str = "",
+    at_once: int = SMALL_ELEMENTS,
 ) -> Callable[[_F], _F]:
     """Mark a method as the handler of `api_key` for `versions` (both ends included); see `ApiMark`."""
     low, high = versions
-    mark = ApiMark(api_key, low, high, low if advertised_from is None else advertised_from, reads_only, in_order)
+    advertised = low if advertised_from is None else advertised_from
+    mark = ApiMark(api_key, low, high, advertised, reads_only, in_order, tuple(splits), whole, at_once)
 
     def attach(function: _F) -> _F:
         setattr(function, _METHOD_ATTRIBUTE, mark)
@@ -205,7 +227,9 @@ def marks_of(handler_type: type) -> Iterator[tuple[str, ApiMark]]:
 
 
 class HandlerRegistry:
-    """Routes by API key. Two handlers for one API are a programming error (ValueError)."""
+    """Routes by API key. Two handlers for one API are a programming error (ValueError), and so is an array in a request
+    of which nothing says how it is kept from holding the event loop.
+    """
 
     def __init__(self, handlers: Iterable[object] = ()) -> None:
         self.routes: dict[int, Route] = {}
@@ -220,6 +244,9 @@ class HandlerRegistry:
             request_type = REQUEST_TYPES[mark.api_key]
             if not request_type.min_version <= mark.min_version <= mark.max_version <= request_type.max_version:
                 raise ValueError(f"{method_name} serves versions of {mark.api_key.name} that are not declared")
+            split = {each.path.partition(".")[0] for each in mark.splits}
+            if not mark.whole and not split.issuperset(arrays_of(request_type)):
+                raise ValueError(f"{method_name} says of an array of {mark.api_key.name} neither a split nor `whole`")
             self.routes[int(mark.api_key)] = Route(
                 mark.api_key,
                 request_type.__name__.removesuffix("Request"),
@@ -228,6 +255,8 @@ class HandlerRegistry:
                 mark.advertised_from,
                 mark.reads_only,
                 mark.in_order,
+                mark.splits,
+                mark.at_once,
                 request_type,
                 getattr(handler, method_name),
             )

@@ -1,4 +1,8 @@
-"""Work in slices: an expensive request lets the event loop serve others in between."""
+"""Work in slices: an expensive request lets the event loop serve others in between.
+
+The dispatcher decodes, splits and encodes large requests in slices (`broker.network.shares`). A handler has to work in
+slices itself where its API cannot be split, and where a small request asks about much.
+"""
 
 from __future__ import annotations
 

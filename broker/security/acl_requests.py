@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.network.registry import CloseConnection, RequestContext, api
+from broker.network.shares import Split
 from protocol.acl_types import (
     CLUSTER_NAME,
     AccessControlEntry,
@@ -90,7 +91,7 @@ class AclHandlers:
             ],
         )
 
-    @api(ApiKey.CREATE_ACLS, versions=(0, 3))
+    @api(ApiKey.CREATE_ACLS, versions=(0, 3), splits=[Split("creations")])
     async def create_acls(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -121,7 +122,7 @@ class AclHandlers:
             ],
         )
 
-    @api(ApiKey.DELETE_ACLS, versions=(0, 3))
+    @api(ApiKey.DELETE_ACLS, versions=(0, 3), splits=[Split("filters")], at_once=10)
     async def delete_acls(
         self,
         context: RequestContext,  # noqa: ARG002

@@ -206,30 +206,32 @@ def _registry(
     changing_users = asyncio.Lock()
     registry = HandlerRegistry(
         [
-            ProduceHandlers(logs.replicas, coordinators.guards),
+            ProduceHandlers(logs.replicas, coordinators.guards, clock),
             FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, quotas, clock, access),
-            OffsetHandlers(logs.replicas, executor, clock, logs.maintenance.checkpoint_log_start_offsets),
+            OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock, access),
-            TopicHandlers(metadata, controller, configs.describe_topic, quotas, clock),
+            TopicHandlers(metadata, controller, configs.describe_topic, quotas),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
-            ClientQuotaHandlers(metadata, member.dynamic_configs, changing_users, environment.network.addresses_of),
-            LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
+            ClientQuotaHandlers(
+                metadata, member.dynamic_configs, changing_users, environment.network.addresses_of, clock
+            ),
+            LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter, clock),
             GroupHandlers(groups, access),
             GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),
-            CoordinatorHandlers(groups, transactions, image, internal_topics, clock),
+            CoordinatorHandlers(groups, transactions, image, internal_topics),
             ProducerIdHandlers(coordinators.producer_ids, transactions),
             TransactionHandlers(transactions, groups, coordinators.verifier, image),
             TransactionalOffsetHandlers(groups, coordinators.guards, image),
             MarkerHandlers(coordinators.marker_writer),
             TransactionAdminHandlers(transactions),
-            ProducerHandlers(logs.replicas, lambda: metadata.image),
-            DelegationTokenHandlers(member.delegation_tokens, access),
+            ProducerHandlers(logs.replicas, lambda: metadata.image, clock),
+            DelegationTokenHandlers(member.delegation_tokens, access, clock),
             SaslHandlers(),
-            ScramUserHandlers(coordination.membership, controller, changing_users),
+            ScramUserHandlers(coordination.membership, controller, changing_users, clock),
             AclHandlers(member.authorizer),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
-            ClusterRequestHandlers(controller, lambda: metadata.image),
+            ClusterRequestHandlers(controller, lambda: metadata.image, clock),
             ElectionHandlers(controller, lambda: metadata.image),
         ]
     )

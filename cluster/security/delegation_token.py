@@ -43,7 +43,11 @@ class DelegationToken(Value):
 
     def is_known_to(self, principal: Principal) -> bool:
         """Whether it may be described to this principal without more rights."""
-        return principal in (self.owner, self.requester, *self.renewers)
+        return principal in self.known_to()
+
+    def known_to(self) -> tuple[Principal, ...]:
+        """The principals to whom it may be described without more rights."""
+        return (self.owner, self.requester, *self.renewers)
 
     def has_expired(self, now_ms: int) -> bool:
         """Whether it may not be used any more."""

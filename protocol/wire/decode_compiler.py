@@ -23,7 +23,6 @@ from protocol.wire.wire_types import (
     MAX_ARRAY,
     MAX_STRING_BYTES,
     MAX_TAGS,
-    SMALL_ELEMENTS,
     UUID_TYPE,
     ArrayOf,
     Blob,
@@ -77,8 +76,8 @@ def _count(count: int, left: int) -> None:
     raise Malformed(f"{count} elements do not fit into the {left} bytes left")
 
 
-def _elements(limit: int) -> None:
-    if limit == SMALL_ELEMENTS + 1:
+def _elements(limit: int, allowed: int) -> None:
+    if limit <= allowed:
         raise NotSmall
     raise Malformed(f"more than {limit - 1} array elements and tagged fields")
 
@@ -111,7 +110,7 @@ class DecodeCompiler:
     of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
 
     The function for `from_bytes` is faster, but copies what is not bytes; the other reads any buffer where it lies.
-    With `function(buffer, position, SMALL_ELEMENTS + 1)` it raises NotSmall for a message with more elements.
+    With `function(buffer, position, n)` it raises NotSmall for a message of `n` elements or more.
 
     With `in_slices` it is a generator that returns the instance. It takes as third argument a function that says
     whether it should yield now; the buffer has to stay as it is meanwhile.
@@ -142,7 +141,7 @@ class DecodeCompiler:
             too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
             left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure,
         )  # fmt: skip
-        limit = struct.max_elements + 1
+        limit = self._limit = struct.max_elements + 1
         with writer.block("def decode(b, p, s):" if in_slices else f"def decode(b, p, m={limit}):"):
             if from_bytes:
                 writer.line("b = bytes(b[p:])")
@@ -342,7 +341,7 @@ class DecodeCompiler:
                 writer.line(f"count({count}, e - p)", path)
             writer.line(f"g -= {count}")
             with writer.block("if g <= 0:"):
-                writer.line("elements(m)", path)
+                writer.line(f"elements(m, {self._limit - 1})", path)
 
     def _nullable_struct(self, wire_type: StructOf, target: str, path: str) -> None:
         writer = self._writer

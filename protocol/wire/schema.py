@@ -218,7 +218,7 @@ class Message(Struct):
     @classmethod
     def decoder(cls, version: int) -> Callable[..., Self]:
         """The function that reads a message of `version` from a position of a buffer to its end; see `decode`. With
-        SMALL_ELEMENTS + 1 as third argument it raises NotSmall for a message that has more elements.
+        a third argument it raises NotSmall for a message that has so many elements, or more.
         """
         function: Callable[..., Self] = _decoder(cls, version)
         return function

@@ -31,7 +31,7 @@ class Malformed(ValueError):
 
 
 class NotSmall(Exception):
-    """Raised by a decode function for a message that has more than SMALL_ELEMENTS; the rest of it was not read."""
+    """Raised by a decode function for a message with more elements than its caller takes; the rest was not read."""
 
 
 class Versions(NamedTuple):

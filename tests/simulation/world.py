@@ -60,6 +60,9 @@ class SimClock:
 
         return is_over
 
+    def elements_at_once(self, most: int) -> int:
+        return most
+
 
 class SimRandom:
     """The environment's Random from the seed."""

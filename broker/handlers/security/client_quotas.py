@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from broker.environment.contract import Clock
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
+from broker.network.slices import Slices, in_slices
 from cluster.metadata_image import ConfigResource
 from cluster.quotas.alterations import (
+    ENTITY_NAMES,
     Component,
     altered,
     check_config,
@@ -31,6 +35,8 @@ from protocol.messages import (
 )
 
 logger = logging.getLogger("kafka.server.ZkAdminManager")
+
+_Change = AlterClientQuotasRequest.OpData
 
 _IP_V4: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}"
 _ANSWERED_FIRST: Final = "ip client-id user"
@@ -60,6 +66,7 @@ class ClientQuotaHandlers:
         store: QuotaStore,
         changing: asyncio.Lock,
         addresses_of: Callable[[str], Awaitable[list[str]]],
+        clock: Clock,
     ) -> None:
         """`changing` is held while users, client ids and addresses are changed: that is read-modify-write.
         `addresses_of` is `Network.addresses_of`.
@@ -68,15 +75,18 @@ class ClientQuotaHandlers:
         self._store = store
         self._changing = changing
         self._addresses_of = addresses_of
+        self._clock = clock
 
-    @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)
+    @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True, whole="its array is a filter")
     def describe_client_quotas(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeClientQuotasRequest,
     ) -> DescribeClientQuotasResponse:
         """The quotas of the entities that the filter means, users first, then client ids, both, and addresses."""
-        components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
+        # With more of them one kind is there twice, or unknown.
+        some = request.components[: len(ENTITY_NAMES) + 1]
+        components = [Component(each.entity_type, each.match_type, each.match) for each in some]
         try:
             check_filter(components)
             entries = [
@@ -97,7 +107,7 @@ class ClientQuotaHandlers:
     def _quota_configs(self) -> Iterable[tuple[ConfigResource, Mapping[str, str]]]:
         return (item for item in self._metadata.image.configs.items() if item[0][0] < 0)
 
-    @api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1))
+    @api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), splits=[Split("entries")])
     async def alter_client_quotas(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -106,39 +116,43 @@ class ClientQuotaHandlers:
         """Change each entity's quotas; one that is refused does not hold back the others. Of one that is named twice,
         the last outcome is told.
         """
+        slices = Slices(self._clock)
         outcomes: dict[tuple[tuple[str, str | None], ...], ApiError | None] = {}
         async with self._changing:
-            for entry in request.entries:
-                parts = {part.entity_type: part.entity_name for part in entry.entity}
-                asked = tuple((kind, parts[kind]) for kind in sorted(parts, key=_ANSWERED_FIRST.find))
-                changes = [(change.key, None if change.remove else change.value) for change in entry.ops]
+            async for entry in in_slices(request.entries, slices):
+                parts: dict[str, str | None] = {}
+                async for part in in_slices(entry.entity, slices):
+                    parts[part.entity_type] = part.entity_name
+                kinds = sorted(parts, key=_ANSWERED_FIRST.find)
+                asked = tuple(zip(kinds, map(parts.get, kinds), strict=True))
+                changes = in_slices(entry.ops, slices)
                 try:
                     await self._alter(parts, changes, validate_only=request.validate_only)
                     outcomes[asked] = None
                 except ApiError as error:
                     logger.info("Refused to alter the quotas of %s: %s", parts, error)
                     outcomes[asked] = detached(error)
-        return AlterClientQuotasResponse(
-            throttle_time_ms=0,
-            entries=[
-                AlterClientQuotasResponse.EntryData(
-                    error_code=ErrorCode.NONE if error is None else error.error_code,
-                    error_message=None if error is None else _told(error),
-                    entity=[
-                        AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts
-                    ],
-                )
-                for parts, error in outcomes.items()
-            ],
-        )
+        response = AlterClientQuotasResponse(throttle_time_ms=0, entries=[])
+        for named, failure in outcomes.items():
+            altered_entry = AlterClientQuotasResponse.EntryData(
+                error_code=ErrorCode.NONE if failure is None else failure.error_code,
+                error_message=None if failure is None else _told(failure),
+                entity=[],
+            )
+            async for kind, name in in_slices(named, slices):
+                altered_entry.entity.append(AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name))
+            response.entries.append(altered_entry)
+        return response
 
     async def _alter(
-        self, parts: Mapping[str, str | None], changes: Iterable[tuple[str, float | None]], *, validate_only: bool
+        self, parts: Mapping[str, str | None], changes: AsyncIterator[_Change], *, validate_only: bool
     ) -> None:
         entity = checked_entity(parts)
         if isinstance(entity.ip, str) and not await self._is_address(entity.ip):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{entity.resource[1]} is not a valid IP or resolvable host.")
-        config = altered(entity, await self._store.read(entity.resource), changes)
+        config = await self._store.read(entity.resource)
+        async for change in changes:
+            config = altered(entity, config, [(change.key, None if change.remove else change.value)])
         if validate_only:
             return
         check_config(entity, config)

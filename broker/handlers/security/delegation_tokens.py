@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
 from broker.security.access import Access
 from cluster.security.principal import ANONYMOUS, Principal
 from protocol.acl_types import AclOperation, ResourceType
@@ -37,12 +39,13 @@ class DelegationTokenHandlers:
     where nobody knows who asks, or where a token has told it: a token could live for ever otherwise.
     """
 
-    def __init__(self, tokens: DelegationTokenManager | None, access: Access) -> None:
+    def __init__(self, tokens: DelegationTokenManager | None, access: Access, clock: Clock) -> None:
         """Without `tokens` there is no secret key."""
         self._tokens = tokens
         self._access = access
+        self._clock = clock
 
-    @api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(0, 3))
+    @api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(0, 3), whole="a token has one list of renewers")
     async def create_delegation_token(
         self, context: RequestContext, request: CreateDelegationTokenRequest
     ) -> CreateDelegationTokenResponse:
@@ -53,10 +56,10 @@ class DelegationTokenHandlers:
             if request.owner_principal_type is None:  # Kafka fails on it
                 return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS)
             owner = Principal(request.owner_principal_type, request.owner_principal_name)
-        renewers = tuple(Principal(each.principal_type, each.principal_name) for each in request.renewers)
         try:
             _check_sender(context)
-            self._check_creation(context, owner, renewers)
+            self._check_creation(context, owner)
+            renewers = await self._renewers(request)
             token, hmac = await self._enabled().create(owner, requester, renewers, request.max_lifetime_ms)
         except ApiError as error:
             return _refused(error.error_code, owner, told)
@@ -74,13 +77,20 @@ class DelegationTokenHandlers:
             throttle_time_ms=0,
         )
 
-    def _check_creation(self, context: RequestContext, owner: Principal, renewers: tuple[Principal, ...]) -> None:
+    def _check_creation(self, context: RequestContext, owner: Principal) -> None:
         if owner != context.principal:
             client = self._access.client(context, "CreateDelegationToken")
             if not client.may(AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)):
                 raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "")
-        if any(each.kind != "User" for each in renewers):
-            raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
+
+    async def _renewers(self, request: CreateDelegationTokenRequest) -> tuple[Principal, ...]:
+        """Raises INVALID_PRINCIPAL_TYPE for those that are no users."""
+        renewers = []
+        async for each in in_slices(request.renewers, self._clock):
+            if each.principal_type != "User":
+                raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
+            renewers.append(Principal(each.principal_type, each.principal_name))
+        return tuple(renewers)
 
     @api(ApiKey.RENEW_DELEGATION_TOKEN, versions=(0, 2))
     async def renew_delegation_token(
@@ -108,18 +118,20 @@ class DelegationTokenHandlers:
             code = error.error_code
         return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=end_ms, throttle_time_ms=0)
 
-    @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True)
+    @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True, whole="its array is a filter")
     async def describe_delegation_token(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
         """The tokens of the owners named, or all, as far as the client may know of them."""
-        owners: list[Principal] | None = None
+        owners: set[Principal] | None = None
         if request.owners is not None:
-            owners = [Principal(each.principal_type, each.principal_name) for each in request.owners]
+            owners = set()
+            async for each in in_slices(request.owners, self._clock):
+                owners.add(Principal(each.principal_type, each.principal_name))
         client = self._access.client(context, "DescribeDelegationToken")
 
         def is_wanted(token: DelegationToken) -> bool:
-            if owners is not None and not any(map(token.is_known_to, owners)):
+            if owners is not None and owners.isdisjoint(token.known_to()):
                 return False
             return (
                 token.is_known_to(context.principal)
@@ -132,7 +144,7 @@ class DelegationTokenHandlers:
         try:
             _check_sender(context)
             tokens = self._enabled()
-            if owners != []:
+            if owners is None or owners:
                 found = await tokens.find(is_wanted)
         except ApiError as error:
             code = error.error_code

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator
 from typing import Protocol
 
 from broker.controller.cluster_membership import ClusterMembership
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
+from broker.network.shares import Split
+from broker.network.slices import Slices, in_slices
 from cluster.quotas.entities import QuotaEntity
 from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, iterations_of, refused
 from cluster.zookeeper.coordination import CoordinationError
@@ -35,36 +39,42 @@ class Office(Protocol):
 class ScramUserHandlers:
     """Reads and writes the coordination tree for each request."""
 
-    def __init__(self, membership: ClusterMembership, controller: Office, changing: asyncio.Lock) -> None:
+    def __init__(self, membership: ClusterMembership, controller: Office, changing: asyncio.Lock, clock: Clock) -> None:
         """`changing` is held while users are changed."""
         self._membership = membership
         self._controller = controller
         self._changing = changing
+        self._clock = clock
 
-    @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), reads_only=True)
+    @api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        versions=(0, 0),
+        reads_only=True,
+        splits=[Split("users", unique=("name",))],
+    )
     async def describe_user_scram_credentials(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeUserScramCredentialsRequest,
     ) -> DescribeUserScramCredentialsResponse:
         """Those of the users named, or of all that have some."""
-        names = [user.name for user in request.users or ()]
+        times = Counter(user.name for user in request.users or ())
         response = DescribeUserScramCredentialsResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", results=[]
         )
         try:
-            for name in sorted(set(names)) or await self._membership.zk_client.users():
-                described = await self._described(name, names)
-                if described.credential_infos or names:
+            for name in sorted(times) or await self._membership.zk_client.users():
+                described = await self._described(name, times[name])
+                if described.credential_infos or times:
                     response.results.append(described)
         except CoordinationError as error:
             response.error_code, response.error_message = ErrorCode.REQUEST_TIMED_OUT, str(error)
         return response
 
-    async def _described(self, name: str, names: list[str]) -> UserDescription:
+    async def _described(self, name: str, times: int) -> UserDescription:
         code, message, found = ErrorCode.NONE, "", dict[int, int]()
         try:
-            _check(name, names)
+            _check(name, times)
             found = iterations_of(await self._membership.zk_client.read_config(QuotaEntity(name).resource))
             if not found:
                 text = f"Attempt to describe a user credential that does not exist: {name}"
@@ -77,34 +87,38 @@ class ScramUserHandlers:
         ]
         return UserDescription(user=name, error_code=code, error_message=message, credential_infos=infos)
 
-    @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0))
+    @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), whole="changes of a user can be in both arrays")
     async def alter_user_scram_credentials(
         self,
         context: RequestContext,  # noqa: ARG002
         request: AlterUserScramCredentialsRequest,
     ) -> AlterUserScramCredentialsResponse:
         """Each user's changes are made as a whole, or not at all. Only the controller makes them."""
-        changes = [CredentialChange(each.name, each.mechanism) for each in request.deletions]
-        changes += [
-            CredentialChange(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
-            for each in request.upsertions
-        ]
+        slices = Slices(self._clock)
         by_user: dict[str, list[CredentialChange]] = {}
-        for change in changes:
+        async for change in in_slices(_changes(request), slices):
             by_user.setdefault(change.user, []).append(change)
-        if self._controller.is_active:
-            errors = refused(changes)
-            for user in [user for user in by_user if user not in errors]:
-                try:
-                    async with self._changing:
-                        await self._change(user, by_user[user])
-                except ApiError as error:
-                    errors[user] = detached(error)
-        else:
-            errors = dict.fromkeys(by_user, ApiError(ErrorCode.NOT_CONTROLLER, ""))
-        return AlterUserScramCredentialsResponse(throttle_time_ms=0, results=_results(by_user, errors))
+        response = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=[])
+        async for user, changes in in_slices(by_user.items(), slices):
+            result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
+                user=user, error_code=ErrorCode.NONE, error_message=""
+            )
+            try:
+                await self._change(user, changes)
+            except ApiError as error:
+                result.error_code, result.error_message = error.error_code, error.message or None
+            response.results.append(result)
+        return response
 
     async def _change(self, user: str, changes: list[CredentialChange]) -> None:
+        if not self._controller.is_active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "")
+        for error in refused(changes).values():
+            raise detached(error)
+        async with self._changing:
+            await self._store(user, changes)
+
+    async def _store(self, user: str, changes: list[CredentialChange]) -> None:
         zk_client, resource = self._membership.zk_client, QuotaEntity(user).resource
         try:
             config = changed(await zk_client.read_config(resource), changes)
@@ -114,22 +128,18 @@ class ScramUserHandlers:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error
 
 
-def _results(
-    users: Mapping[str, object], errors: Mapping[str, ApiError]
-) -> list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult]:
-    result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
-    return [
-        result(user=user, error_code=ErrorCode.NONE, error_message="")
-        if user not in errors
-        else result(user=user, error_code=errors[user].error_code, error_message=errors[user].message or None)
-        for user in users
-    ]
+def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[CredentialChange]:
+    for deletion in request.deletions:
+        yield CredentialChange(deletion.name, deletion.mechanism)
+    for each in request.upsertions:
+        salt, password = bytes(each.salt), bytes(each.salted_password)
+        yield CredentialChange(each.name, each.mechanism, each.iterations, salt, password)
 
 
-def _check(name: str, names: list[str]) -> None:
+def _check(name: str, times: int) -> None:
     """Raise ApiError for an empty name, and for one that is asked for twice."""
     if not name:
         raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, NO_NAME)
-    if names.count(name) > 1:
+    if times > 1:
         reason = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         raise ApiError(ErrorCode.DUPLICATE_RESOURCE, reason)

@@ -201,7 +201,7 @@ class Local:
                     config.offset_metadata_max_bytes,
                 ),
                 CoordinatorHandlers(
-                    self.service, self.transactions, lambda: self.image, InternalTopicCreator(self._ensure), clock
+                    self.service, self.transactions, lambda: self.image, InternalTopicCreator(self._ensure)
                 ),
                 ProducerIdHandlers(ProducerIds(self._allocate_block), self.transactions),
             ]

@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from protocol.uuids import Uuid
 from tests.broker.replication.nodes import BROKERS, ID, Nodes, on_nodes
-from tests.kit.environment import uuid_of
+from tests.kit.environment import ManualClock, uuid_of
 from tests.storage.support import batch_of
 
 UNKNOWN_ID = uuid_of(77)
@@ -40,7 +40,7 @@ def produce(nodes: Nodes, broker_id: int, version: int, listener: str = "B") -> 
     topics = [ProduceRequest.TopicProduceData(name="t", partition_data=[data])]
     request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topics)
     no_transactions: Any = None
-    handlers = ProduceHandlers(nodes[broker_id].replicas, no_transactions)
+    handlers = ProduceHandlers(nodes[broker_id].replicas, no_transactions, ManualClock())
     answer = handlers.produce(context(version, listener), request)
     assert isinstance(answer, ProduceResponse)
     return answer

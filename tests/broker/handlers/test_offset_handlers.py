@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.handlers.offsets import PARTITIONS_AT_ONCE
 from protocol.errors import ErrorCode
 from protocol.messages import (
     ListOffsetsRequest,
@@ -12,10 +11,11 @@ from protocol.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from protocol.wire.wire_types import SMALL_ELEMENTS
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import new_topic, produce
 
-COUNT = 2 * PARTITIONS_AT_ONCE + 1
+COUNT = SMALL_ELEMENTS + 201
 
 
 def list_latest(topic: str, count: int) -> ListOffsetsRequest:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.handlers.produce import PARTITIONS_AT_ONCE, PARTITIONS_PER_SLICE
+from broker.handlers.produce import PARTITIONS_AT_ONCE
 from protocol.errors import ErrorCode
 from protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch
@@ -59,7 +59,7 @@ def test_many_partitions_are_appended_to_in_slices() -> None:
             for _ in range(3):
                 await other.ask(produce("u", [b"#" * 100_000]), 11)
             await turns()
-            for index in (0, 1, PARTITIONS_PER_SLICE, COUNT - 1):
+            for index in (0, 1, PARTITIONS_AT_ONCE, COUNT - 1):
                 request = fetch("t", 0)
                 request.topics[0].partitions[0].partition = index
                 assert values_in(await other.ask(request, 12)) == [b"v%d" % index]

@@ -42,7 +42,7 @@ class Broker(Cluster):
     def handlers(self) -> TopicHandlers:
         clock = self.machine.clock
         return TopicHandlers(
-            self.cache, self.service, lambda overrides: DESCRIBED if overrides else [], ClientQuotas(clock), clock
+            self.cache, self.service, lambda overrides: DESCRIBED if overrides else [], ClientQuotas(clock)
         )
 
     async def create_response(

@@ -27,7 +27,7 @@ from tests.broker.inter_broker.command_server import served
 from tests.broker.inter_broker.commands import image
 from tests.kit.controller.controller_fixtures import context
 from tests.kit.coordination_fixtures import in_loop
-from tests.kit.environment import uuid_of
+from tests.kit.environment import ManualClock, uuid_of
 
 ID, UNKNOWN_ID = uuid_of(11), uuid_of(12)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -111,7 +111,7 @@ def metadata_of(port: int, controller_id: int = CONTROLLER) -> MetadataCache:
 async def connected() -> AsyncIterator[Pair]:
     """Broker 1 with a controller that is another broker."""
     controller = FakeController()
-    handlers = ClusterRequestHandlers(controller, lambda: MetadataImage().with_topics([TOPIC]))
+    handlers = ClusterRequestHandlers(controller, lambda: MetadataImage().with_topics([TOPIC]), ManualClock())
     async with served(handlers) as port:
         metadata = metadata_of(port)
         client = InterBrokerClient(
@@ -166,7 +166,9 @@ async def test_a_controller_knows_topics_before_it_has_told_its_own_broker() -> 
     data.new_isr_with_epochs = [AlterPartitionRequest.BrokerState(broker_id=ME)]
     topic = AlterPartitionRequest.TopicData(topic_id=ID, partitions=[data])
     request = AlterPartitionRequest(broker_id=ME, broker_epoch=50, topics=[topic])
-    answered = await ClusterRequestHandlers(controller, MetadataImage).alter_partition(context(3), request)
+    answered = await ClusterRequestHandlers(controller, MetadataImage, ManualClock()).alter_partition(
+        context(3), request
+    )
     assert [each.error_code for each in answered.topics[0].partitions] == [ErrorCode.NONE]
     assert controller.asked == [(ME, 50, [said(change(new_isr=((ME, -1),)))])]
 
@@ -176,7 +178,7 @@ async def test_a_controller_knows_topics_before_it_has_told_its_own_broker() -> 
 async def test_alter_partition_is_served_in_every_version(version: int) -> None:
     controller = FakeController()
     controller.altered = {T0: image(0).replace(leader_recovery_state=1 if version else 0)}
-    handlers = ClusterRequestHandlers(controller, lambda: MetadataImage().with_topics([TOPIC]))
+    handlers = ClusterRequestHandlers(controller, lambda: MetadataImage().with_topics([TOPIC]), ManualClock())
     data = AlterPartitionRequest.PartitionData(
         partition_index=0, leader_epoch=5, partition_epoch=3, new_isr=[1, 2] if version < 3 else []
     )
@@ -262,7 +264,7 @@ async def test_a_lost_connection_is_tried_again() -> None:
 
 @in_loop
 async def test_without_a_controller_the_patience_ends() -> None:
-    async with served(ClusterRequestHandlers(FakeController(), MetadataImage)) as port:
+    async with served(ClusterRequestHandlers(FakeController(), MetadataImage, ManualClock())) as port:
         pass
     metadata = metadata_of(port, controller_id=-1)
     client = InterBrokerClient(LoopNetwork(), lambda: controller_address(metadata.image, "INSIDE"), "1", 60_000)

@@ -44,11 +44,11 @@ class Handlers:
         self.waiting: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
         self.contexts: list[RequestContext] = []
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 4), reads_only=True)
+    @api(ApiKey.LIST_GROUPS, versions=(0, 4), reads_only=True, whole="it is small")
     async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         return await self._answer("read", ListGroupsResponse(error_code=0, groups=[]))
 
-    @api(ApiKey.DELETE_GROUPS, versions=(0, 2))
+    @api(ApiKey.DELETE_GROUPS, versions=(0, 2), whole="it is small")
     async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         return await self._answer("written", DeleteGroupsResponse(throttle_time_ms=0, results=[]))
 
@@ -70,7 +70,7 @@ class Handlers:
 class Producing:
     """Appends, and waits for ever for other replicas."""
 
-    @api(ApiKey.PRODUCE, versions=(3, 9))
+    @api(ApiKey.PRODUCE, versions=(3, 9), whole="it is small")
     def produce(self, context: RequestContext, request: ProduceRequest) -> Waiting[ProduceResponse]:
         return Waiting(asyncio.get_running_loop().create_future())
 

@@ -32,7 +32,7 @@ class Handlers:
         self.waiting.append(Later(frozenset({ApiKey.HEARTBEAT})))
         return self.waiting[-1]
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 4))
+    @api(ApiKey.LIST_GROUPS, versions=(0, 4), whole="it is small")
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         self.listed += 1
         return ListGroupsResponse(error_code=0, groups=[])

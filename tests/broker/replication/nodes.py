@@ -141,7 +141,7 @@ class Node:
         )
         sessions = FetchSessionCache(100, SeededRandom(broker_id), clock.monotonic_s)
         self.fetches = FetchHandlers(self.replicas, sessions, 1 << 24, ClientQuotas(clock), clock)
-        self.offsets = OffsetHandlers(self.replicas, executor, clock, self._keep_log_starts)
+        self.offsets = OffsetHandlers(self.replicas, executor, self._keep_log_starts)
         settings = FetcherSettings(broker_id, 1 << 20, 1 << 23, 1, nodes.wait_max_ms, nodes.backoff_ms)
 
         def new_fetcher(leader_id: int) -> ReplicaFetcher:

@@ -32,6 +32,7 @@ from protocol.messages import (
 )
 from protocol.wire.schema import Request
 from tests.broker.security.secured import acl
+from tests.kit.environment import ManualClock
 from tests.kit.in_process import InProcessBroker, Scenario, Wire
 from tests.kit.in_process import play as play_scenarios
 
@@ -327,7 +328,7 @@ def test_in_plain_text_nobody_knows_who_asks() -> None:
     ],
 )
 def test_who_may_ask(protocol: str, principal: Principal, is_allowed: bool) -> None:
-    handlers = DelegationTokenHandlers(None, OPEN)
+    handlers = DelegationTokenHandlers(None, OPEN, ManualClock())
     context = RequestContext(2, None, "127.0.0.1", "L", principal, protocol)
     answers = [
         handlers.create_delegation_token(context, creation()),

@@ -79,12 +79,14 @@ class TransactionalProducer:
         return response.transaction_states[0]
 
     async def settled(self) -> str:
-        """The state once no markers are outstanding."""
+        """The state once the transaction has ended and no markers are outstanding."""
 
         async def state() -> str:
             return str((await self.state()).transaction_state)
 
-        return await eventually_async("the markers", state, lambda name: not name.startswith("Prepare"))
+        return await eventually_async(
+            "the markers", state, lambda name: name != "Ongoing" and not name.startswith("Prepare")
+        )
 
 
 async def read(wire: Asks, at: TopicPartition, *, committed: bool = True) -> list[bytes]:

@@ -1,0 +1,167 @@
+"""A request that is decoded, handled and answered in slices, because it is large."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from broker.environment.contract import Clock
+from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting
+from broker.network.reply_writer import Parts
+from broker.network.shares import SHARE, Split, split_of
+from broker.network.slices import Slices
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.wire.schema import Request, Response
+
+
+class LargeRequest:
+    """A request that is decoded and handled in slices."""
+
+    def __init__(self, kind: RequestKind, correlation_id: int, body: bytes, clock: Clock) -> None:
+        self._kind = kind
+        self._correlation_id = correlation_id
+        self._body = body
+        self._clock = clock
+        self._slices = Slices(clock)
+        self._is_decoded = False
+        self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the effects of the request are complete."""
+        self.waiting: Waiting[Parts | None]
+        """As what its connection knows it."""
+
+    async def serve(self) -> Reply:
+        """Gives the response. Raises as decode function and handler."""
+        try:
+            request = [await self._decode()]
+            split = split_of(request[0], self._kind.route.splits)
+            reply = await (self._handle(request[0]) if split is None else self._handle_shares(request[0], split))
+        finally:
+            if not self.effective.done():
+                self.effective.set_result(None)
+        await self._slices.free(request)
+        return reply
+
+    async def _decode(self) -> Request:
+        slices, kind = self._slices, self._kind
+        await slices.pause()
+        body, self._body = self._body, b""
+        decode = kind.route.request_type.decoder_in_slices(kind.context.api_version)
+        request = await slices.finish(decode(body, 0, slices.is_over))
+        await slices.pause()  # the handler begins slices of its own
+        self._is_decoded = True
+        return request
+
+    async def _handle(self, request: Request) -> Reply:
+        kind = self._kind
+        context = kind.context.replace(correlation_id=self._correlation_id) if kind.route.in_order else kind.context
+        reply = kind.handle(context, request)
+        if reply is None or isinstance(reply, Response):
+            return reply
+        if isinstance(reply, Later):
+            response = _response_of(reply)
+            self._lets_pass(reply.lets_pass)
+            return await response
+        if isinstance(reply, Waiting):
+            if reply.effective is None or reply.effective.done():
+                self._lets_pass(reply.lets_pass)
+            else:
+                reply.effective.add_done_callback(partial(self._lets_pass, reply.lets_pass))
+            response = reply.future
+            return await response
+        return await reply
+
+    async def _handle_shares(self, request: Request, split: Split) -> Reply:
+        """The answers of all shares in one.
+
+        A share follows when the effects of the one in front are complete, as if the client had sent one after the
+        other; an error of one as a whole is the answer, and none follows. All together have the time that the client
+        gives.
+        """
+        slices, now_s = self._slices, self._clock.monotonic_s
+        started_s = now_s()
+        size = self._clock.elements_at_once(min(SHARE, self._kind.route.at_once))
+        answers: list[Response | asyncio.Future[Response]] = []
+        lets_pass = NOTHING
+        for share in split.shares(request, size, slices.is_over):
+            if share is not None:
+                timeout_ms: int = getattr(share, "timeout_ms", 0)
+                if timeout_ms > 0:
+                    share.timeout_ms = max(0, timeout_ms - int((now_s() - started_s) * 1000))  # type: ignore[attr-defined]
+                answer, lets_pass = await self._effect(share)
+                answers.append(answer)
+                if isinstance(answer, Response) and _is_refusal(answer):
+                    break
+            if slices.is_over():
+                await slices.pause()
+        self._lets_pass(lets_pass)
+        answers.reverse()
+        joined = await _response(answers.pop())
+        while answers and not _is_refusal(joined):
+            answer = await _response(answers.pop())
+            if _is_refusal(answer):
+                return answer
+            split.join(joined, answer)
+            if slices.is_over():
+                await slices.pause()
+        return joined
+
+    async def _effect(self, share: Request) -> tuple[Response | asyncio.Future[Response], frozenset[ApiKey]]:
+        """Handle a share and wait until it has had its effects. Gives the answer or its future, and the APIs of the
+        requests that may be handled before it is there.
+        """
+        kind = self._kind
+        reply = kind.handle(kind.context, share)
+        if isinstance(reply, Response):
+            return reply, NOTHING
+        if isinstance(reply, Later | Waiting):
+            answer = _response_of(reply) if isinstance(reply, Later) else reply.future
+            if isinstance(reply, Waiting) and reply.effective is not None:
+                await reply.effective
+            if kind.route.api_key in reply.lets_pass:
+                return answer, reply.lets_pass
+            reply = answer
+        response = None if reply is None else await reply
+        if response is None:
+            raise TypeError(f"a share of {kind.route.name} has no answer")
+        return response, NOTHING
+
+    def _lets_pass(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
+        """Say that the effects are complete, so that requests of these APIs may pass."""
+        if not self.effective.done():
+            self.waiting.lets_pass = lets_pass
+            self.effective.set_result(None)
+
+    def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
+        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none."""
+        if answer.cancelled():
+            has_effects = self._is_decoded and not self._kind.route.reads_only
+            give_up(work, self.effective if has_effects else None, answer)
+
+
+def give_up(
+    work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
+) -> None:
+    """Cancel the work for an answer that nobody waits for, once its effects are complete."""
+    if not answer.cancelled():
+        return
+    if effective is None or effective.done():
+        work.cancel()
+    else:
+        effective.add_done_callback(lambda _: work.cancel())
+
+
+def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
+    response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    later.then(lambda _, value: None if response.done() else response.set_result(value))
+    return response
+
+
+def _is_refusal(response: Response) -> bool:
+    """Whether the request is refused as a whole."""
+    return bool(getattr(response, "error_code", ErrorCode.NONE))
+
+
+async def _response(answer: Response | asyncio.Future[Response]) -> Response:
+    return answer if isinstance(answer, Response) else await answer

@@ -1,0 +1,185 @@
+"""Thousands of elements in any array of any request that is served: no turn of the event loop is long.
+
+The arrays are those of the message declarations, so that a new API is among them without anybody's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final, Self
+
+import pytest
+
+from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
+from protocol.api_keys import ApiKey
+from protocol.messages import REQUEST_TYPES
+from protocol.wire.schema import Request, Struct, fields_of
+from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, RecordsBlob, StructOf, Text, Versions
+from tests.kit import memory_file_system
+from tests.kit.environment import ManualClock
+from tests.kit.in_process import InProcessBroker
+from tests.kit.wire_requests import framed, new_topic, request_bytes
+
+MANY: Final = 2_000
+STEPS: Final = 4 * MANY + 1_000
+"""Lines that a turn may run: a pass or two over all elements that does no more than gather them, some 0.1 us each."""
+CHECKS: Final = 20
+"""A slice is over when it was looked at so often."""
+
+
+class CountedSlices(ManualClock):
+    """Ends slices after CHECKS looks at them, and has few elements handled at once."""
+
+    def begin_slice(self, seconds: float) -> Callable[[], bool]:
+        left = CHECKS
+
+        def is_over() -> bool:
+            nonlocal left
+            left -= 1
+            return left <= 0
+
+        return is_over
+
+    def elements_at_once(self, most: int) -> int:
+        return min(most, CHECKS)
+
+
+class StepsPerTurn:
+    """Counts the lines that run between two turns of the event loop, those of a loop each time. What the disk in memory
+    does is not counted.
+    """
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._steps = 0
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._enter_function)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def turn(self) -> None:
+        """A turn of the event loop is over."""
+        self.most = max(self.most, self._steps)
+        self._steps = 0
+
+    def _enter_function(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        return None if frame.f_code.co_filename == memory_file_system.__file__ else self._count
+
+    def _count(self, _frame: FrameType, event: str, _argument: Any) -> Any:
+        self._steps += event == "line"
+        return self._count
+
+
+def arrays_of(struct: type[Struct], versions: Versions) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The paths to all arrays in a struct, with the newest version that has them."""
+    for spec in fields_of(struct):
+        known = Versions(max(versions.low, spec.versions.low), min(versions.high, spec.versions.high))
+        if known.low > known.high or not isinstance(spec.type, ArrayOf):
+            continue
+        yield (spec.name,), known.high
+        if isinstance(spec.type.element, StructOf):
+            for path, version in arrays_of(spec.type.element.struct, known):
+                yield (spec.name, *path), version
+
+
+def flood(struct: type[Any], version: int, path: tuple[str, ...], size: int, number: int = 0) -> Any:
+    """A message or struct with `size` elements at the end of the path, one on the way to it, and no others."""
+    values = {}
+    for spec in fields_of(struct):
+        if not spec.versions.low <= version <= spec.versions.high:
+            continue
+        if not isinstance(spec.type, ArrayOf):
+            values[spec.name] = value_of(spec, number)
+            continue
+        count = 0 if not path or spec.name != path[0] else size if len(path) == 1 else 1
+        element = spec.type.element
+        if isinstance(element, StructOf):
+            values[spec.name] = [flood(element.struct, version, path[1:], size, at) for at in range(count)]
+        else:
+            values[spec.name] = [f"t{at}" if isinstance(element, Text) else at for at in range(count)]
+    return struct(**values)
+
+
+def value_of(spec: FieldSpec, number: int) -> Any:
+    """Names that differ, and other values that a handler can do something with."""
+    if spec.name in VALUES:
+        return VALUES[spec.name]
+    if isinstance(spec.type, Text):
+        return f"t{number}"
+    if isinstance(spec.type, Blob | RecordsBlob):
+        return b""
+    if spec.name in {"partition", "partition_index", "index"}:
+        return number
+    return spec.default() if callable(spec.default) else spec.default
+
+
+VALUES: Final = {
+    "acks": 1,
+    "group_id": "g",
+    "operation": AclOperation.READ,
+    "pattern_type_filter": PatternType.LITERAL,
+    "permission_type": AclPermissionType.ALLOW,
+    "resource_pattern_type": PatternType.LITERAL,
+    "resource_type": ResourceType.TOPIC,
+    "resource_type_filter": ResourceType.TOPIC,
+}
+"""Values without which a request is refused at once."""
+
+COUNTED: Final = {ApiKey.FETCH, ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA}
+"""APIs whose slices have a fixed number of partitions, at most 5,000."""
+
+FLOODS: Final = [
+    pytest.param(request_type, path, version, id=f"{request_type.__name__}.{'.'.join(path)}")
+    for api_key, request_type in REQUEST_TYPES.items()
+    if api_key not in COUNTED
+    for path, version in arrays_of(request_type, Versions(request_type.min_version, request_type.max_version))
+]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def broker(runner: asyncio.Runner) -> Iterator[InProcessBroker]:
+    broker = InProcessBroker(socket_request_max_bytes="10000000", auto_create_topics_enable="false")
+    broker.clock = CountedSlices()
+
+    async def start() -> None:
+        await broker.__aenter__()
+        await broker.connect().ask(new_topic("t0", 2), 7)
+
+    runner.run(start())
+    logging.disable()  # it has lines of its own for each refusal
+    yield broker
+    logging.disable(logging.NOTSET)
+    runner.run(broker.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize(("request_type", "path", "version"), FLOODS)
+def test_no_array_holds_the_event_loop(
+    runner: asyncio.Runner, broker: InProcessBroker, request_type: type[Request], path: tuple[str, ...], version: int
+) -> None:
+    async def answered(size: int) -> int:
+        """The most lines that run in a turn."""
+        wire = broker.connect()
+        data = framed(request_bytes(flood(request_type, version, path, size), version))
+        with StepsPerTurn() as steps:
+            wire.feed(data)
+            while not wire.transport.written and not wire.is_closed:
+                await asyncio.sleep(0)
+                steps.turn()
+        wire.close()
+        return steps.most
+
+    runner.run(answered(4 * CHECKS))  # what is compiled is compiled
+    assert runner.run(answered(MANY)) < STEPS

@@ -1,0 +1,170 @@
+"""Large requests are split, handled share by share and answered as one."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.network.registry import HandlerRegistry, RequestContext, api
+from broker.network.shares import Split
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    ElectLeadersRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from protocol.wire.schema import Request
+from tests.kit.in_process import InProcessBroker, play
+from tests.kit.in_process import Wire as Client
+
+Group = OffsetFetchRequest.OffsetFetchRequestGroup
+Topic = OffsetFetchRequest.OffsetFetchRequestTopics
+
+
+def shares_of(split: Split, request: Request, size: int) -> list[Request]:
+    return [share for share in split.shares(request, size, lambda: False) if share is not None]
+
+
+def offset_fetch(groups: dict[str, dict[str, list[int]] | None]) -> OffsetFetchRequest:
+    return OffsetFetchRequest(
+        require_stable=True,
+        groups=[
+            Group(
+                group_id=group_id,
+                topics=None
+                if topics is None
+                else [Topic(name=name, partition_indexes=list(indexes)) for name, indexes in topics.items()],
+            )
+            for group_id, topics in groups.items()
+        ],
+    )
+
+
+def test_nested_arrays_are_cut_where_a_share_is_full() -> None:
+    asked = offset_fetch({"g": {"a": [0, 1, 2], "b": []}, "all": None, "h": {"c": [0]}})
+    shares = shares_of(Split("groups.topics.partition_indexes"), asked, 2)
+    assert shares == [
+        offset_fetch({"g": {"a": [0, 1]}}),
+        offset_fetch({"g": {"a": [2], "b": []}}),
+        offset_fetch({"all": None, "h": {"c": [0]}}),
+    ]
+    assert not asked.groups, "what was handled is freed"
+
+
+def test_an_answer_that_was_cut_is_joined() -> None:
+    result, topic = OffsetFetchResponse.OffsetFetchResponseGroup, OffsetFetchResponse.OffsetFetchResponseTopics
+    partition = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+    def answer(throttle_time_ms: int, group_id: str, topics: dict[str, list[int]]) -> OffsetFetchResponse:
+        found = [
+            topic(
+                name=name,
+                partitions=[
+                    partition(partition_index=index, committed_offset=1, metadata="", error_code=0) for index in indexes
+                ],
+            )
+            for name, indexes in topics.items()
+        ]
+        groups = [result(group_id=group_id, topics=found, error_code=0)]
+        return OffsetFetchResponse(throttle_time_ms=throttle_time_ms, groups=groups)
+
+    split = Split("groups.topics.partition_indexes")
+    joined = answer(3, "g", {"a": [0, 1]})
+    split.join(joined, answer(7, "g", {"a": [2], "b": [5]}))
+    assert joined == answer(7, "g", {"a": [0, 1, 2], "b": [5]})
+    split.join(joined, answer(0, "h", {"b": [6]}))
+    assert [group.group_id for group in joined.groups] == ["g", "h"]
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_what_is_named_twice_comes_in_one_share(count: int) -> None:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic
+    names = ["a", *["twice"] * (count - 1), "b", "c", "twice"]
+    topics = [topic(name=name, count=2, assignments=None) for name in names]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False)
+    shares = [
+        [each.name for each in share.topics]
+        for share in shares_of(Split("topics", unique=("name",)), request, 3)
+        if isinstance(share, CreatePartitionsRequest)
+    ]
+    assert sorted(name for share in shares for name in share) == sorted(names)
+    assert shares[0] == ["a", "b", "c"]
+    assert all(share.count("twice") != 1 for share in shares)
+
+
+def test_every_array_is_split_or_whole_for_a_reason() -> None:
+    class Forgetful:
+        @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
+        def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> None:
+            """Says nothing of its array."""
+
+    with pytest.raises(ValueError, match="describe_groups says of an array of DESCRIBE_GROUPS neither"):
+        HandlerRegistry([Forgetful()])
+
+
+async def _create(wire: Client, names: list[str], *, count: int = 1) -> CreateTopicsResponse:
+    topic = CreateTopicsRequest.CreatableTopic
+    topics = [
+        topic(name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]) for name in names
+    ]
+    answer = await wire.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), 7)
+    assert isinstance(answer, CreateTopicsResponse)
+    return answer
+
+
+def test_a_topic_that_is_named_twice_far_apart_is_not_created() -> None:
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        names = ["twice", *(f"!{number}" for number in range(300)), "twice"]
+        codes = [(each.name, each.error_code) for each in (await _create(wire, names)).topics]
+        assert codes[:300] == [(name, ErrorCode.INVALID_TOPIC_EXCEPTION) for name in names[1:-1]]
+        assert codes[300:] == [("twice", ErrorCode.INVALID_REQUEST)] * 2
+
+    play(scenario)
+
+
+def test_a_partition_that_is_listed_twice_far_apart_is_refused() -> None:
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        await _create(wire, ["t"], count=2)
+        indexes = [1, *range(2, 2000), 0, 1]
+        partition = ListOffsetsRequest.ListOffsetsPartition
+        topics = [
+            ListOffsetsRequest.ListOffsetsTopic(
+                name="t", partitions=[partition(partition_index=index, timestamp=-1) for index in indexes]
+            )
+        ]
+        answer = await wire.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 5)
+        assert isinstance(answer, ListOffsetsResponse)
+        codes = {(each.partition_index, each.error_code) for topic in answer.topics for each in topic.partitions}
+        assert {(0, ErrorCode.NONE), (1, ErrorCode.INVALID_REQUEST)} <= codes
+        assert sum(len(topic.partitions) for topic in answer.topics) == len(indexes)
+
+    play(scenario)
+
+
+def test_a_refusal_of_a_share_is_the_answer_and_no_other_share_follows() -> None:
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        topics = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=list(range(5000)))]
+        answer = await wire.ask(ElectLeadersRequest(election_type=9, topic_partitions=topics, timeout_ms=1000), 2)
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR  # type: ignore[attr-defined]
+        (result,) = answer.replica_election_results  # type: ignore[attr-defined]
+        assert len(result.partition_result) == 100
+
+    play(scenario)
+
+
+def test_a_group_that_is_named_twice_is_answered_once() -> None:
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        request = DeleteGroupsRequest(groups_names=[f"g{number % 1200}" for number in range(1300)])
+        answer = await wire.ask(request, 2)
+        assert isinstance(answer, DeleteGroupsResponse)
+        assert len({each.group_id for each in answer.results}) == len(answer.results) == 1200
+
+    play(scenario)
