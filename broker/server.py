@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
-from broker.network.limits import ConnectionLimits, RequestMemory
+from broker.network.limits import ConnectionLimits, ConnectionRates, RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.dynamic_listeners import DynamicListenerConfig
 from broker.stages.logs import LoadedLogs
-from broker.stages.serving import ServingBroker
+from broker.stages.serving import ServingBroker, window_of_quotas
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
 from cluster.zookeeper.coordination import CoordinationError
@@ -98,6 +98,7 @@ class KafkaServer:
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
             on_read_error=self._reading_failed,
+            rates=ConnectionRates(environment.clock, window_of_quotas(config)),
         )
         self.metrics_server: MetricsServer | None = None
         self._directories: LockedDirectories | None = None
@@ -157,6 +158,7 @@ class KafkaServer:
         await self._check_protocol_version(coordination)
         await self._listeners.bind_as(coordination.configs.current)
         coordination.configs.on_change(self._limit_connections)
+        self._limit_connections(coordination.configs.current)
         logs = await LoadedLogs.load(environment, directories, coordination)
         registration = znodes.BrokerRegistration(
             directories.identity.broker_id, self._listeners.endpoints(), config.broker_rack
@@ -262,6 +264,12 @@ class KafkaServer:
             config.max_connections_per_ip,
             config.max_connections_per_ip_overrides,
             config.max_connections_per_listener,
+        )
+        has_others = len(config.listeners) > 1
+        self._socket_server.rates.change(
+            config.max_connection_creation_rate,
+            config.max_connection_creation_rate_per_listener,
+            config.inter_broker_listener_name if has_others else None,
         )
 
     def _reading_failed(self, path: str, error: OSError) -> None:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from config.zookeeper.connect import ZookeeperAddress
 
 T = TypeVar("T")
-_MAX_CONNECTIONS: Final = "listener.name.{}.max.connections"
+_LISTENER_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+"""The limits that a single listener may have too."""
 
 
 class Setting(Generic[T]):
@@ -98,6 +99,7 @@ class BrokerConfig:
     socket_listen_backlog_size: Setting[int] = Setting()
     max_connections: Setting[int] = Setting()
     max_connections_per_ip: Setting[int] = Setting()
+    max_connection_creation_rate: Setting[int] = Setting()
     connections_max_idle_ms: Setting[int] = Setting()
     connection_failed_authentication_delay_ms: Setting[int] = Setting()
     queued_max_request_bytes: Setting[int] = Setting()
@@ -259,7 +261,9 @@ class BrokerConfig:
         return remarks
 
     def _limits_a_listener(self, name: str) -> bool:
-        return any(name == _MAX_CONNECTIONS.format(each.listener_name.lower()) for each in self.listeners)
+        of_listener = LISTENER_KEY.match(name)
+        names = {each.listener_name.lower() for each in self.listeners}
+        return of_listener is not None and of_listener[1] in names and of_listener[2] in _LISTENER_LIMITS
 
     def _is_security_key(self, name: str) -> bool:
         """Whether it says something about security that is in use, such as a listener with TLS or SASL."""
@@ -346,19 +350,17 @@ class BrokerConfig:
         self.listeners: tuple[EndPoint, ...] = ()
         self.max_connections_per_listener: dict[str, int] = {}
         """Limits on connections of single listeners, by their names."""
+        self.max_connection_creation_rate_per_listener: dict[str, int] = {}
+        """New connections per second of single listeners, by their names."""
         self.inter_broker_listener_name = ""
         text = str(self.values["listeners"])
         protocols = parse_protocol_map(str(self.values["listener.security.protocol.map"]))
         self.listeners = parse_listeners("listeners", text, protocols)
         if not self.listeners:
             raise ConfigError("listeners", text, "There must be at least one listener, such as PLAINTEXT://:9092")
-        self.max_connections_per_listener = {
-            each.listener_name: cast(
-                "int", BROKER_KEYS["max.connections"]._replace(name=key).parse(self.originals[key])
-            )
-            for each in self.listeners
-            if (key := _MAX_CONNECTIONS.format(each.listener_name.lower())) in self.originals
-        }
+        self.max_connections_per_listener, self.max_connection_creation_rate_per_listener = map(
+            self._by_listener, _LISTENER_LIMITS
+        )
         advertised = self.values["advertised.listeners"]
         if advertised is None:
             self.advertised_listeners: tuple[EndPoint, ...] = self.listeners
@@ -381,6 +383,14 @@ class BrokerConfig:
             str(self.values[protocol_key]) if protocol_key in self.originals else None,
             self.advertised_listeners,
         )
+
+    def _by_listener(self, limit: str) -> dict[str, int]:
+        keys = {each.listener_name: f"listener.name.{each.listener_name.lower()}.{limit}" for each in self.listeners}
+        return {
+            name: cast("int", BROKER_KEYS[limit]._replace(name=key).parse(self.originals[key]))
+            for name, key in keys.items()
+            if key in self.originals
+        }
 
     def _read_security(self) -> None:
         self.ssl: dict[str, SslConfig] = {}

@@ -7,12 +7,19 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from broker.environment.contract import Clock
+from cluster.quotas.client_quota import ClientQuota, QuotaWindow, Usage
 from protocol.wire.frames import Memory
 
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
 """Limit on the memory of all encoded replies that clients have not read. Kafka has no such limit."""
 
 
+CREATION_RATE: Final = "max.connection.creation.rate"
+"""The reason for which a new connection is not read yet."""
+UNLIMITED: Final = 2**31 - 1
+_WHOLE_BROKER: Final = ""
+_DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 REQUEST_MEMORY: Final = "queued.max.request.bytes"
 """The reason for which a connection that waits for memory is not read."""
 TURN: Final = "turn"
@@ -140,6 +147,78 @@ class ConnectionLimits:
             else:
                 still.append(connection)
         self._waiting.extendleft(reversed(still))
+
+
+class ConnectionRates:
+    """max.connection.creation.rate, of the broker and of single listeners (KIP-612).
+
+    A connection beyond a rate is not read until its turn comes, and later ones of its listener wait behind it; Kafka's
+    acceptor waits in this case, which looks the same to clients. The listener of brokers counts for its own rate only.
+    """
+
+    def __init__(self, clock: Clock, window: QuotaWindow = _DEFAULT_WINDOW) -> None:
+        self._now_s = clock.monotonic_s
+        self._quota = ClientQuota(window, longest_ms=window.window_ms)
+        self._window = window
+        self._usages: dict[str, Usage] = {}
+        """Of each listener that has a rate, and that of the broker."""
+        self._exempt: str | None = None
+        self._waiting: dict[str, dict[Counted, None]] = {}
+        """By listener, as long as the one that came first has to wait; it alone has been counted."""
+
+    def change(self, rate: int, per_listener: Mapping[str, int], exempt: str | None) -> None:
+        """Have these rates; connections of the listener `exempt` do not count for that of the broker."""
+        rates = {_WHOLE_BROKER: rate, **per_listener}
+        before, self._usages = self._usages, {}
+        for name, limit in rates.items():
+            if limit < UNLIMITED:
+                usage = self._usages[name] = before.get(name) or Usage(self._window, limit)
+                usage.limit = limit
+        self._exempt = exempt
+
+    def admit(self, connection: Counted) -> None:
+        """Count `connection`, which waits if it has to."""
+        waiting = self._waiting.get(connection.listener_name)
+        if waiting is None:
+            delay_ms = self._charge(connection.listener_name) if self._usages else 0
+            if not delay_ms:
+                return
+            waiting = self._waiting[connection.listener_name] = {}
+            self._resume_after(delay_ms, connection)
+        waiting[connection] = None
+        connection.pause_reading(CREATION_RATE)
+
+    def release(self, connection: Counted) -> None:
+        """Forget a connection that closed."""
+        waiting = self._waiting.get(connection.listener_name)
+        if waiting is not None:
+            waiting.pop(connection, None)
+
+    def _charge(self, listener: str) -> int:
+        """Count a connection; gives for how many milliseconds it has to wait."""
+        now_ms = self._now_s() * 1000
+        names = (listener,) if listener == self._exempt else (_WHOLE_BROKER, listener)
+        usages = [self._usages[each] for each in names if each in self._usages]
+        return max((self._quota.charge(each, 1, now_ms) for each in usages), default=0)
+
+    def _resume_after(self, delay_ms: int, connection: Counted) -> None:
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._resume, connection)
+
+    def _resume(self, counted: Counted) -> None:
+        """Read a connection that was counted, unless it has closed, and those behind it as far as the rate allows."""
+        listener = counted.listener_name
+        waiting = self._waiting[listener]
+        if counted in waiting:
+            del waiting[counted]
+            counted.resume_reading(CREATION_RATE)
+        for connection in list(waiting):
+            delay_ms = self._charge(listener)
+            if delay_ms:
+                self._resume_after(delay_ms, connection)
+                return
+            del waiting[connection]
+            connection.resume_reading(CREATION_RATE)
+        del self._waiting[listener]
 
 
 class Receiving(Throttled, Protocol):

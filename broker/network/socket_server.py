@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatch
-from broker.network.limits import ConnectionLimits, ReceivingTurn, ReplyMemory, RequestMemory
+from broker.network.limits import ConnectionLimits, ConnectionRates, ReceivingTurn, ReplyMemory, RequestMemory
 from broker.network.reply_writer import SendBuffer
 from protocol.value import Value
 from protocol.wire.frames import ReceiveBuffer
@@ -55,12 +55,14 @@ class SocketServer:
         max_request_bytes: int,
         max_idle_ms: int,
         on_read_error: Callable[[str, OSError], None] = lambda _path, _error: None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         """`on_read_error` is called with the path and the error when a file cannot be read for a reply."""
         self._network = network
         self.executor = executor
         self.clock = clock
         self.limits = limits
+        self.rates = ConnectionRates(clock) if rates is None else rates
         self.request_memory = request_memory
         self.reply_memory = ReplyMemory()
         self.receiving_turn = ReceivingTurn()
@@ -195,11 +197,14 @@ class SocketServer:
             connection.mute(2 * throttle_ms)
             reason = f"too many connections were made from its address within {throttle_ms} ms"
             asyncio.get_running_loop().call_later(throttle_ms / 1000, connection.close, reason)
+        else:
+            self.rates.admit(connection)
 
     def connection_lost(self, connection: Connection) -> None:
         """Called by a connection that closed."""
         self.connections.pop(connection, None)
         self.limits.release(connection)
+        self.rates.release(connection)
 
     def _schedule_idle_check(self) -> None:
         period_s = STALLED_S if self.max_idle_ms <= 0 else min(self.max_idle_ms / 1000, STALLED_S)

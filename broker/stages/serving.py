@@ -177,12 +177,18 @@ class ServingBroker(Value):
         await self.supervisor.stop()
 
 
+def window_of_quotas(config: BrokerConfig) -> QuotaWindow:
+    """The times that rates of clients and of connections are measured over."""
+    return QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000)
+
+
 def _client_quotas(config: BrokerConfig, environment: Environment, coordination: OpenCoordination) -> ClientQuotas:
-    window = QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000)
     mutation_window = QuotaWindow(
         config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
     )
-    quotas = ClientQuotas(environment.clock, coordination.metadata.image, environment.network, window, mutation_window)
+    quotas = ClientQuotas(
+        environment.clock, coordination.metadata.image, environment.network, window_of_quotas(config), mutation_window
+    )
     coordination.metadata.add_listener(quotas.image_changed)
     return quotas
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.network.connection import Connection
+from broker.network.limits import CREATION_RATE
 from client import admin
 from client.kafka_client import KafkaClient
 from client.producer import Producer
@@ -213,6 +215,28 @@ def test_a_new_listener_has_security_of_its_own(tmp_path: Path) -> None:
         await eventually_on_loop("it is closed", lambda: "SECURED" not in ports)
 
     play(scenario, size=1, **{"password.encoder.secret": "encoder"})
+
+
+@pytest.mark.parametrize(
+    "key", ["max.connection.creation.rate", "listener.name.plaintext.max.connection.creation.rate"]
+)
+def test_a_rate_of_new_connections_has_effect_while_it_is_set(key: str) -> None:
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        server = cluster.brokers[0]._socket_server
+
+        def waiting() -> list[Connection]:
+            return [each for each in server.connections if CREATION_RATE in each._paused_reasons]
+
+        await admin.alter_configs(client, BROKER, "0", [admin.ConfigChange(key, "1")])
+        host, _, port = cluster.address(0).rpartition(":")
+        writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(3)]
+        await eventually_on_loop("two wait", lambda: len(waiting()) == 2)
+        await admin.alter_configs(client, BROKER, "0", [admin.ConfigChange(key, None)])
+        await eventually_on_loop("nobody waits", lambda: not waiting(), pause_s=0.01)
+        for writer in writers:
+            writer.close()
+
+    play(scenario, size=1, quota_window_num="2", quota_window_size_seconds="1")
 
 
 def test_a_restart_opens_the_same_listeners(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from config import dynamic_keys
 from config.broker_config import EFFECTIVE_KEYS, BrokerConfig, Setting
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigRuleError, value_to_text
@@ -431,3 +432,21 @@ def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:
     for name in listed.without_effect():
         if name not in KEPT and not name.startswith(security):
             assert not named & {name, topic_keys.get(name, name)}, name
+
+
+def test_keys_of_a_listener_have_an_effect_where_they_are_read() -> None:
+    limits = {"max.connections", "max.connection.creation.rate"}
+    for name, each in BROKER_KEYS.items():
+        if not name.startswith(("ssl.", "sasl.", "connections.max.reauth")):
+            key = f"listener.name.plaintext.{name}"
+            config = BrokerConfig({key: value_to_text(each.default) or ""})
+            assert config.without_effect() == ([] if name in limits else [key])
+    config = BrokerConfig({f"listener.name.plaintext.{name}": "7" for name in limits})
+    assert config.max_connections_per_listener == {"PLAINTEXT": 7}
+    assert config.max_connection_creation_rate_per_listener == {"PLAINTEXT": 7}
+
+
+def test_code_acts_on_every_key_that_only_kafka_configs_sets() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(ROOT, "broker").rglob("*.py"))
+    names = {value: name for name, value in vars(dynamic_keys).items() if isinstance(value, str)}
+    assert {key for key in dynamic_keys.DYNAMIC_BROKER_KEYS if names[key] not in code} == set()

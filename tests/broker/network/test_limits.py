@@ -10,10 +10,14 @@ from broker.network.limits import (
     PROGRESS_BYTES,
     TURN_BYTES,
     ConnectionLimits,
+    ConnectionRates,
     ReceivingTurn,
     ReplyMemory,
     RequestMemory,
 )
+from cluster.quotas.client_quota import QuotaWindow
+from tests.kit.environment import ManualClock
+from tests.kit.waiting import eventually_on_loop
 
 
 class FakeConnection:
@@ -222,5 +226,49 @@ def test_incomplete_frames_are_freed_one_in_a_turn() -> None:
         for left in (5, 4, 3, 2, 1, 0):
             assert sum(memory() is not None for memory in alive) == left
             await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def waiting(connections: list[FakeConnection]) -> list[int]:
+    """The numbers of those that are not read."""
+    return [number for number, each in enumerate(connections) if each.paused]
+
+
+def accepted(rates: ConnectionRates, count: int, listener: str = "PLAINTEXT") -> list[FakeConnection]:
+    connections = [FakeConnection(listener=listener) for _ in range(count)]
+    for each in connections:
+        rates.admit(each)
+    return connections
+
+
+def test_connections_beyond_a_rate_wait_in_the_order_in_which_they_came() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        rates = ConnectionRates(clock, QuotaWindow(2, 1000))
+        rates.change(2**31 - 1, {"OUTSIDE": 5}, None)
+        assert waiting(accepted(rates, 50, "PLAINTEXT")) == []
+        # Five a second over the window that is full and the one that begins.
+        connections = accepted(rates, 8, "OUTSIDE")
+        assert waiting(connections) == [5, 6, 7]
+        rates.release(connections[6])
+        await asyncio.sleep(0)
+        assert waiting(accepted(rates, 5, "PLAINTEXT")) == []
+        clock.ms += 60_000
+        await eventually_on_loop("the last is read", lambda: not connections[7].paused, pause_s=0.01)
+        assert waiting(connections) == [6]
+        assert waiting(accepted(rates, 3, "OUTSIDE")) == []
+
+    asyncio.run(scenario())
+
+
+def test_the_listener_of_brokers_is_exempt_from_the_rate_of_all() -> None:
+    async def scenario() -> None:
+        rates = ConnectionRates(ManualClock(), QuotaWindow(2, 1000))
+        rates.change(5, {}, "INSIDE")
+        assert waiting(accepted(rates, 50, "INSIDE")) == []
+        assert waiting(accepted(rates, 6, "OUTSIDE")) == [5]
+        rates.change(2**31 - 1, {}, "INSIDE")
+        assert waiting(accepted(rates, 6, "OTHER")) == []
 
     asyncio.run(scenario())
