@@ -274,7 +274,7 @@ class KafkaServer:
 
     def _reading_failed(self, path: str, error: OSError) -> None:
         if self._directories is not None:
-            self._directories.log_manager.directories.reading_failed(path, error)
+            self._directories.log_manager.reading_failed(path, error)
 
     def _membership_lost(self, reason: str) -> None:
         if not self.failed.is_set():

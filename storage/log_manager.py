@@ -17,7 +17,7 @@ from storage.directory.checkpoints import (
 )
 from storage.directory.clean_shutdown import write_clean_shutdown
 from storage.directory.log_directories import LogDirectories
-from storage.directory.log_directory import LogDirectory, NoRoomError
+from storage.directory.log_directory import FailedLog, LogDirectory, NoRoomError
 from storage.directory.partition_metadata import write_topic_id
 from storage.io.file_system import FileSystem, is_disk_full
 from storage.log.log_flush import FlushTask
@@ -44,8 +44,9 @@ class LogManager:
         on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
-        """`on_directory_failure` is told path and reason when a directory goes offline, possibly during an
-        append; `on_corruption`, on any thread, what is wrong with a file, once for each place that is damaged.
+        """`on_directory_failure` is called with path and reason when a directory, or a log in it alone, goes offline,
+        possibly during an append; `on_corruption`, on any thread, with what is wrong with a file, once for each place
+        that is damaged.
         """
         self._file_system = file_system
         self.default_config = default_config
@@ -205,7 +206,7 @@ class LogManager:
         if log is not None and log.directory.failure is not None:
             if not is_new:
                 raise log.directory.offline_error()
-            self._forget(log)
+            self._drop_failed(log, now_ms)
         elif log is not None:
             self._check_topic_id(log, topic_id)
             return log
@@ -231,7 +232,7 @@ class LogManager:
         try:
             write_topic_id(self._file_system, log.path, topic_id)
         except OSError as error:
-            raise log.directory.fail(error, f"Error while writing the topic id of {log.topic_partition}") from error
+            raise log.local.fail(error, f"Error while writing the topic id of {log.topic_partition}") from error
         log.topic_id = topic_id
         log.durability.has_unsynced_names = True
 
@@ -271,10 +272,25 @@ class LogManager:
         self.futures.forget_partition(topic_partition, now_ms)
         log = self.logs.get(topic_partition)
         if log is not None and log.directory.failure is not None:
-            self._forget(log)
+            self._drop_failed(log, now_ms)
         elif log is not None:
-            directory, delay_ms = log.directory, log.config.file_delete_delay_ms
-            directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
+            self._delete(log, now_ms)
+
+    def _delete(self, log: UnifiedLog, now_ms: int) -> None:
+        directory, delay_ms = log.directory, log.config.file_delete_delay_ms
+        directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
+
+    def reading_failed(self, path: str, error: OSError) -> None:
+        """The log file at `path` could not be read for a reply: as any failed read of its log. One that is missing
+        because the log has given it up is no failure.
+        """
+        for log in self.logs.values():
+            if path.startswith(f"{log.path}/") and any(segment.path == path for segment in log.segments):
+                if not (isinstance(error, FileNotFoundError) and self._file_system.exists(path)):
+                    log.local.fail(error, f"Exception while reading from {path}")
+                return
+        if not isinstance(error, FileNotFoundError):
+            self.directories.reading_failed(path, error)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> str:
         """Rename the directory of a log that belongs to no topic, so that nothing of it is used, or lost; gives its
@@ -289,8 +305,13 @@ class LogManager:
         log = self.logs[topic_partition] = self.futures.replace(self.logs[topic_partition])
         return log
 
-    def _forget(self, log: UnifiedLog) -> None:
-        """A log that is not wanted any more is on a disk that failed: when that works again, it is a stray."""
+    def _drop_failed(self, log: UnifiedLog, now_ms: int) -> None:
+        """A log that is not wanted any more has failed. On a disk that failed it is a stray when that works again."""
+        failed = log.directory
+        if isinstance(failed, FailedLog) and failed.directory.failure is None:
+            log.local.directory = failed.directory
+            self._delete(log, now_ms)
+            return
         del self.logs[log.topic_partition]
         self.checkpoints.forget(log.topic_partition)
         log.directory.log_count -= 1
@@ -348,7 +369,7 @@ class LogManager:
         return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
 
     def online_logs(self) -> Iterable[UnifiedLog]:
-        """The logs whose directory works."""
+        """The logs that work, as their directory does."""
         return [log for log in self.logs.values() if log.local.directory.failure is None]
 
     def logs_to_close(self) -> list[UnifiedLog]:
@@ -379,7 +400,8 @@ class LogManager:
                 task.complete()
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
-        closed = [each for each in self.directories if each.path not in self._not_recovered]
+        failed = {log.directory.path for log in self.logs.values() if log.directory.failure is not None}
+        closed = [each for each in self.directories if each.path not in self._not_recovered | failed]
         self.checkpoints.write_recovery_points(closed)
         self.checkpoints.write_log_start_offsets()
         for directory in closed:

@@ -145,6 +145,7 @@ class ReplicatedCoordinatorLog:
         self, replica: Partition, offset: int, end_offset: int, take: Callable[[memoryview], int | None]
     ) -> None:
         next_offset: int | None
+        has_missed = False
         while offset < end_offset:
             log = replica.log  # it may be moved to another log directory meanwhile
             try:
@@ -162,9 +163,11 @@ class ReplicatedCoordinatorLog:
                     next_offset,
                     error,
                 )
-            except FileNotFoundError:  # the partition has been deleted meanwhile
-                raise
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and not has_missed:
+                    # Its owner was just giving the file another name.
+                    has_missed = True
+                    continue
                 raise log.local.read_failed(error) from error
             if next_offset is None:
                 return

@@ -27,11 +27,13 @@ class DirectoryFailures:
         self._directories: Sequence[LogDirectory] = ()
         self._take_offline: Callable[[str], None] | None = None
         self._tell_controller: Callable[[], Awaitable[None]] | None = None
+        self._early: dict[str, None] = {}
+        """What has failed before `serve`."""
         self._reactions: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
 
     def report(self, path: str, reason: str) -> None:
-        """Take note that a directory has failed. Any thread may call it."""
+        """Take note that a directory has failed, or the log at `path` alone. Any thread may call it."""
         logger.error("Stopping serving logs in dir %s: %s", path, reason)
         self._loop.call_soon_threadsafe(self._react, path)
 
@@ -40,14 +42,14 @@ class DirectoryFailures:
         self._directories = directories
 
     async def serve(self, take_offline: Callable[[str], None], tell_controller: Callable[[], Awaitable[None]]) -> None:
-        """Call `take_offline(path)`, then `tell_controller()`, for each directory that fails, and at once for those
-        that have failed already.
+        """Call `take_offline(path)`, then `tell_controller()`, for each directory or log that fails, and at once for
+        those that have failed already.
         """
         self._take_offline, self._tell_controller = take_offline, tell_controller
-        failed = [directory.path for directory in self._directories if directory.failure is not None]
-        for path in failed:
+        self._early |= {each.path: None for each in self._directories if each.failure is not None}
+        for path in self._early:
             take_offline(path)
-        if failed:
+        if self._early:
             await self._tell()
 
     async def close(self) -> None:
@@ -61,7 +63,8 @@ class DirectoryFailures:
             paths = ", ".join(each.path for each in self._directories)
             logger.critical("Shutdown broker because all log dirs in %s have failed", paths)
             self._failed.set()
-        if self._take_offline is None:  # the start is not there yet, and looks for itself
+        if self._take_offline is None:
+            self._early[path] = None
             return
         self._take_offline(path)
         self.replicas_changed()

@@ -276,7 +276,7 @@ class LogCleaner:
             return False
         if failure.kind is FailureKind.DISK:
             doing = f"Failed to clean up log for {log.topic_partition} in dir {log.directory.path} due to IOException"
-            log.directory.fail(OSError(failure.errno, str(failure)), doing)
+            log.local.fail(OSError(failure.errno, str(failure)), doing)
         else:
             if failure.corrupt_range is not None:
                 await self._examine(log, *failure.corrupt_range, str(failure))

@@ -276,5 +276,5 @@ class ReplyWriter:
         is_deleted = isinstance(error, FileNotFoundError)
         level = logging.WARNING if is_deleted else logging.ERROR
         self._connection.close(f"{part!r} could not be read: {error}", level=level, soon=True)
-        if isinstance(error, OSError) and not is_deleted:
+        if isinstance(error, OSError):
             self._connection.reading_failed(part.path, error)

@@ -322,12 +322,14 @@ class HostedPartitions:
     # -- directories ---------------------------------------------------------------------------------------------------
 
     def directory_failed(self, path: str) -> None:
-        """Take the replicas in the log directory at `path` offline: requests get KAFKA_STORAGE_ERROR."""
-        lost = [partition for partition in self.partitions.values() if partition.log.directory.path == path]
+        """Take the replicas in the log directory at `path`, or the one whose log is there, offline: requests get
+        KAFKA_STORAGE_ERROR.
+        """
+        lost = [each for each in self.partitions.values() if path in (each.log.directory.path, each.log.path)]
         for partition in lost:
             self._lose(partition)
         names = ",".join(str(partition.topic_partition) for partition in lost)
-        logger.warning("Broker %d stopped serving partitions %s: log directory %s failed", self._broker_id, names, path)
+        logger.warning("Broker %d stopped serving partitions %s: %s failed", self._broker_id, names, path)
 
     def _lose(self, partition: Partition) -> None:
         topic_partition, log = partition.topic_partition, partition.log

@@ -54,7 +54,7 @@ class ReplacementTask:
                 del self._thrown_away[0]
         except OSError as error:
             doing = f"Error while replacing segments of {log.topic_partition} in dir {log.directory.path}"
-            raise log.directory.fail(error, doing) from error
+            raise log.local.fail(error, doing) from error
         self.is_used = not self._thrown_away
 
     def _replace(self, group: CleanedGroup) -> bool:
@@ -106,6 +106,6 @@ class ReplacementTask:
         log = self._log
         if self._error is not None:
             doing = f"Error while replacing segments of {log.topic_partition} in dir {log.directory.path}"
-            raise log.directory.fail(self._error, doing) from self._error
+            raise log.local.fail(self._error, doing) from self._error
         if self.is_used and log.truncations == self._truncations:
             log.cleaner_checkpoint = self._end_offset

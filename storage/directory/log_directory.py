@@ -92,8 +92,9 @@ class LogDirectory:
         on_failure: Callable[[str, str], None],
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
-        """`on_failure` is called once, with path and reason, when the directory goes offline. `on_corruption` is called
-        on any thread with a line for each corrupt range.
+        """`on_failure` is called once, with path and reason, when the directory goes offline, and for each log in it
+        that fails alone, with the path of the log. `on_corruption` is called on any thread with a line for each corrupt
+        range.
         """
         self.path = path
         self.failure: str | None = None
@@ -177,6 +178,12 @@ class LogDirectory:
             self.failure = reason
             self._on_failure(self.path, reason)
 
+    def fail_log(self, path: str, reason: str) -> FailedLog:
+        """Stop using the log at `path` alone; gives what it has from now on in place of this directory."""
+        failed = FailedLog(self, path, reason)
+        self._on_failure(path, reason)
+        return failed
+
     def defer_tree(self, path: str, delay_ms: int) -> None:
         """Remove a directory, already renamed out of the way, after `delay_ms`."""
         self.deferred_deletions.append(DeferredDeletion((path,), is_tree=True, delay_ms=delay_ms))
@@ -198,6 +205,22 @@ class LogDirectory:
     def offline_error(self) -> ApiError:
         """The error for every access to a log of an offline directory."""
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")
+
+
+class FailedLog(LogDirectory):
+    """What a log has in place of its directory once it alone cannot be used: it refuses every access to that log."""
+
+    __slots__ = ("_log_path", "directory")
+
+    def __init__(self, directory: LogDirectory, log_path: str, reason: str) -> None:
+        super().__init__(directory.path, lambda _path, _reason: None)
+        self.failure = reason
+        self.directory = directory
+        """Where the log is; the other logs there go on."""
+        self._log_path = log_path
+
+    def offline_error(self) -> ApiError:
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log {self._log_path} is offline ({self.failure})")
 
 
 class DirectorySyncTask:

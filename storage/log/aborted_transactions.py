@@ -20,7 +20,7 @@ def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
         return [each for segment in log.segments for each in segment.files.aborted_transactions()]
     except OSError as error:
         doing = f"Error while reading the aborted transactions of {log.topic_partition}"
-        raise log.directory.fail(error, doing) from error
+        raise log.local.fail(error, doing) from error
     except ValueError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 

@@ -136,13 +136,25 @@ class LocalLog:
 
     # -- failing ------------------------------------------------------------------------------------------------------
 
+    def fail(self, error: OSError, doing: str) -> ApiError:
+        """Take the directory offline because of `error`; or this log alone where one of its files is missing, as it
+        says nothing about the disk. Gives the error to raise. Any thread may call it.
+        """
+        directory = self.directory
+        is_missing = isinstance(error, FileNotFoundError) and directory.failure is None
+        if not is_missing or not self.file_system.exists(directory.path):
+            return directory.fail(error, doing)
+        reason = f"{doing}: {error}. A file was removed; the next start loads what is left of this log"
+        self.directory = directory.fail_log(self.path, reason)
+        return self.directory.offline_error()
+
     def failed(self, error: OSError, doing: str) -> ApiError:
         """The error to raise for one of the disk that left the log as it was: unless the disk is just full, it is
         offline now.
         """
         if is_disk_full(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
-        return self.directory.fail(error, doing)
+        return self.fail(error, doing)
 
     def append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
         """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
@@ -151,12 +163,12 @@ class LocalLog:
             try:
                 segment.discard_unwritten()
             except OSError as second_error:
-                return self.directory.fail(second_error, doing)
+                return self.fail(second_error, doing)
         return self.failed(error, doing)
 
     def read_failed(self, error: OSError) -> ApiError:
-        """Take the directory offline after a failed read. Gives the error to raise."""
-        return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")
+        """As `fail`, after a failed read."""
+        return self.fail(error, f"Exception while reading from {self.topic_partition}")
 
     def refuse_offline(self) -> None:
         """Raises ApiError KAFKA_STORAGE_ERROR when the directory is offline."""

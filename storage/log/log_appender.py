@@ -140,7 +140,7 @@ class LogAppender:
             is_new = segment.files.transactions.append(entry)
         except OSError as error:
             doing = f"Error while writing the transaction index of {segment.path}"
-            raise local.directory.fail(error, doing) from error
+            raise local.fail(error, doing) from error
         if is_new:
             local.durability.has_unsynced_names = True
 

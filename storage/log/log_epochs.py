@@ -39,7 +39,7 @@ class LogEpochs:
             try:
                 epochs = LeaderEpochFileCache.load(local.file_system, path, lambda: _epochs_in_batches(local))
             except OSError as error:
-                raise local.directory.fail(error, f"Error while reading {path}") from error
+                raise local.fail(error, f"Error while reading {path}") from error
             # The file may still have epochs of records that a crash or retention removed.
             epochs.truncate_from_end(local.log_end_offset)
             epochs.truncate_from_start(local.log_start_offset)

@@ -126,7 +126,7 @@ class FlushTask:
         log, durability = self.log, self.log.durability
         if self.error is not None:
             doing = f"Error while flushing log for {log.topic_partition} in dir {log.directory.path}"
-            raise log.directory.fail(self.error, doing) from self.error
+            raise log.fail(self.error, doing) from self.error
         if durability.flush_in_flight is self:
             durability.flush_in_flight = None
         if log.truncations == self._truncations:
@@ -147,7 +147,7 @@ class FlushTask:
             remove_truncation_marker(self.file_system, log.path, marker)
         except OSError as error:
             doing = f"Error while removing the truncation marker of {log.topic_partition} in dir {log.directory.path}"
-            raise log.directory.fail(error, doing) from error
+            raise log.fail(error, doing) from error
 
     def finish(self) -> None:
         """Call `run` and `complete`, which waits for the disk. Raises as `complete`."""

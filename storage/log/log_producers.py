@@ -44,7 +44,7 @@ class LogProducers:
                 load_producers(state, local.segments, local.segments[0].base_offset, local.log_end_offset)
             except OSError as error:
                 doing = f"Error while reading the producer state of {local.topic_partition}"
-                raise local.directory.fail(error, doing) from error
+                raise local.fail(error, doing) from error
             self.use(state)
         return state
 

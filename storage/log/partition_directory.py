@@ -112,10 +112,11 @@ def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: i
         file_system.rename(source, target)
     except OSError as error:
         doing = f"Error while renaming {source} to {target}"
-        if not is_disk_full(error):
+        if is_disk_full(error):
+            if suffix != DELETE_SUFFIX:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+            _remove_at_once(file_system, directory, source)  # even a longer name may need room that only this gives
+        elif not (isinstance(error, FileNotFoundError) and file_system.exists(directory.path)):  # not removed already
             raise directory.fail(error, doing) from error
-        if suffix != DELETE_SUFFIX:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
-        _remove_at_once(file_system, directory, source)  # even a longer name may need room that only this gives back
     log.use_path(target)
     return target

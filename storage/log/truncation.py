@@ -182,10 +182,10 @@ class TruncationTask:
         doing = f"Error while truncating {log.topic_partition} in dir {log.directory.path}"
         log.defer_deletion(self._paths, self._dropped)
         if isinstance(self._error, ApiError):
-            raise log.directory.fail(OSError(self._error.message), doing) from self._error
+            raise log.fail(OSError(self._error.message), doing) from self._error
         if self._error is not None:
             if self._is_marked:
-                raise log.directory.fail(self._error, doing) from self._error
+                raise log.fail(self._error, doing) from self._error
             log.segments, log.active_segment = self._old_segments, self._old_segments[-1]
             log.log_end_offset = self._old_end_offset
             log.truncation = None

@@ -12,7 +12,7 @@ from functools import partial
 
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
-from storage.directory.log_directory import LogDirectory
+from storage.directory.log_directory import FailedLog, LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
 from storage.log.local_log import LocalLog, take_away
@@ -334,7 +334,7 @@ class UnifiedLog:
             paths += self.producer_state.mark_deleted(segment.base_offset for segment in dropped)
         except OSError as error:
             doing = f"Error while deleting segments for {local.topic_partition} in dir {local.directory.path}"
-            raise local.directory.fail(error, doing) from error
+            raise local.fail(error, doing) from error
         local.defer_deletion(paths, dropped)  # readers may still be at it
         local.forget_boundaries()
         local.segments = local.segments[len(dropped) :]
@@ -363,9 +363,7 @@ class UnifiedLog:
     def discard(self) -> None:
         """Close all files of a partition that is being deleted, and refuse every access from now on."""
         self.release_files()
-        gone = LogDirectory(self.directory.path, lambda _path, _reason: None)
-        gone.failure = f"{self.topic_partition} has been deleted"
-        self.local.directory = gone
+        self.local.directory = FailedLog(self.directory, self.path, f"{self.topic_partition} has been deleted")
 
     def close(self) -> None:
         """Write everything that spares the next start a recovery. To be flushed afterwards. Raises ApiError

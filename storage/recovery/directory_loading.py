@@ -93,7 +93,10 @@ class LoadTask:
             )
             self.result = loader.load(self._files)
         except OSError as error:
-            self.failure = f"Error while loading log dir {self.directory.path}: {error}"
+            if isinstance(error, FileNotFoundError) and self._file_system.exists(self.directory.path):
+                self.refusal = str(error)
+            else:
+                self.failure = f"Error while loading log dir {self.directory.path}: {error}"
         except (ValueError, ApiError) as error:
             self.failure = self.directory.failure
             if self.failure is None:

@@ -45,7 +45,7 @@ class SegmentCheck:
         """Report the corrupt ranges found. A disk that cannot be read takes its directory offline."""
         if self.segment in self.log.segments:  # otherwise it was deleted or compacted meanwhile, and proves nothing
             if self._error is not None:
-                self.log.directory.fail(self._error, f"Exception while reading from {self.log.topic_partition}")
+                self.log.local.fail(self._error, f"Exception while reading from {self.log.topic_partition}")
             self.log.local.report_corrupt_ranges(self.segment)
 
 

@@ -86,7 +86,7 @@ class BeginTask:
         try:
             header = RecordBatch(memoryview(info.file.pread(info.position, HEADER_BYTES)))
         except OSError as error:
-            raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
+            raise log.local.fail(error, f"Error while reading {log.topic_partition}") from error
         return min(header.base_offset, start)
 
     def complete(self) -> None:

@@ -44,7 +44,7 @@ class CopyTask:
                 try:
                     data = memoryview(info.file.pread(info.position, info.size))
                 except OSError as error:
-                    raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
+                    raise log.local.fail(error, f"Error while reading {log.topic_partition}") from error
                 self._append(data)
         except ApiError as error:
             self.error = detached(error)

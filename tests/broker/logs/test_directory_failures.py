@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from functools import partial
 
@@ -24,7 +25,16 @@ from tests.kit.group_requests import commit
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.memory_file_system import Fault
 from tests.kit.waiting import turns
-from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
+from tests.kit.wire_requests import (
+    delete_records,
+    delete_topics,
+    fetch,
+    list_offsets,
+    metadata,
+    new_topic,
+    produce,
+    values_in,
+)
 
 A, B = "/a", "/b"
 """The journal of the embedded coordination is in the first."""
@@ -251,3 +261,124 @@ def test_the_controller_is_told_once_there_is_contact_again() -> None:
         await failures.close()
 
     asyncio.run(scenario())
+
+
+SEGMENTS = "two-0"
+"""The log of several segments, one of a record each; `one` has a log beside it."""
+
+
+async def several_segments(broker: InProcessBroker, wire: Wire) -> None:
+    await wire.ask(new_topic("one"), 7)
+    await wire.ask(new_topic("two", configs={"segment.bytes": "200"}), 7)
+    for topic in ("one", "two"):
+        for number in range(4):
+            await wire.ask(produce(topic, [b"%d" % number * 60]), 11)
+    assert len([each for each in broker.file_system.list_dir(f"{A}/{SEGMENTS}") if each.name.endswith(".log")]) == 4
+
+
+def remove_files(broker: InProcessBroker, *suffixes: str) -> None:
+    """Remove those files of the log from which nothing was read since the start."""
+    for each in broker.file_system.list_dir(f"{A}/{SEGMENTS}"):
+        if each.name.endswith(suffixes):
+            broker.file_system.remove(f"{A}/{SEGMENTS}/{each.name}")
+
+
+def test_a_segment_that_was_removed_takes_its_log_offline_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        remove_files(broker, "01.log")
+        assert await errors(wire, "two") == SOUND, "until it is needed"
+        response = await wire.ask(fetch("two", 1), 12)
+        assert isinstance(response, FetchResponse)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await turns()
+        assert await errors(wire, "two") == BROKEN
+        assert await leader(wire, "two") == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [0])
+        assert "/a/two-0/00000000000000000001.log" in caplog.text
+        assert await errors(wire, "one") == SOUND
+        assert not broker.server.failed.is_set()
+        # Its name is free again.
+        await wire.ask(delete_topics("two"), 5)
+        await wire.ask(new_topic("two"), 7)
+        assert await errors(wire, "two") == SOUND
+
+    async def after(broker: InProcessBroker, wire: Wire) -> None:
+        assert values_in(await wire.ask(fetch("two", 0), 12)) == [b"x"]
+        assert await errors(wire, "one") == SOUND
+
+    in_process.play(several_segments, scenario, after, log_dirs=A)
+
+
+def test_the_next_start_loads_what_is_left_of_a_log() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        remove_files(broker, "01.log")
+        await wire.ask(fetch("two", 1), 12)
+        await turns()
+        assert await errors(wire, "two") == BROKEN
+
+    async def after(broker: InProcessBroker, wire: Wire) -> None:
+        assert await errors(wire, "two") == SOUND
+        assert await errors(wire, "one") == SOUND
+
+    in_process.play(several_segments, scenario, after, log_dirs=A)
+
+
+def test_a_file_that_is_missing_while_an_answer_is_sent() -> None:
+    """One that its log still has is that log's failure; one that was deleted since is none."""
+
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        manager = broker.server.serving.logs.log_manager
+        missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
+        manager.reading_failed(f"{A}/{SEGMENTS}/{0:020}.log.deleted", missing)
+        manager.reading_failed(f"{A}/{SEGMENTS}/{1:020}.log", missing)  # the next one has its name
+        await turns()
+        assert await errors(wire, "two") == SOUND
+        remove_files(broker, "01.log")
+        manager.reading_failed(f"{A}/{SEGMENTS}/{1:020}.log", missing)
+        await turns()
+        assert await errors(wire, "two") == BROKEN
+        assert await errors(wire, "one") == SOUND
+
+    in_process.play(several_segments, scenario, log_dirs=A)
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "is_unread", "is_served"),
+    [
+        ((".index", ".timeindex"), True, True),
+        ((".snapshot", "leader-epoch-checkpoint", "partition.metadata"), True, True),
+        ((".log",), True, False),
+        ((".log",), False, True),
+        (("",), True, False),
+        (("",), False, False),
+    ],
+)
+def test_removed_files_never_take_the_directory_offline(
+    suffixes: tuple[str, ...], is_unread: bool, is_served: bool
+) -> None:
+    """Whatever is read, written, rolled or looked up afterwards. An open file is served on."""
+
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        remove_files(broker, *suffixes)
+        if "" in suffixes:
+            broker.file_system.remove_tree(f"{A}/{SEGMENTS}")
+        for number in range(3):  # rolls
+            await wire.ask(produce("two", [b"%d" % number * 60]), 11)
+        for request, version in ((list_offsets("two", 1), 6), (fetch("two", 2), 12), (delete_records("two", 0), 2)):
+            wire = broker.connect() if wire.is_closed else wire
+            with contextlib.suppress(ConnectionError):
+                await wire.ask(request, version)
+        await broker.server.serving.logs.maintenance.flush()
+        await turns()
+        wire = broker.connect()
+        assert await errors(wire, "one") == SOUND
+        assert all(each.failure is None for each in broker.server.serving.logs.log_manager.directories)
+        if is_served:
+            assert await errors(wire, "two") == SOUND
+        else:
+            assert ErrorCode.KAFKA_STORAGE_ERROR in await errors(wire, "two")
+
+    async def before_and_now(broker: InProcessBroker, wire: Wire) -> None:
+        await several_segments(broker, wire)
+        await scenario(broker, wire)
+
+    in_process.play(*((several_segments, scenario) if is_unread else (before_and_now,)), log_dirs=A)
