@@ -16,7 +16,7 @@ from broker.controller.topic_changes import TopicChanges, TopicRules
 from broker.controller.topic_deletions import TopicDeletions
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, not_set_back, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
@@ -132,8 +132,9 @@ class ActiveController:
             names = await office.zk_client.topic_names()
             topics, context.damaged_topics = await office.zk_client.topics.read_all(names)
         read_ms = round((loop.time() - began_s) * 1000)
-        for read in topics:
-            changes, topic = take_over(read, context, unclean=unclean)
+        for found in topics:
+            read = not_set_back(found, self._rules.known_topic(found.name))
+            changes, topic = take_over(read, context, unclean=unclean or read is not found)
             if changes:
                 operations.extend(changes)
                 changed.append(read)

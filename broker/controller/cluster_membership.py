@@ -281,10 +281,30 @@ class ClusterMembership:
         await self._connect()
         if self._registration is None:
             return
+        await self._follow_older_tree()
         broker = await self._register(self._registration)
         logger.info("Registered broker %d again, with the epoch %d", broker.broker_id, broker.epoch)
         for began in self._at_beginning:
             await began(broker)
+
+    async def _follow_older_tree(self) -> None:
+        """Obey the controllers of a tree that was set back to an older state, as after a restart. (A new session sees
+        all that was written before it began.)
+        """
+        try:
+            epoch = await self.zk_client.controller_epoch()
+        except znodes.ZnodeFormatError as error:
+            self._damaged.report(error, "whether the tree is an older one is not known")
+            return
+        known = self._fence.controller_epoch
+        if epoch < known:
+            logger.error(
+                "The tree was set back to an older state: its controller epoch is %d, after %d. This broker follows "
+                "it; changes of topics, configurations and replicas since then are lost",
+                epoch,
+                known,
+            )
+            self._fence.controller_epoch = epoch
 
     async def without_contact(self, patience_s: float) -> None:
         """Return when the tree has answered nothing for so long, also where its connection stands."""

@@ -73,6 +73,8 @@ class TopicRules(Value):
     """Where replicas that are not in sync may lead."""
     min_isr: Callable[[str], int] | None = None
     """min.insync.replicas of a topic; None where no eligible leaders are kept."""
+    known_topic: Callable[[str], TopicImage | None] = lambda _name: None
+    """A topic as the last controller described it to this broker."""
 
 
 class TopicChanges:

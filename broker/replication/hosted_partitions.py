@@ -13,7 +13,15 @@ from broker.environment.contract import Clock
 from broker.replication.cut_logs import CutLogs
 from broker.replication.followers import Followers
 from broker.replication.stray_logs import StrayLogs
-from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
+from cluster.controller.commands import (
+    NO_EPOCH,
+    Answer,
+    CommandFence,
+    LeaderAndIsr,
+    StoppedReplica,
+    StopReplica,
+    TopicStates,
+)
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
@@ -75,6 +83,8 @@ class HostedPartitions:
         self._flush = flush
         self._rules = rules
         self._followers: Followers | None = None
+        self._informed_epoch = NO_EPOCH
+        """The registration that was last sent all its roles."""
         self.partitions: dict[TopicPartition, Partition] = {}
         """Changed here alone."""
         self.topic_names: dict[Uuid, str] = {}
@@ -105,6 +115,7 @@ class HostedPartitions:
         async with self._state_changes:
             self._fence.admit(command)
             if command.is_full and command.topics:
+                self._follow_older_tree(command)
                 await self._set_strays_aside(command)
             self.strays.make_room_for(command, self.partitions)
             await self.strays.settle()
@@ -120,6 +131,27 @@ class HostedPartitions:
                 for topic in command.topics:
                     self._look_again(topic, answer)
             return answer
+
+    def _follow_older_tree(self, command: LeaderAndIsr) -> None:
+        """Forget newer leader epochs than those of the first full command to a registration. It is never behind what
+        was sent to the one before, unless the tree was set back to an older state.
+        """
+        if command.broker_epoch == self._informed_epoch:
+            return
+        self._informed_epoch = command.broker_epoch
+        for topic in command.topics:
+            for state in topic.partitions:
+                partition = self.partitions.get(TopicPartition(topic.topic, state.partition))
+                if partition is None:
+                    continue
+                known, told = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)
+                if told != known and state.leader_epoch <= partition.leader_epoch:
+                    logger.warning(
+                        "%s goes back from leader %d in epoch %d to leader %d in epoch %d, as the tree is an older one",
+                        partition.topic_partition,
+                        *(known[::-1] + told[::-1]),
+                    )
+                    self._resign(partition, state.before())
 
     def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
         """Those of the command of which logs are to be made here."""

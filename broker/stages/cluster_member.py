@@ -24,7 +24,7 @@ from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
 from cluster.controller.commands import TopicStates
 from cluster.controller.start_up import FoundReplica
-from cluster.metadata_image import BrokerImage, MetadataImage
+from cluster.metadata_image import BrokerImage, MetadataImage, TopicImage
 from cluster.znodes import BrokerRegistration
 from config.broker_config import BrokerConfig
 from config.security.authorization import authorization
@@ -110,6 +110,7 @@ class ClusterMember(Value):
                 directories.space.refuse_new_partitions,
                 unclean,
                 None if registration.previous_epoch is None else partial(_min_isr, configs),
+                partial(_known_topic, metadata),
             ),
             None if links is None else links.new_channel,
         )
@@ -214,6 +215,10 @@ def _links(
 
 async def _nothing_to_begin(_broker: BrokerImage) -> None:
     """The controller says what this broker leads in a new session."""
+
+
+def _known_topic(metadata: MetadataCache, name: str) -> TopicImage | None:
+    return metadata.image.topics.get(name)
 
 
 def _min_isr(configs: ConfigService, topic: str) -> int:

@@ -208,6 +208,13 @@ class KafkaZkClient:
                     await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
             return term
 
+    async def controller_epoch(self) -> int:
+        """The newest controller's epoch. Raises ZnodeFormatError."""
+        try:
+            return znodes.decode_controller_epoch((await self._coordination.get(znodes.CONTROLLER_EPOCH))[0])
+        except NoNodeError:
+            return znodes.INITIAL_CONTROLLER_EPOCH
+
     async def _is_in_force(self, term: ControllerTerm) -> bool:
         data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
         return (znodes.decode_controller_epoch(data), stat.version) == (term.epoch, term.znode_version)

@@ -1,8 +1,9 @@
 """A session with a real ZooKeeper; implements `cluster.zookeeper.coordination.Coordination` over kazoo.
 
 While the connection is lost (SUSPENDED), calls wait for it to come back. A call that was under way when it was lost
-raises ConnectionLossError, unless it only reads: that is asked again. A session ends (EXPIRED) when ZooKeeper says so,
-or by itself when the event loop has not turned for half of its timeout, because kazoo's thread would keep it alive.
+raises ConnectionLossError, unless it only reads: that is asked again. A session ends (EXPIRED) when ZooKeeper says so;
+by itself when the event loop has not turned for half of its timeout, because kazoo's thread would keep it alive; and
+when the servers were set back to an older state of the cluster, because they would refuse it for ever.
 
 A malformed operation of a multi is refused before the others are tried, as by ZooKeeper's own client.
 """
@@ -26,6 +27,7 @@ from broker.zookeeper.kazoo_client import SessionClient, SessionEvents
 from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason, LoopPulse, LoopQueue
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.server_status import Refusals
+from cluster.znodes import CLUSTER_ID
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
@@ -75,7 +77,11 @@ class KazooCoordination:
         connection_timeout_ms: int,
         most_in_flight: int,
         security: SessionSecurity,
+        *,
+        is_probe: bool = False,
     ) -> None:
+        """A session that `is_probe` creates nothing, not even the chroot."""
+        self._is_probe = is_probe
         self._address = address
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
@@ -94,7 +100,7 @@ class KazooCoordination:
         self._connected: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         # A server that wants TLS answers no plain question.
-        self._explanation = Refusals(() if security.tls else address.servers)
+        self._explanation = Refusals(() if security.tls else address.servers, self._data_were_set_back)
         self._is_closing = False
         self._reads_one_by_one = False
         self._end_reason = ""
@@ -134,7 +140,8 @@ class KazooCoordination:
         handler.look_interval_s = self._pulse.interval_s
         handler.look = self._look_at_the_loop
         logger.info("Connected to ZooKeeper at %s, session 0x%x", self._address, self.session_id & (2**64 - 1))
-        await self._make_chroot()
+        if not self._is_probe:
+            await self._make_chroot()
         self._announce(SessionState.CONNECTED)
 
     async def close(self) -> None:
@@ -191,6 +198,27 @@ class KazooCoordination:
     def _connect_failed(self, message: str) -> None:
         if self._connected is not None and not self._connected.done():
             self._connected.set_exception(ConnectionLossError(message))
+
+    async def _data_were_set_back(self) -> None:
+        """End the session if a new one finds the cluster in the older data: those who restored it want it used."""
+        probe = KazooCoordination(
+            self._address,
+            self._session_timeout_ms,
+            self._connection_timeout_ms,
+            self._most_in_flight,
+            self._security,
+            is_probe=True,
+        )
+        try:
+            await probe.connect()
+            has_cluster = await probe.exists(CLUSTER_ID) is not None
+            await probe.close()
+        except CoordinationError as error:
+            logger.warning("ZooKeeper does not take another session either: %s", error)
+            return
+        if has_cluster:
+            self._client.end_session()
+            self._end("ZooKeeper was set back to older data, and refuses it")
 
     def _look_at_the_loop(self) -> None:
         """In kazoo's thread: end the session of a loop that does not turn, so that another broker takes its place."""

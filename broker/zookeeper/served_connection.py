@@ -195,6 +195,12 @@ class ServedConnection(asyncio.Protocol):
     # -- the session ---------------------------------------------------------------------------------------------------
 
     def _connect(self, request: ConnectRequest) -> None:
+        if request.last_zxid_seen > self._server.queue.tree.last_zxid:
+            # Without a word that its session has expired, which only a server can know that is not behind.
+            raise WireError(
+                f"its client has seen zxid {request.last_zxid_seen}, and this tree has not: "
+                f"its last one is {self._server.queue.tree.last_zxid}"
+            )
         if not request.session_id:
             self._is_beginning = True
             self._server.sessions.begin(request.timeout_ms, partial(self._connected, request))
@@ -204,11 +210,6 @@ class ServedConnection(asyncio.Protocol):
             self._transport.write(wire.connect_response(request, 0, 0, b""))
             self.close()
             return
-        if request.last_zxid_seen > self._server.queue.tree.last_zxid:
-            raise WireError(
-                f"its client has seen zxid {request.last_zxid_seen}, and this tree has not: "
-                f"its last one is {self._server.queue.tree.last_zxid}"
-            )
         self._connected(request, session)
 
     def _connected(self, request: ConnectRequest, session: ServedSession | None) -> None:

@@ -8,19 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 _ANSWER_TIMEOUT_S = 1.0
 _MOST_BYTES = 1 << 16
+_OLDER_DATA = "its data are older than they were"
 
 
 class Refusals:
-    """Asks the servers of an ensemble why they refuse a session."""
+    """Asks the servers of an ensemble why they refuse a session. `set_back` is called when those that answer have had
+    older data than the session has seen for two intervals.
+    """
 
-    def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, servers: Sequence[tuple[str, int]], set_back: Callable[[], Awaitable[None]]) -> None:
         self._servers = servers
+        self._set_back = set_back
         self._explaining: asyncio.Future[None] | None = None
 
     async def reason(self, *, seen_zxid: int) -> str:
@@ -43,6 +47,8 @@ class Refusals:
             reason = await self.reason(seen_zxid=seen_zxid())
             if reason and reason != told:
                 logger.error("ZooKeeper refuses the session of this broker: %s", reason)
+            elif reason and all(each.endswith(_OLDER_DATA) for each in reason.split("; ")):
+                await self._set_back()
             told = reason
 
     def stop(self) -> None:
@@ -61,9 +67,7 @@ def refusal(answer: str, seen_zxid: int) -> str:
     zxid = re.search(r"^Zxid: 0x([0-9a-f]+)$", answer, re.MULTILINE)
     if zxid is None or int(zxid[1], 16) >= seen_zxid:
         return ""
-    return (
-        f"is at zxid 0x{zxid[1]}, before 0x{seen_zxid:x}, which this broker has seen: its data are older than they were"
-    )
+    return f"is at zxid 0x{zxid[1]}, before 0x{seen_zxid:x}, which this broker has seen: {_OLDER_DATA}"
 
 
 async def _ask(host: str, port: int) -> str:

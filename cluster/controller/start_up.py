@@ -122,6 +122,27 @@ class ReadTopic(Value):
         return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
 
 
+def not_set_back(topic: ReadTopic, known: TopicImage | None) -> ReadTopic:
+    """The topic with leader epochs that are not below those that are `known` of it. A tree that was restored from a
+    backup has lower ones; records of the higher epochs are in the logs, and followers would not find them in a leader
+    whose epoch is lower.
+    """
+    if known is None or known.topic_id != topic.assignment.topic_id:
+        return topic
+    newer = {
+        each.partition: each.leader_epoch
+        for each in known.partitions
+        if each.partition in topic.states and each.leader_epoch > topic.states[each.partition][0].leader_epoch
+    }
+    if not newer:
+        return topic
+    states = {
+        number: (state.replace(leader_epoch=newer.get(number, state.leader_epoch)), version)
+        for number, (state, version) in topic.states.items()
+    }
+    return topic.replace(states=states)
+
+
 def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) -> tuple[list[Operation], TopicImage]:
     """Complete a topic that a crash left half created, and elect leaders (see `elect_at_start`)."""
     operations: list[Operation] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from tests.chaos.cluster_load import check_all_replicas, goes_on, load
 from tests.compat.steady_load import create_topics
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import ROOT, BrokerProcess
-from tests.kit.zookeeper import new_served_tree, served_tree
+from tests.kit.waiting import eventually
+from tests.kit.zookeeper import new_served_tree, new_zookeeper, served_tree
+from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,6 +57,45 @@ def test_the_leader_and_the_tree_are_killed_under_load(cluster: BrokerCluster) -
         goes_on(senders)
         cluster.brokers[leader].start()
         cluster.await_full_isr(TOPIC)
+
+
+@pytest.mark.parametrize("new_server", [new_served_tree, pytest.param(new_zookeeper, marks=pytest.mark.java)])
+def test_a_tree_that_is_set_back_is_followed_without_restarts(
+    tmp_path: Path, new_server: Callable[[Path], ZookeeperProcess]
+) -> None:
+    """The brokers know newer sessions, epochs of controllers and leaders, and topics than the restored tree."""
+    settings = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "1500"}
+    with BrokerCluster(tmp_path, settings=settings, new_server=new_server) as cluster:
+        create_topics(cluster.address, {TOPIC: {}}, replication_factor=3)
+        produce(cluster.address, TOPIC, [b"before"])
+        cluster.zookeeper.stop()
+        shutil.copytree(tmp_path / "zookeeper", tmp_path / "backup")
+        cluster.zookeeper.start()
+        for _ in range(2):
+            broker = cluster.brokers[cluster.controller()]
+            broker.kill()
+            broker.start()
+            cluster.await_brokers(set(cluster.brokers))
+        cluster.await_full_isr(TOPIC)
+        create_topics(cluster.address, {"newer": {}}, replication_factor=3)
+        produce(cluster.address, TOPIC, [b"between"])
+        pids = [broker.pid for broker in cluster.brokers.values()]
+
+        cluster.zookeeper.stop()
+        shutil.rmtree(tmp_path / "zookeeper")
+        shutil.copytree(tmp_path / "backup", tmp_path / "zookeeper")
+        cluster.zookeeper.start()
+        eventually(
+            "the restored tree is followed",
+            lambda: [broker.output.read_text() for broker in cluster.brokers.values()],
+            lambda said: all("The tree was set back to an older state" in each for each in said),
+        )
+        cluster.await_brokers(set(cluster.brokers))
+        cluster.await_full_isr(TOPIC)
+        produce(cluster.address, TOPIC, [b"after"])
+        assert consume(cluster.address, TOPIC, 3, "reader") == [b"before", b"between", b"after"]
+        assert "newer" not in cluster.metadata().topics
+        assert [broker.pid for broker in cluster.brokers.values()] == pids
 
 
 def copy(source: Path, target: str) -> subprocess.CompletedProcess[str]:

@@ -377,3 +377,16 @@ async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None
         assert partition.log.directory.path == A
     again = await broker.lead(*many[:4], topic="old", topic_id=LATER_ID)
     assert sorted(again.values()) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2 + [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+@on_loop
+async def test_the_first_full_command_to_a_registration_may_be_of_an_older_tree(broker: Broker) -> None:
+    """Later ones may not, nor commands that are not full: they are late copies."""
+    stale = {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    await broker.lead(state(epoch=5), is_full=True)
+    assert await broker.lead(state(epoch=3), is_full=True) == stale
+    broker.hosted.resign_all()
+    broker.fence.broker_epoch = 60
+    assert await broker.lead(state(epoch=3), broker_epoch=60) == stale
+    assert await broker.lead(state(epoch=3), is_full=True, broker_epoch=60) == {0: ErrorCode.NONE}
+    assert role(broker) == (True, 3)

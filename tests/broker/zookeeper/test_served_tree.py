@@ -114,6 +114,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProces
         yield running
 
 
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.java)])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ZookeeperProcess]:
+    """The embedded tree, or the real ZooKeeper that it takes the place of."""
+    with (served_tree if request.param == "embedded" else real_zookeeper)(tmp_path) as running:
+        yield running
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
@@ -229,13 +236,6 @@ def test_a_session_is_resumed_by_who_knows_its_password(server: ZookeeperProcess
             assert other.call(OpCode.EXISTS, encode_string(path) + b"\0").error == -101
 
 
-def test_who_has_seen_more_than_the_tree_is_sent_away(server: ZookeeperProcess) -> None:
-    with RawClient(server).connect() as client:
-        known = {"session_id": client.session_id, "password": client.password}
-    with RawClient(server) as ahead, pytest.raises(EOFError):
-        ahead.connect(**known, zxid=1 << 40)  # type: ignore[arg-type]
-
-
 def test_watches_set_again_fire_when_something_was_missed(server: ZookeeperProcess) -> None:
     path = some_path()
     with RawClient(server).connect() as client:
@@ -248,6 +248,22 @@ def test_watches_set_again_fire_when_something_was_missed(server: ZookeeperProce
         assert (reply.xid, reply.error) == (-8, 0)
         client.send(request(101, struct.pack(">q", later) + encode_strings([path]) + nothing + nothing, -8))
         assert client.reply().xid == -8
+
+
+@pytest.mark.parametrize("session_id", [0, 12345, None], ids=["new", "unknown", "its own"])
+def test_a_client_that_has_seen_more_is_refused_without_a_word(
+    either: ZookeeperProcess, session_id: int | None
+) -> None:
+    """Whether its session is known or not: only a server that is not behind can know that it has expired."""
+    with RawClient(either) as first, RawClient(either) as later:
+        first.connect()
+        own = first.session_id if session_id is None else session_id
+        with pytest.raises(EOFError):
+            later.connect(session_id=own, password=first.password, zxid=1 << 40)
+        assert first.call(OpCode.PING, xid=-2).error == 0
+        with RawClient(either) as again:
+            again.connect(session_id=12345, password=first.password)
+            assert (again.timeout_ms, again.session_id) == (0, 0)
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import pytest
 
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import elect_at_start, initial_state
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, not_set_back, take_over
 from cluster.controller.transactions import ControllerTerm, fenced
-from cluster.metadata_image import BrokerImage, PartitionImage
+from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
 from cluster.zookeeper.coordination import Check, Create, SetData
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.environment import uuid_of
 
 ID = uuid_of(9)
@@ -116,6 +116,16 @@ def test_brokers_that_came_back_together_are_trusted_once() -> None:
     assert operations == [SetData(partition_state_path("t", 0), renewed.encode(), 8)]
     assert image.partitions[0].leader_epoch == 4
     assert take_over(topic.replace(written_at={0: 62}), context, unclean=False)[0] == []
+
+
+@pytest.mark.parametrize(("known_id", "becomes"), [(ID, 8), (uuid_of(2), 4)], ids=["its own", "an earlier topic's"])
+def test_leader_epochs_continue_those_known_where_the_tree_was_set_back(known_id: Uuid, becomes: int) -> None:
+    found = ReadTopic("t", TopicAssignment(ID, {0: (1, 2)}), {0: (PartitionState(1, 4, (1, 2), 5), 8)}, True)
+    known = TopicImage("t", known_id, (partition(2, (1, 2), (1, 2)).replace(leader_epoch=7),))
+    assert not_set_back(found, None) is found
+    read = not_set_back(found, known)
+    _, image = take_over(read, context_of(1, 2), unclean=read is not found)
+    assert image.partitions[0].leader_epoch == becomes
 
 
 def test_a_topic_without_any_partition_node() -> None:
