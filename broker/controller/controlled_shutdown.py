@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from broker.controller.controller_api import ControllerApi
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
@@ -21,17 +25,22 @@ async def controlled_shutdown(
     broker_id: int,
     broker_epoch: Callable[[], int],
     config: BrokerConfig,
-    is_alone: Callable[[], bool],
+    metadata: MetadataCache,
 ) -> bool:
     """Ask the controller to move all leadership away from this broker; gives whether it could. It is asked
-    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between; but once only where no
-    other broker is alive. Kafka keeps the last broker of a cluster waiting for nobody.
+    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between, and also whenever the
+    controller or the live brokers are others than before: when several brokers stop at once, no answer changes before.
+    It is not asked again where no other broker is alive. Kafka waits in both cases.
     """
     if not config.controlled_shutdown_enable:
         return False
-    attempts = config.controlled_shutdown_max_retries
-    backoff_ms = config.controlled_shutdown_retry_backoff_ms
-    for left in reversed(range(attempts)):
+    left = config.controlled_shutdown_max_retries
+    backoff_s = config.controlled_shutdown_retry_backoff_ms / 1000
+    has_changed = asyncio.Event()
+    metadata.add_listener(partial(_note_change, has_changed))
+    while left:
+        left -= 1
+        has_changed.clear()
         try:
             remaining = await controller.controlled_shutdown(broker_id, broker_epoch())
         except (ApiError, OSError, CoordinationError) as error:
@@ -42,11 +51,18 @@ async def controlled_shutdown(
                 return True
             names = ",".join(map(str, remaining))
             logger.info("Remaining partitions to move: %s", names)
-        if is_alone():
+        if metadata.image.brokers.keys() <= {broker_id}:
             logger.info("No other broker is alive: there is nobody to lead what this one leads")
             break
         if left:
-            await asyncio.sleep(backoff_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_changed.wait(), backoff_s)
+                left += 1
             logger.warning("Retrying controlled shutdown after the previous attempt failed...")
     logger.warning("Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed")
     return False
+
+
+def _note_change(has_changed: asyncio.Event, old: MetadataImage, new: MetadataImage) -> None:
+    if new.controller_id != old.controller_id or new.brokers.keys() != old.brokers.keys():
+        has_changed.set()

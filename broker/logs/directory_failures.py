@@ -28,7 +28,7 @@ class DirectoryFailures:
         self._take_offline: Callable[[str], None] | None = None
         self._tell_controller: Callable[[], Awaitable[None]] | None = None
         self._early: dict[str, None] = {}
-        """What has failed before `serve`."""
+        """Paths of directories and logs that failed before `serve`."""
         self._reactions: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
 

@@ -104,16 +104,13 @@ class ClusterMember(Value):
             commands,
             controller_settings(config),
             TopicRules(
-                environment.random,
-                configs.validate_topic,
-                metadata.update_configs,
-                directories.space.refuse_new_partitions,
-                unclean,
+                environment.random, configs.validate_topic, metadata.update_configs,
+                directories.space.refuse_new_partitions, unclean,
                 None if registration.previous_epoch is None else partial(_min_isr, configs),
                 partial(_known_topic, metadata),
             ),
             None if links is None else links.new_channel,
-        )
+        )  # fmt: skip
         api = controller if links is None else links.router(broker_id, config, metadata, controller)
         configs.on_change(controller.config_changed)
         metadata.add_listener(partial(_look_for_leaders, controller))
@@ -164,7 +161,7 @@ class ClusterMember(Value):
                 self.broker_id,
                 lambda: self.membership.broker_epoch,
                 config,
-                lambda: metadata.image.brokers.keys() <= {self.broker_id},
+                metadata,
             )
         )
         pauses_s = config.controlled_shutdown_max_retries * config.controlled_shutdown_retry_backoff_ms / 1000

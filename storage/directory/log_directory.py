@@ -208,7 +208,7 @@ class LogDirectory:
 
 
 class FailedLog(LogDirectory):
-    """What a log has in place of its directory once it alone cannot be used: it refuses every access to that log."""
+    """Takes the place of the directory for a log that alone cannot be used, and refuses every access to it."""
 
     __slots__ = ("_log_path", "directory")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from broker.controller.controlled_shutdown import controlled_shutdown
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.commands import NO_EPOCH, CommandFence, UpdateMetadata
+from cluster.metadata_image import BrokerImage
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -23,19 +26,31 @@ class Controller:
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[int, int]] = []
+        self.then: Callable[[], None] | None = None
+        """Called after each answer."""
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
         self.asked.append((broker_id, broker_epoch))
         answer = self.answers.pop(0)
+        if self.then is not None:
+            asyncio.get_running_loop().call_soon(self.then)
         if isinstance(answer, ApiError):
             raise answer
         return answer
 
 
-def hand_over(controller: Any, *, is_alone: bool = False, **settings: str) -> bool:
+def brokers(*broker_ids: int, controller_id: int = 8) -> UpdateMetadata:
+    live = {each: BrokerImage(each, 1, {}) for each in broker_ids}
+    return UpdateMetadata(controller_id, 1, NO_EPOCH, live_brokers=live)
+
+
+def hand_over(controller: Any, metadata: MetadataCache | None = None, **settings: str) -> bool:
+    if metadata is None:
+        metadata = MetadataCache(CommandFence())
+        metadata.update_metadata(brokers(7, 8, 9))
     keys = {name.replace("_", "."): value for name, value in settings.items()}
     config = BrokerConfig({"log.dirs": "/data", "controlled.shutdown.retry.backoff.ms": "1"} | keys)
-    return asyncio.run(controlled_shutdown(controller, 7, lambda: 50, config, lambda: is_alone))
+    return asyncio.run(controlled_shutdown(controller, 7, lambda: 50, config, metadata))
 
 
 def test_one_answer_that_nothing_is_left_suffices() -> None:
@@ -59,9 +74,31 @@ def test_it_is_asked_no_more_than_the_configured_number_of_times() -> None:
 
 def test_the_last_broker_asks_once() -> None:
     """Nobody can take over, however long it waits."""
-    controller = Controller([T0], [])
-    assert not hand_over(controller, is_alone=True)
+    controller, metadata = Controller([T0], []), MetadataCache(CommandFence())
+    metadata.update_metadata(brokers(7))
+    assert not hand_over(controller, metadata)
     assert len(controller.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [brokers(7, 8), brokers(7, 8, controller_id=7), brokers(7)],
+        [brokers(7, 8, 9, 10), brokers(7, 8, 9), brokers(7, 8), brokers(7)],
+    ],
+)
+def test_it_waits_no_longer_than_for_another_broker_or_controller(changes: list[UpdateMetadata]) -> None:
+    """Brokers that stop together: what is left can be moved nowhere, and none waits an hour to hear that again."""
+    metadata = MetadataCache(CommandFence())
+    metadata.update_metadata(brokers(7, 8, 9))
+    controller = Controller(*[[T0]] * 10)
+    left = list(changes)
+    controller.then = lambda: metadata.update_metadata(left.pop(0)) if left else None
+    hour = "3600000"
+    assert not hand_over(
+        controller, metadata, controlled_shutdown_max_retries="2", controlled_shutdown_retry_backoff_ms=hour
+    )
+    assert len(controller.asked) == len(changes) + 1
 
 
 def test_it_can_be_disabled() -> None:
