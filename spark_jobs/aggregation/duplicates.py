@@ -51,6 +51,6 @@ def drop_copies(rows: DataFrame, fields: Sequence[str]) -> DataFrame:
     return once.drop(NAMELESS)
 
 
-def late(time: Column, watermark_ms: int) -> Column:
+def late(time: Column, watermark_ms: Column) -> Column:
     """Whether `drop_copies` drops a row of a stream for its time, whatever windows it is in."""
     return sql.unix_micros(time) <= watermark_ms * 1000

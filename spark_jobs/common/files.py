@@ -6,6 +6,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.common.session import java_class
+
 
 def beside(path: str, what: str) -> str:
     """A hidden directory beside the table at `path`, on its file system: no reader of the table finds what is there."""
@@ -20,14 +22,13 @@ class TableDirectory:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
         self._spark = spark
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._configuration = self._jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
-        self._directory = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._configuration = java_class(spark, "org.apache.spark.deploy.SparkHadoopUtil").get().conf()
+        self._path_class = java_class(spark, "org.apache.hadoop.fs.Path")
+        self._directory = self._path_class(path)
         self._file_system = self._directory.getFileSystem(self._configuration)
 
     def _child(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
+        return self._path_class(self._directory, name)
 
     def read_text(self, name: str) -> str | None:
         """The file's text, or None when there is no such file."""
@@ -36,7 +37,7 @@ class TableDirectory:
             return None
         stream = self._file_system.open(path)
         try:
-            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            text: str = java_class(self._spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8")
         finally:
             stream.close()
         return text
@@ -137,7 +138,7 @@ class TableDirectory:
         made = TableDirectory(self._spark, path)
         if made._file_system.exists(made._directory):
             raise FileExistsError(f"{path} exists already")
-        self._jvm.org.apache.hadoop.fs.FileUtil.copy(
+        java_class(self._spark, "org.apache.hadoop.fs.FileUtil").copy(
             self._file_system, self._directory, made._file_system, made._directory, False, self._configuration
         )
         return made

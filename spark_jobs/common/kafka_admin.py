@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.errors import TopicMissingError, one_line
+from spark_jobs.common.session import java_class
 
 REQUEST_TIMEOUT_MS = 30_000
 
@@ -38,14 +39,12 @@ class KafkaAdmin:
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, properties: dict[str, str]) -> None:
         self._bootstrap_servers = bootstrap_servers
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        settings = jvm.java.util.Properties()
+        self._spark = spark
+        settings = java_class(spark, "java.util.Properties")()
         given = {"default.api.timeout.ms": str(REQUEST_TIMEOUT_MS), **properties}
         for key, value in {**given, "bootstrap.servers": bootstrap_servers}.items():
             settings.setProperty(key, value)
-        self._clients = jvm.org.apache.kafka.clients
-        self._admin = self._clients.admin.Admin.create(settings)
+        self._admin: Any = self._class("clients.admin.Admin").create(settings)
 
     def __enter__(self) -> Self:
         try:
@@ -60,6 +59,9 @@ class KafkaAdmin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, f"org.apache.kafka.{name}")
+
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
@@ -73,7 +75,9 @@ class KafkaAdmin:
         wanted = list(names)
         if pattern is not None:
             known = [str(name) for name in self._admin.listTopics().names().get()]
-            wanted = [name for name in known if self._jvm.java.util.regex.Pattern.matches(pattern, name)]
+            wanted = [
+                name for name in known if java_class(self._spark, "java.util.regex.Pattern").matches(pattern, name)
+            ]
         described = self._admin.describeTopics(self._java_list(wanted)).topicNameValues()
         return {name: self._partition_count(name, described[name]) for name in wanted}
 
@@ -102,18 +106,19 @@ class KafkaAdmin:
 
         A partition without a record at or after that time has its end.
         """
-        spec = self._clients.admin.OffsetSpec
+        spec = self._class("clients.admin.OffsetSpec")
         named = {"earliest": spec.earliest, "latest": spec.latest}
         wanted = named[at]() if isinstance(at, str) else spec.forTimestamp(at)
-        level = self._jvm.org.apache.kafka.common.IsolationLevel.valueOf(isolation_level.upper())
-        asked = self._jvm.java.util.HashMap()
-        for topic, partitions in topics.items():
-            for partition in range(partitions):
-                asked[self._partition(topic, partition)] = wanted
-        answer = self._admin.listOffsets(asked, self._clients.admin.ListOffsetsOptions(level)).all().get()
+        level = self._class("common.IsolationLevel").valueOf(isolation_level.upper())
+        asked = java_class(self._spark, "java.util.HashMap")()
+        # Read by these keys: an iterator of Java's ends in an exception, over which PySpark thinks for long.
+        keys = [(topic, number, self._partition(topic, number)) for topic in topics for number in range(topics[topic])]
+        for _, _, key in keys:
+            asked[key] = wanted
+        answer = self._admin.listOffsets(asked, self._class("clients.admin.ListOffsetsOptions")(level)).all().get()
         found: Offsets = {topic: {} for topic in topics}
-        for key in answer:
-            found[key.topic()][str(key.partition())] = answer[key].offset()
+        for topic, number, key in keys:
+            found[topic][str(number)] = answer[key].offset()
         if any(offset < 0 for partitions in found.values() for offset in partitions.values()):
             ends = self.offsets(topics, "latest", isolation_level)
             return {
@@ -149,7 +154,7 @@ class KafkaAdmin:
                 return None
             raise
         topic_id = described.topicId()
-        without = topic_id is None or topic_id.equals(self._jvm.org.apache.kafka.common.Uuid.ZERO_UUID)
+        without = topic_id is None or topic_id.equals(self._class("common.Uuid").ZERO_UUID)
         return len(described.partitions()), None if without else str(topic_id.toString())
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -159,11 +164,9 @@ class KafkaAdmin:
 
     def topic_configs(self, topic: str) -> dict[str, str]:
         """Every configuration of a topic, defaults included."""
-        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
-        kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").TOPIC
-        asked = resource(kind, topic)
+        asked = self._topic_resource(topic)
         described = self._admin.describeConfigs(self._java_list([asked])).all().get()[asked]
-        entries = self._jvm.java.util.ArrayList(described.entries())
+        entries = java_class(self._spark, "java.util.ArrayList")(described.entries())
         return {str(entry.name()): str(entry.value()) for entry in entries if entry.value() is not None}
 
     def commit(self, group: str, offsets: Offsets, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
@@ -171,12 +174,12 @@ class KafkaAdmin:
 
         Raises TimeoutError when the group has no coordinator, or it does not answer, for `timeout_ms`.
         """
-        committed = self._jvm.java.util.HashMap()
+        committed = java_class(self._spark, "java.util.HashMap")()
         for topic, partitions in offsets.items():
             for number, offset in partitions.items():
-                metadata = self._clients.consumer.OffsetAndMetadata(offset)
+                metadata = self._class("clients.consumer.OffsetAndMetadata")(offset)
                 committed[self._partition(topic, int(number))] = metadata
-        options = self._clients.admin.AlterConsumerGroupOffsetsOptions().timeoutMs(timeout_ms)
+        options = self._class("clients.admin.AlterConsumerGroupOffsetsOptions")().timeoutMs(timeout_ms)
         try:
             self._admin.alterConsumerGroupOffsets(group, committed, options).all().get()
         except Py4JJavaError as failure:
@@ -234,12 +237,12 @@ class KafkaAdmin:
                     raise
                 continue
             led |= {(str(topic), int(number)) for number in numbers}
-        spec = self._clients.admin.OffsetSpec
+        spec = self._class("clients.admin.OffsetSpec")
         known = wanted & led
         return self._listed_offsets(known, spec.earliest()), self._listed_offsets(known, spec.latest())
 
     def _listed_offsets(self, partitions: Iterable[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
-        asked = self._jvm.java.util.HashMap()
+        asked = java_class(self._spark, "java.util.HashMap")()
         for topic, number in partitions:
             asked[self._partition(topic, number)] = spec
         answer = self._admin.listOffsets(asked).all().get()
@@ -254,8 +257,7 @@ class KafkaAdmin:
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Settings of `topic` itself, without defaults and without those about replicas."""
-        kinds = self._jvm.org.apache.kafka.common.config
-        resource = kinds.ConfigResource(kinds.ConfigResource.Type.TOPIC, topic)
+        resource = self._topic_resource(topic)
         config = self._admin.describeConfigs(self._java_list([resource])).all().get()[resource]
         return {
             entry.name(): entry.value()
@@ -265,9 +267,9 @@ class KafkaAdmin:
 
     def create_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         """Create `topic`, with the cluster's default replication factor; one that is there stays as it is."""
-        optional = self._jvm.java.util.Optional
-        wanted = self._clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
-        configs = self._jvm.java.util.HashMap()
+        optional = java_class(self._spark, "java.util.Optional")
+        wanted = self._class("clients.admin.NewTopic")(topic, optional.of(partitions), optional.empty())
+        configs = java_class(self._spark, "java.util.HashMap")()
         for name, value in settings.items():
             configs[name] = value
         try:
@@ -278,15 +280,19 @@ class KafkaAdmin:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Let `topic` have `partitions` partitions in all."""
-        wanted = self._jvm.java.util.HashMap()
-        wanted[topic] = self._clients.admin.NewPartitions.increaseTo(partitions)
+        wanted = java_class(self._spark, "java.util.HashMap")()
+        wanted[topic] = self._class("clients.admin.NewPartitions").increaseTo(partitions)
         self._admin.createPartitions(wanted).all().get()
 
     def _partition(self, topic: str, partition: int) -> Any:
-        return self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+        return self._class("common.TopicPartition")(topic, partition)
+
+    def _topic_resource(self, topic: str) -> Any:
+        kind = self._class("common.config.ConfigResource$Type").TOPIC
+        return self._class("common.config.ConfigResource")(kind, topic)
 
     def _java_list(self, values: Iterable[Any]) -> Any:
-        made = self._jvm.java.util.ArrayList()
+        made = java_class(self._spark, "java.util.ArrayList")()
         for value in values:
             made.add(value)
         return made

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyspark
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -104,6 +106,21 @@ class SessionParts:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the driver's JVM, by its whole name.
+
+    `spark._jvm.org.apache...` asks the JVM about each part of the name, each time, and Java looks for a class `org` in
+    all jars of the class path: a millisecond a part.
+    """
+    return _java_class(spark._jvm, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _java_class(jvm: JVMView, name: str) -> JavaClass:
+    found: JavaClass = getattr(jvm, name)
+    return found
+
+
 def is_one_machine(master: str) -> bool:
     """Whether Spark runs in one process there: `local`, `local[4]`, and not `local-cluster[2,1,1024]`."""
     return master.partition("[")[0] == "local"
@@ -149,10 +166,12 @@ def build_session(
             "connector, spark-token-provider-kafka-0-10, kafka-clients, commons-pool2 and the jars of --format in a "
             "directory and name it with --kafka-jars"
         ) from failure
-    jvm: Any = session._jvm
-    if isinstance(jvm.org.apache.kafka.clients.admin.Admin, JavaPackage):
+    if isinstance(java_class(session, "org.apache.kafka.clients.admin.Admin"), JavaPackage):
         session.stop()
         raise OSError(f"Spark has no Kafka connector: start spark-submit with --packages {connector_coordinate()}")
+    # For each exception of Java's, as every iterator of Java's ends in one, PySpark asks thirteen times for its kind.
+    kinds = types.SimpleNamespace(TypeUtil=java_class(session, "py4j.reflection.TypeUtil"))
+    vars(session._jvm)["py4j"] = types.SimpleNamespace(reflection=kinds)
     session.sparkContext.setLogLevel(log_level)
     # PySpark logs each exception that it makes of Spark's, with both stack traces; the job says what it means.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = log_level == "OFF"

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.files import TableDirectory, beside
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.records import parameter
 from spark_jobs.common.source import SourceConfig
 
 ROW_HEADERS = ("query", "batch", "partition", "row")
@@ -185,7 +186,7 @@ class ParquetSink(TableSink):
         """
         staged = beside(self.path, STAGING)
         columns = (*self.partition_by, BATCH)
-        rows.withColumn(BATCH, sql.lit(batch_id)).write.mode("overwrite").partitionBy(*columns).parquet(staged)
+        rows.withColumn(BATCH, parameter(batch_id)).write.mode("overwrite").partitionBy(*columns).parquet(staged)
         table, written = TableDirectory(rows.sparkSession, self.path), TableDirectory(rows.sparkSession, staged)
         for place in written.partitions(len(columns)):
             table.replace(place, written)

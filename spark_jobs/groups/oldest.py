@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.common.session import java_class
 from spark_jobs.common.source import SourceConfig
 
 Partition = tuple[str, int]
@@ -24,7 +25,7 @@ class OldestRecords:
     """A consumer without a group; close it. Opened at its first question."""
 
     def __init__(self, spark: SparkSession, source: SourceConfig) -> None:
-        self._jvm: Any = spark._jvm
+        self._spark = spark
         self._source = source
         self._consumer: Any = None
 
@@ -36,7 +37,7 @@ class OldestRecords:
             self._consumer.close()
 
     def _open(self) -> Any:
-        settings = self._jvm.java.util.Properties()
+        settings = java_class(self._spark, "java.util.Properties")()
         own = {
             "bootstrap.servers": self._source.bootstrap_servers,
             "enable.auto.commit": "false",
@@ -49,8 +50,10 @@ class OldestRecords:
         for key, value in {**self._source.client_properties, **own}.items():
             if key != "group.id":
                 settings.setProperty(key, value)
-        deserializer = self._jvm.org.apache.kafka.common.serialization.ByteArrayDeserializer
-        return self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings, deserializer(), deserializer())
+        deserializer = java_class(self._spark, "org.apache.kafka.common.serialization.ByteArrayDeserializer")
+        return java_class(self._spark, "org.apache.kafka.clients.consumer.KafkaConsumer")(
+            settings, deserializer(), deserializer()
+        )
 
     def times_ms(self, spans: dict[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """Timestamps, in milliseconds, of the first record of each span of offsets, its end excluded.
@@ -61,7 +64,7 @@ class OldestRecords:
         if not spans:
             return {}
         self._consumer = consumer = self._consumer or self._open()
-        partition_of = self._jvm.org.apache.kafka.common.TopicPartition
+        partition_of = java_class(self._spark, "org.apache.kafka.common.TopicPartition")
         missing = {partition: partition_of(*partition) for partition in spans}
         found: dict[Partition, int] = {}
         consumer.assign(self._listed(missing.values()))
@@ -69,7 +72,7 @@ class OldestRecords:
             consumer.seek(key, spans[partition][0])
         deadline = time.monotonic() + PATIENCE_S
         while missing:
-            polled = consumer.poll(self._jvm.java.time.Duration.ofMillis(POLL_MS))
+            polled = consumer.poll(java_class(self._spark, "java.time.Duration").ofMillis(POLL_MS))
             done = []
             for partition, key in missing.items():
                 records = polled.records(key)
@@ -86,7 +89,7 @@ class OldestRecords:
         return {partition: timestamp for partition, timestamp in found.items() if timestamp >= 0}
 
     def _listed(self, keys: Any) -> Any:
-        made = self._jvm.java.util.ArrayList()
+        made = java_class(self._spark, "java.util.ArrayList")()
         for key in keys:
             made.add(key)
         return made

@@ -27,6 +27,7 @@ from spark_jobs.aggregation.duplicates import NAMELESS, check_identity, drop_cop
 from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, spark_interval
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
+from spark_jobs.common.records import parameter
 from spark_jobs.common.results import ResultWriter, add_result_options, counted, result_sink
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
@@ -104,11 +105,11 @@ def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
 
 def rejects(df: DataFrame, config: AggregateConfig, watermark_ms: int) -> DataFrame:
     """Those of the connector's rows that are in no result, or not in each of their windows, and why. Pure."""
-    rows = events(df, config.schema, config.timestamp_field, config.values)
+    rows, watermark = events(df, config.schema, config.timestamp_field, config.values), parameter(watermark_ms)
     if config.drop_duplicates:
-        is_late = late(sql.col(TIME), watermark_ms)
+        is_late = late(sql.col(TIME), watermark)
     else:
-        is_late = config.windows.first_end_ms(sql.col(TIME)) <= watermark_ms
+        is_late = config.windows.first_end_ms(sql.col(TIME)) <= watermark
     return rejected(rows, config.schema, config.timestamp_field, is_late, config.values)
 
 

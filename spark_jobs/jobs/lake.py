@@ -147,7 +147,7 @@ class LakeWriter:
         # Counted while the table is written: only a batch with dead letters is read a second time, for them.
         observed = rows.observe(counts, sql.count(sql.lit(1)).alias("all"), sql.count_if(FAILED).alias("dead"))
         self.config.table.write(table_rows(observed), batch_id)
-        total, dead = int(counts.get["all"]), int(counts.get["dead"])
+        total, dead = map(int, counts.get.values())
         if dead and self.config.schema is not None:
             self.config.letters.write(dead_letter_rows(rows, self.config.schema, self.config.values), batch_id)
         self.written += total - dead

@@ -28,7 +28,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampTyp
 
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
-from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS
+from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS, parameter
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import Attempts, ParquetSink
@@ -54,7 +54,7 @@ HISTORY = ("valid_from", "valid_to", "is_current")
 ROWS_A_TASK = 50_000
 """Rows of the table and of a batch for which a merge takes another task: tasks of few rows are mostly overhead."""
 
-MERGING = ("_last", "_repeats", "_first", "_begins", "_ends")
+MERGING = ("_batch", "_last", "_repeats", "_first", "_begins", "_ends")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -136,11 +136,12 @@ def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFra
     own = [SEQUENCE] if form.sequenced else []
     if form.sequenced and config.scd == 2:
         own.append(f"{'raw_value IS NULL' if form.envelope == DEBEZIUM else 'FALSE'} AS {UNDATED}")
-    return changes.where(f"{REASON} IS NULL").selectExpr(
+    known = changes.where(f"{REASON} IS NULL").withColumn("_batch", parameter(batch_id))
+    return known.selectExpr(
         *fields,
         f"{TIME} AS valid_from",
         *own,
-        f"struct({batch_id}L AS batch, {last_write} AS at, {place}) AS {ARRIVAL}",
+        f"struct(_batch AS batch, {last_write} AS at, {place}) AS {ARRIVAL}",
         DELETED,
     )
 
@@ -269,13 +270,13 @@ class UpsertWriter:
         merged = merge(self.table.read(changes.sparkSession, schema), observed, self.config, batch_id)
         merged = merged.observe(sizes, sql.expr("count(1) AS all"), sql.expr(f"count_if({DELETED}) AS gone"))
         directory = self.table.write(merged, batch_id)
-        total, dead = int(counts.get["all"]), int(counts.get["dead"])
+        total, dead = map(int, counts.get.values())
         letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
         # Before the commit: a batch that is in the table is not run again.
         with self._attempts.replaced(changes.sparkSession, batch_id, letters):
             if dead:
                 letters.write(dead_letter_rows(changes, self.config), batch_id)
-        entries, deleted = int(sizes.get["all"]), int(sizes.get["gone"])
+        entries, deleted = map(int, sizes.get.values())
         self.table.commit(batch_id, directory, schema, live=entries - deleted, deleted=deleted)
         self.changes += total - dead
         self.dead += dead

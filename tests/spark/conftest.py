@@ -8,7 +8,7 @@ import importlib.util
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,15 @@ def spark() -> Iterator[SparkSession]:
     session = build_session("odradek-tests", master="local[1]", log_level="ERROR", shuffle_partitions=1)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compilations(spark: SparkSession) -> Callable[[], int]:
+    """Counts how many classes Spark has generated and compiled in this JVM."""
+    from spark_jobs.common.session import java_class
+
+    metrics = java_class(spark, "org.apache.spark.metrics.source.CodegenMetrics")
+    return lambda: int(metrics.METRIC_COMPILATION_TIME().getCount())
 
 
 @pytest.fixture(scope="session")

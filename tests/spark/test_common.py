@@ -14,11 +14,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.java_gateway import JavaPackage, JVMView
+
 from spark_jobs.common.cli import add_common_options, source_config, trigger_options
 from spark_jobs.common.errors import _explained
+from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir, resolved
+from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir, java_class, resolved
 from spark_jobs.common.source import (
     SourceConfig,
     check_starting_offsets,
@@ -238,6 +241,30 @@ def test_jars_that_are_known_are_not_asked_for(tmp_path: Path, monkeypatch: pyte
 def test_a_directory_without_jars_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="--kafka-jars"):
         build_session("x", kafka_jars=str(tmp_path))
+
+
+@pytest.mark.spark
+def test_no_class_is_looked_for_twice(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java looks for each part of a name, a package too, in hundreds of jars, and does not remember what is none."""
+    looked_for = []
+    (tmp_path / "file").write_text("text")
+
+    def use_classes() -> None:
+        assert TableDirectory(spark, str(tmp_path)).read_text("file") == "text"
+        # The end of an iterator of Java's is an exception, of which PySpark wants to know the class.
+        assert list(java_class(spark, "java.util.ArrayList")()) == []
+
+    use_classes()
+    for kind in (JVMView, JavaPackage):
+        original = kind.__getattr__
+
+        def look_for(found: Any, name: str, original: Any = original) -> Any:
+            looked_for.append(name)
+            return original(found, name)
+
+        monkeypatch.setattr(kind, "__getattr__", look_for)
+    use_classes()
+    assert not [name for name in looked_for if "." not in name]
 
 
 @pytest.mark.parametrize("text", ["-- a comment\na INT NOT NULL,\n  b STRING\n", None])

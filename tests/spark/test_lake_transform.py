@@ -111,6 +111,16 @@ def test_a_batch_run_again_replaces_itself_and_no_other(records: FrameOf, tmp_pa
     assert sorted(row.a for row in spark.read.parquet(path).collect()) == [1, 2, 3]
 
 
+def test_later_batches_run_the_code_that_was_compiled_for_the_first(
+    records: FrameOf, compilations: Callable[[], int], tmp_path: Path
+) -> None:
+    lake = config("a INT", output=str(tmp_path / "table"))
+    lake.table.write(table_rows(transform(records(b'{"a": 1}'), lake)), 0)
+    compiled = compilations()
+    lake.table.write(table_rows(transform(records(b'{"a": 2}'), lake)), 1)
+    assert compilations() == compiled
+
+
 @pytest.mark.parametrize(
     ("ddl", "partition_by", "message"),
     [

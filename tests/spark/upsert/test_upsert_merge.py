@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +158,19 @@ def test_a_batch_that_is_run_again_changes_nothing(batches: SparkSession, tmp_pa
     assert sorted(read_table(batches, config.output).collect()) == rows
     kept = {path.name for path in (tmp_path / "table" / "_snapshots").iterdir() if not path.name.startswith(".")}
     assert before.directory not in kept
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_later_batches_run_the_code_that_was_compiled_for_the_first(
+    batches: SparkSession, compilations: Callable[[], int], tmp_path: Path, scd: int
+) -> None:
+    config = config_of(SEQUENCED, tmp_path, scd=scd)
+    written = [[(key, batch, key)] for batch, key in enumerate((1, 2, 1, 3))]
+    write_batches(batches, config, written[:2])  # from the second on there is a table to merge with
+    compiled = compilations()
+    write_batches(batches, config, written, first_batch=2)
+    assert compilations() == compiled
+    assert read_table(batches, config.output).count() == (3 if scd == 1 else 4)
 
 
 def test_a_key_that_moved_to_another_partition_keeps_its_newest_value(batches: SparkSession) -> None:
