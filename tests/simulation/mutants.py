@@ -13,6 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
+from broker.network.large_request import LargeRequest
+from broker.network.registry import ANYTHING
 from broker.replication.stray_logs import StrayLogs
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.replication.partition import Partition
@@ -179,4 +181,17 @@ def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
         yield from list(original(segment, limit, recovery_point, on_bytes))[:-1]
 
     with replaced(segment_recovery, "_valid_batches", without_the_last):
+        yield
+
+
+@_mutant
+def _requests_pass_a_large_one() -> Iterator[None]:
+    """The next request of a connection is handled while the one in front is between two slices."""
+    original = LargeRequest.serve
+
+    async def serve(self: LargeRequest) -> Any:
+        self._lets_pass(ANYTHING)
+        return await original(self)
+
+    with replaced(LargeRequest, "serve", serve):
         yield

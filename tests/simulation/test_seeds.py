@@ -19,13 +19,17 @@ from tests.simulation.checker import Checker
 from tests.simulation.loop import LivelockError, Process, SimLoop
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import LogWatch, run_seed
-from tests.simulation.world import World
+from tests.simulation.world import FIRST_SEED_OF_SPLIT_REQUESTS, World
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_SEEDS = 24
 SLOW_SEEDS = range(1_000_000, 1_000_100)
 MUTANT_SEEDS = 150
-FOUND_BY = {"failed-fsync-taken-for-a-success": 89, "batches-of-the-disk-not-checked": 15}
+FOUND_BY = {
+    "failed-fsync-taken-for-a-success": 89,
+    "batches-of-the-disk-not-checked": 15,
+    "requests-pass-a-large-one": FIRST_SEED_OF_SPLIT_REQUESTS + 4,
+}
 """Seeds that find the planted bugs that few find: they are tried first."""
 PAST_SEEDS = {
     24: "a topic deleted while the disk was full could not be created again, as a checkpoint was not written again",
@@ -53,6 +57,17 @@ def _violations(seeds: Iterable[int]) -> list[str]:
 @pytest.mark.timeout(300)
 def test_seeds() -> None:
     assert _violations(range(1, 1 + QUICK_SEEDS)) == []
+
+
+@pytest.mark.timeout(300)
+def test_seeds_in_which_small_requests_are_split() -> None:
+    assert _violations(range(FIRST_SEED_OF_SPLIT_REQUESTS, FIRST_SEED_OF_SPLIT_REQUESTS + 2)) == []
+
+
+@pytest.mark.timeout(300)
+def test_a_bug_between_two_slices_is_found() -> None:
+    name = "requests-pass-a-large-one"
+    assert run_seed(FOUND_BY[name], mutant=mutant_named(name)).violations
 
 
 @pytest.mark.timeout(300)

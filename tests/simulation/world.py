@@ -25,6 +25,8 @@ from tests.simulation.network import SimNetwork
 
 EPOCH_MS = 1_700_000_000_000
 PORT = 9092
+FIRST_SEED_OF_SPLIT_REQUESTS = 3_000_000
+"""From here on requests of a few elements are decoded, handled and answered in slices, as large ones elsewhere."""
 
 _SETTINGS = {
     "listeners": f"PLAINTEXT://:{PORT}",
@@ -38,9 +40,11 @@ _SETTINGS = {
 class SimClock:
     """A machine's clocks: the wall clock may be wrong, the monotonic one is the loop's."""
 
-    def __init__(self, loop: SimLoop, rng: Random | None = None) -> None:
+    def __init__(self, loop: SimLoop, rng: Random | None = None, *, splits: bool = False) -> None:
+        """With `splits`, requests of a few elements are large."""
         self._loop = loop
         self._rng = rng or Random(0)
+        self._splits = splits
         self.skew_ms = 0
 
     def now_ms(self) -> int:
@@ -61,7 +65,8 @@ class SimClock:
         return is_over
 
     def elements_at_once(self, most: int) -> int:
-        return most
+        """As many as the seed says."""
+        return min(most, self._rng.randrange(1, 4)) if self._splits else most
 
 
 class SimRandom:
@@ -126,7 +131,9 @@ class Machine:
         self.name = name
         self.broker_id = broker_id
         self.address = f"{name}:{PORT}"
-        self.clock = SimClock(world.loop, Random(f"slices {world.seed} {name}"))
+        self.clock = SimClock(
+            world.loop, Random(f"slices {world.seed} {name}"), splits=world.seed >= FIRST_SEED_OF_SPLIT_REQUESTS
+        )
         self.disk = SimDisk(self.clock.now_ms)
         self.slowest_io_s = 0.002
         self.settings = {**_SETTINGS, "broker.id": str(broker_id), **settings}
