@@ -33,6 +33,7 @@ from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
+from protocol.wire.encoded_items import ItemEncoder
 
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_OF_ZSTD = 10
@@ -54,6 +55,7 @@ REFUSED_UNREAD = frozenset(
 _DENIED = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 AbortedTransaction = FetchResponse.AbortedTransaction
+TopicResponse = FetchResponse.FetchableTopicResponse
 
 
 class FetchHandlers:
@@ -75,7 +77,13 @@ class FetchHandlers:
         self._sessions = sessions
         self._max_response_bytes = max_response_bytes
 
-    @api(ApiKey.FETCH, versions=(4, 17), reads_only=True, whole="its sessions and sizes are those of all partitions")
+    @api(
+        ApiKey.FETCH,
+        versions=(4, 17),
+        reads_only=True,
+        lazy="topics.partitions",
+        whole="its sessions and sizes are those of all",
+    )
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Waiting[FetchResponse] | Awaitable[FetchResponse]:
@@ -89,11 +97,13 @@ class FetchHandlers:
 
     async def _fetch_in_slices(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
         """Read some partitions at a time, and answer without a session if there is something to answer at once."""
-        told = FetchResponse(session_id=INVALID_SESSION_ID, responses=[])
+        told = _EncodedResponse(context.api_version)
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         size = 0
         is_complete = request.max_wait_ms <= 0
         async for share in in_slices(_shares(request), self._clock):
+            if not share:
+                continue
             part = request.replace(
                 topics=share, session_epoch=FINAL_EPOCH, max_wait_ms=0, max_bytes=max(max_bytes - size, 0)
             )
@@ -106,9 +116,9 @@ class FetchHandlers:
                     size += len(each.records or b"")
                     is_complete = is_complete or bool(each.error_code) or each.preferred_read_replica >= 0
                     is_complete = is_complete or each.diverging_epoch is not None
-            _add(told, response)
+            told.add(response)
         if is_complete or size >= min(request.min_bytes, max_bytes):
-            return told
+            return told.response()
         outcome = self._fetch_timed(context, request)
         return await outcome.future if isinstance(outcome, Waiting) else outcome
 
@@ -201,44 +211,74 @@ class FetchHandlers:
         return response
 
 
+class _EncodedResponse:
+    """The answers about the shares of a request, encoded at once: as objects those about a million partitions would
+    take ten times as much.
+    """
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._topics = ItemEncoder(TopicResponse, FetchResponse, version)
+        self._last: TopicResponse | None = None
+        """The topic whose partitions may go on in the next share."""
+        self._partitions = ItemEncoder(PartitionData, FetchResponse, version)
+        self._endpoints: dict[int, FetchResponse.NodeEndpoint] = {}
+
+    def add(self, response: FetchResponse) -> None:
+        """Put the answer about a share behind the others."""
+        for topic in response.responses:
+            if self._last is None or (self._last.topic, self._last.topic_id) != (topic.topic, topic.topic_id):
+                self._end_topic()
+                self._last = topic
+            for partition in topic.partitions:
+                self._partitions.add(partition)
+        for endpoint in response.node_endpoints:
+            self._endpoints.setdefault(endpoint.node_id, endpoint)
+
+    def response(self) -> FetchResponse:
+        """The answer about all shares, without a session."""
+        self._end_topic()
+        return FetchResponse(
+            session_id=INVALID_SESSION_ID,
+            responses=self._topics.array(),
+            node_endpoints=list(self._endpoints.values()),
+        )
+
+    def _end_topic(self) -> None:
+        if self._last is not None:
+            self._last.partitions = self._partitions.array()
+            self._topics.add(self._last)
+            self._partitions = ItemEncoder(PartitionData, FetchResponse, self._version)
+
+
 def _is_large(request: FetchRequest) -> bool:
     """Whether a full fetch is about so many partitions that it is read in shares."""
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return False
-    size = 0
-    for topic in request.topics:
-        size += len(topic.partitions)
-    return size > PARTITIONS_AT_ONCE
+    size = len(request.topics)
+    return size > PARTITIONS_AT_ONCE or size + sum(len(each.partitions) for each in request.topics) > PARTITIONS_AT_ONCE
 
 
 def _shares(request: FetchRequest) -> Iterator[list[FetchRequest.FetchTopic]]:
-    """The topics of a request with at most PARTITIONS_PER_SHARE partitions at a time."""
+    """The topics of a request with at most PARTITIONS_PER_SHARE partitions at a time. Some may have none."""
     share: list[FetchRequest.FetchTopic] = []
     room = PARTITIONS_PER_SHARE
     for topic in request.topics:
-        start = 0
-        while start < len(topic.partitions):
-            part = topic.partitions[start : start + room]
-            share.append(topic.replace(partitions=part))
-            start += len(part)
-            room -= len(part)
+        partitions: list[FetchRequest.FetchPartition] = []
+        for partition in topic.partitions:
+            partitions.append(partition)
+            room -= 1
             if not room:
-                yield share
-                share, room = [], PARTITIONS_PER_SHARE
+                yield [*share, topic.replace(partitions=partitions)]
+                share, partitions, room = [], [], PARTITIONS_PER_SHARE
+        if partitions:
+            share.append(topic.replace(partitions=partitions))
+        room -= 1
+        if not room:
+            yield share
+            share, room = [], PARTITIONS_PER_SHARE
     if share:
         yield share
-
-
-def _add(told: FetchResponse, part: FetchResponse) -> None:
-    """Put the answer about a share of the partitions behind the others."""
-    for topic in part.responses:
-        last = told.responses[-1] if told.responses else None
-        if last is not None and (last.topic, last.topic_id) == (topic.topic, topic.topic_id):
-            last.partitions += topic.partitions
-        else:
-            told.responses.append(topic)
-    known = {each.node_id for each in told.node_endpoints}
-    told.node_endpoints += [each for each in part.node_endpoints if each.node_id not in known]
 
 
 def _readable(

@@ -33,6 +33,7 @@ AUTHORIZED_OPERATIONS_OMITTED = -0x80000000
 
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
+_Asked = Sequence[MetadataRequest.MetadataRequestTopic]
 
 PATIENCE_FOR_TOPICS_S = 5.0
 """How long a client waits while this broker, which has just started, does not know the topics of its cluster."""
@@ -57,7 +58,7 @@ class MetadataHandlers:
         self._clock = clock
         self._auto_topics = auto_topics
 
-    @api(ApiKey.METADATA, versions=(0, 12), whole="brokers and cluster are answered once")
+    @api(ApiKey.METADATA, versions=(0, 12), lazy="topics", whole="brokers and cluster are answered once")
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
         LEADER_NOT_AVAILABLE, as is every one that this broker was not told of, as long as it does not know all topics;
@@ -65,8 +66,8 @@ class MetadataHandlers:
         left out, or, if it was asked for, answered TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not.
         """
         asked = request.topics
-        if asked is not None and _asks_by_id_too_early(asked, context.api_version):
-            return _refuse_all(asked)
+        if asked is not None and await self._asks_by_id_too_early(asked, context.api_version):
+            return await self._refuse_all(asked)
         if not self._metadata.knows_all_topics:
             # Some clients ask no other broker when this one names no controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
@@ -92,6 +93,21 @@ class MetadataHandlers:
             ),
         )
 
+    async def _asks_by_id_too_early(self, asked: _Asked, version: int) -> bool:
+        """Versions 10 and 11 can carry ids and null names, but no broker accepts them there (KAFKA-12701)."""
+        may_ask_by_id = version >= _FIRST_VERSION_TO_ASK_BY_ID
+        async for each in in_slices(asked, self._clock):
+            if each.name is None if each.topic_id == ZERO_UUID else not may_ask_by_id:
+                return True
+        return False
+
+    async def _refuse_all(self, asked: _Asked) -> MetadataResponse:
+        refused = ErrorCode.INVALID_REQUEST
+        return MetadataResponse(
+            brokers=[],
+            topics=[_failed(refused, each.name or "", each.topic_id) async for each in in_slices(asked, self._clock)],
+        )
+
     async def _visible(self, image: MetadataImage, client: Client) -> list[TopicImage]:
         if self._access.is_open:
             return list(image.topics.values())
@@ -103,7 +119,7 @@ class MetadataHandlers:
 
     async def _described(
         self,
-        asked: Sequence[MetadataRequest.MetadataRequestTopic],
+        asked: _Asked,
         request: MetadataRequest,
         describe: _Describer,
         image: MetadataImage,
@@ -113,8 +129,10 @@ class MetadataHandlers:
         """
         unknown_ids: list[_Topic] = []
         names: dict[str, None] = {}
+        by_id = False
         slices = Slices(self._clock)
         async for each in in_slices(asked, slices):
+            by_id = by_id or each.topic_id != ZERO_UUID
             if each.topic_id == ZERO_UUID:
                 names[each.name or ""] = None
             elif each.topic_id in image.topic_names:
@@ -124,7 +142,7 @@ class MetadataHandlers:
         may_create = request.allow_auto_topic_creation and self._auto_topics.is_enabled
         refused: list[_Topic] = []
         if not self._access.is_open:
-            refused = self._refused(asked, names, describe.client, image, may_create=may_create)
+            refused = self._refused(names, describe.client, image, by_id=by_id, may_create=may_create)
         existing = [image.topics[name] for name in names if name in image.topics]
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
@@ -135,15 +153,16 @@ class MetadataHandlers:
 
     def _refused(
         self,
-        asked: Sequence[MetadataRequest.MetadataRequestTopic],
         names: dict[str, None],
         client: Client,
         image: MetadataImage,
         *,
+        by_id: bool,
         may_create: bool,
     ) -> list[_Topic]:
-        """Take those out of `names` that the client may not see, or create where they would be."""
-        by_id = any(each.topic_id != ZERO_UUID for each in asked)
+        """Take those out of `names` that the client may not see, or create where they would be. `by_id`: the client
+        gave ids.
+        """
         denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
         missing = [name for name in names if name not in denied and name not in image.topics]
         uncreatable = frozenset[str]()
@@ -309,20 +328,6 @@ def _cluster_operations(client: Client, *, wanted: bool) -> int:
 
 def _failed(error_code: ErrorCode, name: str | None, topic_id: Uuid = ZERO_UUID) -> _Topic:
     return _Topic(error_code=error_code, name=name, topic_id=topic_id, partitions=[])
-
-
-def _asks_by_id_too_early(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
-    """Versions 10 and 11 can carry ids and null names, but no broker accepts them there (KAFKA-12701)."""
-    if version < _FIRST_VERSION_TO_ASK_BY_ID:
-        return any(each.topic_id != ZERO_UUID or each.name is None for each in asked)
-    return any(each.topic_id == ZERO_UUID and each.name is None for each in asked)
-
-
-def _refuse_all(asked: Sequence[MetadataRequest.MetadataRequestTopic]) -> MetadataResponse:
-    return MetadataResponse(
-        brokers=[],
-        topics=[_failed(ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id) for each in asked],
-    )
 
 
 def _refusal_of_endpoint_type(endpoint_type: int) -> ApiError | None:

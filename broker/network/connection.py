@@ -39,6 +39,7 @@ class Connection(asyncio.BufferedProtocol):
         "_paused_reasons",
         "_reader",
         "_replies",
+        "_served_bytes",
         "_server",
         "_throttled",
         "_transport",
@@ -81,7 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         self._paused_reasons: dict[str, None] = {}
         self._throttled: ThrottledChannel | None = None
         self._held_bytes = 0
-        """Requests that wait and a frame that arrives in pieces, as charged to queued.max.request.bytes."""
+        """Requests that wait, large ones that are served, and a frame that arrives in pieces, as charged to
+        queued.max.request.bytes.
+        """
+        self._served_bytes = 0
+        """Large requests that are decoded and handled."""
         self._unsent_bytes = 0
         """Replies that the client does not read, as charged to `ReplyMemory` and last seen by `is_moving`."""
 
@@ -118,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
                 # A waiting fetch ends; a request that changes state continues (see the dispatcher).
                 reply.cancel()
         self._replies.clear()
-        self._release_held_bytes()
+        self._account_held(self._served_bytes)
         if self._throttled is not None:
             self._throttled.close()
         self._server.reply_memory.forget(self)
@@ -163,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.send(parts)
             if self._writer.is_behind:
                 self._settle()
+        elif self._served_bytes and not self.closed:
+            self._settle()
 
     def eof_received(self) -> bool:
         # A client that half-closes has nothing more to ask; what it was promised is dropped, as Kafka does.
@@ -336,8 +343,9 @@ class Connection(asyncio.BufferedProtocol):
     def _settle(self) -> None:
         """Charge what this connection holds, and read on only if nothing waits to be taken up or to be sent."""
         reader = self._reader
-        if reader.held_bytes != self._held_bytes:
-            self._account_held(reader.held_bytes)
+        held_bytes = reader.held_bytes + self._served_bytes
+        if held_bytes != self._held_bytes:
+            self._account_held(held_bytes)
         is_behind = self._writer.is_behind
         if is_behind or self._unsent_bytes:
             self._unsent_bytes = self._writer.unsent_bytes if is_behind else 0
@@ -373,7 +381,10 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._continue)
 
     def _account_held(self, claimed: int) -> None:
-        """Charge the bytes of waiting requests to the broker's memory for requests (queued.max.request.bytes)."""
+        """Charge the bytes of requests to the broker's memory for them (queued.max.request.bytes)."""
+        if 0 < claimed < self._held_bytes and self._server.request_memory.shrink(self, claimed):
+            self._held_bytes = claimed
+            return
         self._release_held_bytes()
         self.resume_reading(REQUEST_MEMORY)
         if claimed:
@@ -385,10 +396,24 @@ class Connection(asyncio.BufferedProtocol):
             self._server.request_memory.give_back(self)
             self._held_bytes = 0
 
+    def hold_request(self, size: int) -> None:
+        """Charge a large request that is served from now on. `release_request` follows when it has been, also if the
+        client has hung up before.
+        """
+        self._served_bytes += size
+
+    def release_request(self, size: int) -> None:
+        """See `hold_request`."""
+        self._served_bytes -= size
+        if not self.closed:
+            self._settle()
+        elif not self._served_bytes:
+            self._release_held_bytes()
+
     @property
     def received_of_frame(self) -> int | None:
         """See `broker.network.limits.Receiving`."""
-        return None if self._paused_reasons else self._reader.received_of_frame
+        return None if self._paused_reasons or self.closed else self._reader.received_of_frame
 
     @property
     def unsent_bytes(self) -> int:

@@ -39,6 +39,7 @@ from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import RESPONSE_TYPES, ApiVersionsResponse, RequestHeader
 from protocol.value import Value, maker
+from protocol.wire.frames import kept
 from protocol.wire.schema import Request, Response
 from protocol.wire.wire_types import NotSmall
 
@@ -153,14 +154,17 @@ class Dispatcher:
         """Decode, handle and answer a request in slices. Nothing of its connection passes it before it is handled; the
         work ends when the client hangs up while it is decoded, and afterwards as that of any other.
         """
-        large = LargeRequest(kind, correlation_id, bytes(frame[kind.body_at :]), self._clock)
+        size = len(frame)
+        connection.hold_request(size)
+        large = LargeRequest(kind, correlation_id, kept(frame, kind.body_at), self._clock)
         served: Awaitable[Reply] = large.serve()
         timed = None
         if self._quotas.are_set:
             served = timed = Timed(served, self._now_s)
         work = asyncio.ensure_future(served)
+        work.add_done_callback(lambda _: connection.release_request(size))
         held_s = self._now_s() - started_s
-        arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, held_s, timed)
+        arrival = _arrive(connection, kind, correlation_id, size, started_s, held_s, timed)
         answer = self._when_done(arrival, work)
         answer.add_done_callback(partial(large.give_up, work))
         large.waiting = Waiting(answer, NOTHING, large.effective)

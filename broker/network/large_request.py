@@ -19,7 +19,7 @@ from protocol.wire.schema import Request, Response
 class LargeRequest:
     """A request that is decoded and handled in slices."""
 
-    def __init__(self, kind: RequestKind, correlation_id: int, body: bytes, clock: Clock) -> None:
+    def __init__(self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock) -> None:
         self._kind = kind
         self._correlation_id = correlation_id
         self._body = body
@@ -46,8 +46,8 @@ class LargeRequest:
     async def _decode(self) -> Request:
         slices, kind = self._slices, self._kind
         await slices.pause()
-        body, self._body = self._body, b""
-        decode = kind.route.request_type.decoder_in_slices(kind.context.api_version)
+        body, self._body = self._body, memoryview(b"")
+        decode = kind.route.request_type.decoder_in_slices(kind.context.api_version, lazy=kind.route.lazy)
         request = await slices.finish(decode(body, 0, slices.is_over))
         await slices.pause()  # the handler begins slices of its own
         self._is_decoded = True

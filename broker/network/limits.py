@@ -264,6 +264,18 @@ class RequestMemory:
         if self._waiting.pop(connection, None) is not None:
             return
         self._held_bytes -= self._held.pop(connection, 0)
+        self._serve_waiting()
+
+    def shrink(self, connection: Receiving, size: int) -> bool:
+        """Charge only `size` bytes of those that are charged to `connection`. False if none are."""
+        if connection not in self._held:
+            return False
+        self._held_bytes -= self._held[connection] - size
+        self._held[connection] = size
+        self._serve_waiting()
+        return True
+
+    def _serve_waiting(self) -> None:
         while self._waiting and not self._is_empty(self._held_bytes):
             waiting = next(iter(self._waiting))
             self._charge(waiting, self._waiting.pop(waiting))

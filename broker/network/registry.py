@@ -126,6 +126,9 @@ class ApiMark(Value):
     A request of more than `at_once` elements is large: it is decoded in slices and, by one of the `splits`, handled in
     shares, so that it does not hold the event loop. `whole` is the reason why a large request cannot be split; then the
     handler itself works in slices.
+
+    `lazy` is the path of an array, such as `topics.partitions`: with those that hold it, it may be a `LazyArray` in a
+    large request, of which the handler does nothing with it but iterate and ask for the length.
     """
 
     api_key: ApiKey
@@ -137,6 +140,7 @@ class ApiMark(Value):
     splits: tuple[Split, ...]
     whole: str
     at_once: int
+    lazy: str
 
 
 class RouteStatistics(Value, frozen=False):
@@ -159,6 +163,7 @@ class Route(Value, frozen=False):
     in_order: bool
     splits: tuple[Split, ...]
     at_once: int
+    lazy: frozenset[str]
     request_type: type[Request]
     handle: Handle
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
@@ -205,17 +210,24 @@ def api(
     splits: Iterable[Split] = (),
     whole: str = "",
     at_once: int = SMALL_ELEMENTS,
+    lazy: str = "",
 ) -> Callable[[_F], _F]:
     """Mark a method as the handler of `api_key` for `versions` (both ends included); see `ApiMark`."""
     low, high = versions
     advertised = low if advertised_from is None else advertised_from
-    mark = ApiMark(api_key, low, high, advertised, reads_only, in_order, tuple(splits), whole, at_once)
+    mark = ApiMark(api_key, low, high, advertised, reads_only, in_order, tuple(splits), whole, at_once, lazy)
 
     def attach(function: _F) -> _F:
         setattr(function, _METHOD_ATTRIBUTE, mark)
         return function
 
     return attach
+
+
+def _paths(path: str) -> frozenset[str]:
+    """The path of an array and those of all that hold it."""
+    names = path.split(".") if path else []
+    return frozenset(".".join(names[: depth + 1]) for depth in range(len(names)))
 
 
 def marks_of(handler_type: type) -> Iterator[tuple[str, ApiMark]]:
@@ -257,6 +269,7 @@ class HandlerRegistry:
                 mark.in_order,
                 mark.splits,
                 mark.at_once,
+                _paths(mark.lazy),
                 request_type,
                 getattr(handler, method_name),
             )

@@ -11,10 +11,10 @@ Nothing is allocated on the word of a length: strings and bytes have to be there
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import error as struct_error
 from struct import unpack_from
-from typing import Any
+from typing import Any, Final
 
 from protocol.errors import DecodeError
 from protocol.uuids import Uuid
@@ -38,6 +38,9 @@ from protocol.wire.wire_types import (
 )
 
 FieldsOf = Callable[[Any], list[FieldSpec]]
+
+LAZY_BYTES: Final = 8 * 1024
+"""A larger array is a `LazyArray`, where these are asked for."""
 
 _MISTAKES = (struct_error, IndexError, ValueError)
 """Raised by a decode function for bytes that are not a message."""
@@ -105,6 +108,50 @@ def has_records(struct: Any, fields_of: FieldsOf) -> bool:
     return False
 
 
+class LazyArray:
+    """The elements of a large array of a decoded message, made anew by every iteration. Not to be changed.
+
+    A million elements of 26 bytes each would take 160 MB, and nearly all requests look at each of them once. The arrays
+    that its elements have are lazy too where they are large, so that an element is made in no time.
+    """
+
+    __slots__ = ("_buffer", "_count", "_decode", "_found", "_start", "end")
+
+    def __init__(
+        self,
+        buffer: bytes | memoryview,
+        start: int,
+        end: int,
+        count: int,
+        decode: Callable[..., tuple[Any, int]],
+        found: dict[int, LazyArray],
+    ) -> None:
+        """`found` has the lazy arrays inside, by where they start."""
+        self._buffer = buffer
+        self._start = start
+        self.end = end
+        self._count = count
+        self._decode = decode
+        self._found = found
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        buffer, position, decode, found = self._buffer, self._start, self._decode, self._found
+        for _ in range(self._count):
+            item, position = decode(buffer, position, found)
+            yield item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list | LazyArray) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as that of lists
+
+    def __repr__(self) -> str:
+        return f"<{self._count} elements>" if self._count > 10 else repr(list(self))
+
+
 class DecodeCompiler:
     """Compiles `struct` for `version`. `function(buffer, position)` gives an instance, read from `position` to the end
     of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
@@ -113,7 +160,8 @@ class DecodeCompiler:
     With `function(buffer, position, n)` it raises NotSmall for a message of `n` elements or more.
 
     With `in_slices` it is a generator that returns the instance. It takes as third argument a function that says
-    whether it should yield now; the buffer has to stay as it is meanwhile.
+    whether it should yield now; the buffer has to stay as it is meanwhile. The arrays whose paths are in `lazy` are
+    `LazyArray` where they are large, and the buffer has to stay as it is for as long as these are used.
     """
 
     def __init__(
@@ -127,42 +175,63 @@ class DecodeCompiler:
         may_be_followed: bool = False,
         is_prefix: bool = False,
         in_slices: bool = False,
+        lazy: frozenset[str] = frozenset(),
+        element: tuple[WireType, FieldSpec, str] | None = None,
     ) -> None:
+        """With `element`, the type, field and path of an array in `struct`, `function(buffer, position, found)` gives
+        an element of it, and where that ends; all of it was decoded before.
+        """
+        self._of = struct
         self._name = struct.__name__
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
         self._from_bytes = from_bytes
         self._in_slices = in_slices
+        self._lazy = lazy
+        self._is_element = element is not None
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
         self._writer = writer = SourceWriter(
             new=object.__new__, varint=read_varint, uuid=Uuid, null=_null, short=_short, count=_count,
             too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
-            left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure,
+            left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure, lazy=LazyArray,
         )  # fmt: skip
-        limit = self._limit = struct.max_elements + 1
-        with writer.block("def decode(b, p, s):" if in_slices else f"def decode(b, p, m={limit}):"):
-            if from_bytes:
-                writer.line("b = bytes(b[p:])")
-                writer.line("p = 0")
-            if in_slices:
-                writer.line(f"m = {limit}")
-                writer.line("if s(): yield")
-            writer.line("e = len(b)")
-            # An element has at least a byte: a small message cannot have too many.
-            writer.line("g = m if e >= m else 0")
-            with writer.block("try:"):
-                self._struct(struct, "o", "")
-                self._flush()
-                if not is_prefix and not may_be_followed:
-                    writer.line("if p != e: left_over(e - p)")
-                writer.line("return o, p" if is_prefix else "return o")
-            with writer.block("except mistakes:"):
-                writer.line("failure = failure_of_this()")
-            # Outside the handler: a chained traceback would keep views of the receive buffer alive.
-            writer.line("raise failure")
+        self._limit = struct.max_elements + 1
+        if element is not None:
+            with writer.block("def decode(b, p, z):"):
+                writer.line("e = len(b)")
+                self._element(element[0], "o", element[2], element[1])
+                writer.line("return o, p")
+        else:
+            with writer.block(f"def decode(b, p, {'s' if in_slices else f'm={self._limit}'}):"):
+                self._message(struct, is_prefix=is_prefix, may_be_followed=may_be_followed or is_prefix)
         self.function = writer.compile("decode", f"<decode {struct.__name__} v{version}>")
+
+    def _message(self, struct: Any, *, is_prefix: bool, may_be_followed: bool) -> None:
+        """Write the body of the function that reads a message."""
+        writer = self._writer
+        if self._from_bytes:
+            writer.line("b = bytes(b[p:])")
+            writer.line("p = 0")
+        if self._in_slices:
+            writer.line(f"m = {self._limit}")
+            writer.line("if s(): yield")
+        writer.line("e = len(b)")
+        if self._lazy:
+            writer.line("z = {}")
+        # An element has at least a byte: a small message cannot have too many.
+        writer.line("g = m if e >= m else 0")
+        with writer.block("try:"):
+            self._struct(struct, "o", "")
+            self._flush()
+            if not may_be_followed:
+                writer.line("if p != e: left_over(e - p)")
+            writer.line("return o, p" if is_prefix else "return o")
+        with writer.block("except mistakes:"):
+            writer.line("failure = failure_of_this()")
+        # Outside the handler: a chained traceback would keep views of the receive buffer alive.
+        writer.line("raise failure")
 
     def _failure(self) -> DecodeError:
         """The error to raise for the exception that is being handled."""
@@ -312,29 +381,74 @@ class DecodeCompiler:
             least = minimum_size(element, self._version, self._flexible, self._fields_of)
             with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
                 writer.line(f"count({count}, e - p)", path)
-            self._count_elements(count, path)
-            if isinstance(element, Fixed) and element is not UUID_TYPE:
-                small = writer.small_array_methods("unpack_from", element.code)
-                with writer.block(f"if {count} < {SMALL_ARRAY}:"):
-                    writer.line(f"{target} = list({small}[{count}](b, p))", path)
+            if self._is_element and path in self._lazy:
+                lazy = writer.fresh("z")
+                writer.line(f"{lazy} = z.get(p)")
+                with writer.block(f"if {lazy} is not None:"):
+                    writer.line(f"{target} = {lazy}")
+                    writer.line(f"p = {lazy}.end")
                 with writer.block("else:"):
-                    writer.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', b, p))", path)
-                writer.line(f"p += {count} * {element.size}")
+                    self._elements(element, count, target, path, spec)
                 return
-            items, item = writer.fresh("a"), writer.fresh("i")
-            writer.line(f"{target} = {items} = []")
-            with writer.block(f"for _ in range({count}):"):
-                if isinstance(element, StructOf):
-                    self._struct(element.struct, item, f"{path}.")
-                else:
-                    self._value(element, item, path, spec)
-                self._flush()
-                writer.line(f"{items}.append({item})")
-                if self._in_slices:
-                    writer.line("if s(): yield")
+            self._count_elements(count, path)
+            self._elements(element, count, target, path, spec)
+
+    def _elements(self, element: WireType, count: str, target: str, path: str, spec: FieldSpec) -> None:
+        """Read the elements of an array behind their count."""
+        writer = self._writer
+        start, most = writer.fresh("p"), writer.fresh("p")
+        is_lazy = path in self._lazy and not self._is_element
+        if is_lazy:
+            writer.line(f"{start} = p")
+        if isinstance(element, Fixed) and element is not UUID_TYPE:
+            if is_lazy:
+                with writer.block(f"if {count} > {LAZY_BYTES // element.size}:"):
+                    writer.line(f"p += {count} * {element.size}")
+                    self._make_lazy(element, count, start, target, path, spec)
+                header = "elif"
+            else:
+                header = "if"
+            small = writer.small_array_methods("unpack_from", element.code)
+            with writer.block(f"{header} {count} < {SMALL_ARRAY}:"):
+                writer.line(f"{target} = list({small}[{count}](b, p))", path)
+                writer.line(f"p += {count} * {element.size}")
+            with writer.block("else:"):
+                writer.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', b, p))", path)
+                writer.line(f"p += {count} * {element.size}")
+            return
+        items, item = writer.fresh("a"), writer.fresh("i")
+        writer.line(f"{target} = {items} = []")
+        if is_lazy:
+            writer.line(f"{most} = p + {LAZY_BYTES}")
+        with writer.block(f"for _ in range({count}):"):
+            self._element(element, item, path, spec)
+            writer.line(f"if p <= {most}: {items}.append({item})" if is_lazy else f"{items}.append({item})")
+            if self._in_slices:
+                writer.line("if s(): yield")
+        if is_lazy:
+            with writer.block(f"if p > {most}:"):
+                self._make_lazy(element, count, start, target, path, spec)
+
+    def _element(self, element: WireType, item: str, path: str, spec: FieldSpec) -> None:
+        """Read one element of an array into a variable."""
+        if isinstance(element, StructOf):
+            self._struct(element.struct, item, f"{path}.")
+        else:
+            self._value(element, item, path, spec)
+        self._flush()
+
+    def _make_lazy(self, element: WireType, count: str, start: str, target: str, path: str, spec: FieldSpec) -> None:
+        writer = self._writer
+        compiler = DecodeCompiler(
+            self._of, self._version, self._flexible, self._fields_of, lazy=self._lazy, element=(element, spec, path)
+        )
+        decode = writer.constant("L", compiler.function)
+        writer.line(f"z[{start}] = {target} = lazy(b, {start}, p, {count}, {decode}, z)")
 
     def _count_elements(self, count: str, path: str) -> None:
         """Refuse more elements than are left, before any of them is read."""
+        if self._is_element:  # they were counted
+            return
         writer = self._writer
         with writer.block("if g:"):
             with writer.block(f"if {count} > {MAX_ARRAY}:"):

@@ -45,13 +45,15 @@ class EncodedItems(list[Any]):
     A list only in order to be taken for one: it has a length, and no items to look at.
     """
 
-    __slots__ = ("_count", "parts", "size")
+    __slots__ = ("_count", "is_small", "parts")
 
     def __init__(self, count: int, parts: list[Any]) -> None:
         super().__init__()
         self._count = count
         self.parts = parts
-        self.size = sum(map(len, parts))
+        size = sum(map(len, parts))
+        self.is_small = size < OWN_PART_BYTES and all(isinstance(part, IN_MEMORY) for part in parts)
+        """Whether it costs less to copy the parts."""
 
     def __len__(self) -> int:
         return self._count
@@ -311,7 +313,7 @@ class EncodeCompiler:
             return
         if isinstance(element, StructOf):
             with writer.block(f"if {items}.__class__ is encoded_items:"):
-                with writer.block(f"if {items}.size < {OWN_PART_BYTES}:"):
+                with writer.block(f"if {items}.is_small:"):
                     writer.line(f"w += b''.join({items}.parts)")
                 with writer.block("else:"):
                     writer.line(f"parts += (w, *{items}.parts)")

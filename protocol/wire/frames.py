@@ -70,6 +70,12 @@ class ReceiveBuffer:
             self._spare_bytes += len(buffer)
 
 
+def kept(frame: memoryview, start: int) -> memoryview:
+    """The bytes of a frame from `start` on, for whoever needs them longer. What has memory of its own is not copied."""
+    has_own_memory = len(frame) > _SPARE_BYTES and isinstance(frame.obj, mmap.mmap)
+    return frame[start:] if has_own_memory else memoryview(bytes(frame[start:]))
+
+
 class FrameReader:
     """Splits the bytes of one connection into frames of at most `max_frame_bytes`.
 
@@ -164,8 +170,8 @@ class FrameReader:
     def next_frame(self) -> memoryview | None:
         """The next frame, if all of it is here. It is writable, and valid until this reader is used again.
 
-        Whoever wants to keep any of it copies it. Raises FrameError, naming the size, for a negative length and for
-        one above `max_frame_bytes`.
+        Whoever wants to keep any of it copies it, or asks `kept`. Raises FrameError, naming the size, for a negative
+        length and for one above `max_frame_bytes`.
         """
         if self._lent is not None:
             self._take_back()

@@ -225,13 +225,14 @@ class Message(Struct):
 
     @classmethod
     def decoder_in_slices(
-        cls, version: int
+        cls, version: int, *, lazy: frozenset[str] = frozenset()
     ) -> Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]:
         """As `decoder`, for large messages: a generator that returns the message. It yields when the function that it
-        is given as third argument says so, and the buffer, if it is not bytes, is copied at its first step.
+        is given as third argument says so. The arrays whose paths are in `lazy`, such as `topics.partitions`, are
+        `LazyArray` where they are large. The buffer has to stay as it is meanwhile, or for as long as these are used.
         """
         function: Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]
-        function = _decoder(cls, version, in_slices=True)
+        function = _decoder(cls, version, in_slices=True, lazy=lazy)
         return function
 
     @classmethod
@@ -292,15 +293,18 @@ class Message(Struct):
 
 
 @functools.cache
-def _decoder(message: type[Message], version: int, *, in_slices: bool = False) -> Any:
+def _decoder(
+    message: type[Message], version: int, *, in_slices: bool = False, lazy: frozenset[str] = frozenset()
+) -> Any:
     return DecodeCompiler(
         message,
         version,
         _is_flexible(message, version),
         fields_of,
-        from_bytes=not has_records(message, fields_of),
+        from_bytes=not in_slices and not has_records(message, fields_of),
         may_be_followed=message.may_be_followed,
         in_slices=in_slices,
+        lazy=lazy,
     ).function
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages import FetchRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest
-from tests.kit import group_requests
+from tests.kit import group_requests, heavy_requests
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
 from tests.kit.wire_client import WireClient
@@ -32,10 +32,27 @@ def client(broker: BrokerProcess) -> Iterator[WireClient]:
         yield connected
 
 
-def resident_bytes(broker: BrokerProcess) -> int:
-    """The memory that the process has now (RSS)."""
+def resident_bytes(broker: BrokerProcess, *, at_the_peak: bool = False) -> int:
+    """The memory that the process has now (RSS), or the most that it had since `forget_peak`."""
     lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+    name = "VmHWM:" if at_the_peak else "VmRSS:"
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def forget_peak(broker: BrokerProcess) -> None:
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+
+
+def test_a_large_fetch_takes_no_more_than_its_request_and_answer(broker: BrokerProcess, client: WireClient) -> None:
+    """It took more than six times as much: every partition was an object, and so was the answer about it."""
+    request = heavy_requests.fetch_unknown(150_000)
+    client.send_bytes(heavy_requests.fetch_unknown(2_000))
+    client.receive_frame()
+    before = resident_bytes(broker)
+    forget_peak(broker)
+    client.send_bytes(request)
+    exchanged = len(request) + len(client.receive_frame())
+    assert resident_bytes(broker, at_the_peak=True) - before < 3 * exchanged
 
 
 def test_a_fetch_of_unknown_partitions_leaves_nothing(broker: BrokerProcess, client: WireClient) -> None:

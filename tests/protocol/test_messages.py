@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import NEVER_FLEXIBLE
 from protocol.errors import DecodeError
-from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, RequestHeader
+from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, FetchRequest, RequestHeader
+from protocol.wire import decode_compiler
+from protocol.wire.decode_compiler import DecodeCompiler
 from protocol.wire.schema import Message, Request, Response, Struct, fields_of
 from protocol.wire.wire_types import (
     ArrayOf,
@@ -31,6 +35,7 @@ from protocol.wire.wire_types import (
 )
 from tests.fuzz.mutation import mutated
 from tests.kit.due import due
+from tests.kit.heavy_requests import fetch_unknown
 from tests.protocol.values import EVERY_VERSION, MESSAGES, OWN_TAG, DrawnSource, SeededSource, build
 
 NEWER_THAN_3_9 = {"TransactionLogValue": {"PreviousProducerId", "NextProducerId", "ClientTransactionVersion"}}
@@ -40,12 +45,42 @@ FULL_FUZZ_FRAMES = 1_000_000
 
 
 def decoded_in_slices(message: type[Message], encoded: bytes, version: int) -> Message:
-    decoding = message.decoder_in_slices(version)(memoryview(b"head" + encoded), 4, lambda: True)
+    return finished(message.decoder_in_slices(version)(memoryview(b"head" + encoded), 4, lambda: True))
+
+
+@functools.cache
+def lazy_decoder(message: type[Message], version: int) -> Any:
+    """Decodes every array lazily, however small it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_compiler, "LAZY_BYTES", 0)
+        return DecodeCompiler(
+            message, version, version >= message.flexible_version, fields_of, in_slices=True, lazy=paths_of(message, "")
+        ).function
+
+
+def paths_of(struct: type[Struct], prefix: str) -> frozenset[str]:
+    """The paths of all arrays of a message."""
+    paths = set()
+    for spec in fields_of(struct):
+        element = spec.type.element if isinstance(spec.type, ArrayOf) else spec.type
+        if isinstance(spec.type, ArrayOf):
+            paths.add(prefix + spec.name)
+        if isinstance(element, StructOf):
+            paths |= paths_of(element.struct, f"{prefix}{spec.name}.")
+    return frozenset(paths)
+
+
+def decoded_lazily(message: type[Message], encoded: bytes, version: int) -> Message:
+    return finished(lazy_decoder(message, version)(memoryview(b"head" + encoded), 4, lambda: False))
+
+
+def finished(decoding: Generator[None, None, Message]) -> Message:
     while True:
         try:
             next(decoding)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            message: Message = end.value
+            return message
 
 
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
@@ -61,6 +96,9 @@ def test_round_trip_of_any_value(message: type[Message]) -> None:
         assert message.decode(encoded, version) == value
         assert message.decode_prefix(memoryview(encoded + b"\xff"), version) == (value, len(encoded))
         assert decoded_in_slices(message, encoded, version) == value
+        lazy = decoded_lazily(message, encoded, version)
+        assert lazy == value
+        assert lazy.to_bytes(version) == encoded
 
     round_trip()
 
@@ -77,7 +115,27 @@ def test_every_truncation_is_a_decode_error() -> None:
                 message.decode(memoryview(encoded)[:size], version)
             with pytest.raises(DecodeError, match=re.escape(str(malformed.value))):
                 decoded_in_slices(message, encoded[:size], version)
+            with pytest.raises(DecodeError, match=re.escape(str(malformed.value))):
+                decoded_lazily(message, encoded[:size], version)
             assert malformed.value.message_name == message.__name__
+
+
+def test_a_large_array_is_decoded_as_it_is_looked_at() -> None:
+    """999,000 elements of 26 bytes would take 160 MB."""
+    count = 100_000
+    body = memoryview(fetch_unknown(count))[4:]
+    _, start = RequestHeader.decode_prefix(body, FetchRequest.api_key.request_header_version(11))
+    decode = FetchRequest.decoder_in_slices(11, lazy=frozenset({"topics", "topics.partitions"}))
+    tracemalloc.start()
+    request = finished(decode(body, start, lambda: False))
+    assert isinstance(request, FetchRequest)
+    (topic,) = request.topics
+    assert len(topic.partitions) == count
+    for _ in range(2):
+        assert sum(1 for each in topic.partitions if each.fetch_offset == 0) == count
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000
 
 
 def fuzz(frames: int, seed: int) -> tuple[int, int]:

@@ -143,6 +143,21 @@ def test_request_memory_forgets_those_that_hang_up_while_they_wait() -> None:
     asyncio.run(scenario())
 
 
+def test_request_memory_that_is_needed_no_longer_goes_to_those_that_wait() -> None:
+    async def scenario() -> None:
+        memory = RequestMemory(100)
+        first, second = FakeConnection(), FakeConnection()
+        memory.take(first, 150)
+        memory.take(second, 10)
+        assert not memory.shrink(second, 5)  # it has none yet
+        assert memory.shrink(first, 120)
+        assert second.paused
+        assert memory.shrink(first, 90)
+        assert not second.paused
+
+    asyncio.run(scenario())
+
+
 def test_frames_that_do_not_arrive_are_closed_once_others_wait() -> None:
     async def scenario() -> None:
         memory = RequestMemory(100)
