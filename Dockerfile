@@ -57,7 +57,50 @@ mounted=/mnt/shared/config/server.properties
 [ ! -e "$mounted" ] || set -- "$mounted" "$@"
 exec odradek server-start --environment /etc/odradek/server.properties "$@"
 START
-RUN mkdir -p /etc/kafka/docker && ln -s /usr/local/bin/start-broker /etc/kafka/docker/run
+# Scripts written for Confluent's image source and call these, after they have changed or replaced some of them.
+COPY --chmod=755 <<'BASH_CONFIG' /etc/confluent/docker/bash-config
+set -o nounset -o errexit
+BASH_CONFIG
+COPY --chmod=755 <<'CONFIGURE' /etc/confluent/docker/configure
+#!/bin/sh
+# configure: write what KAFKA_* variables say into the file that the broker and kafka-storage read.
+set -eu
+odradek server-start --environment /etc/odradek/server.properties --print >/etc/kafka/kafka.properties
+CONFIGURE
+COPY --chmod=755 <<'ENSURE' /etc/confluent/docker/ensure
+#!/bin/sh
+# ensure: give the log directories the id of the cluster, unless they have one.
+set -eu
+[ -z "${CLUSTER_ID:-}" ] || kafka-storage format --ignore-formatted -t "$CLUSTER_ID" -c /etc/kafka/kafka.properties
+ENSURE
+COPY --chmod=755 <<'LAUNCH' /etc/confluent/docker/launch
+#!/bin/sh
+# launch: become the broker that `configure` has configured. The directories have the id of their cluster already.
+set -eu
+unset CLUSTER_ID
+exec odradek server-start --environment /etc/odradek/server.properties /etc/kafka/kafka.properties
+LAUNCH
+COPY --chmod=755 <<'RUN' /etc/confluent/docker/run
+#!/bin/sh
+set -eu
+/etc/confluent/docker/configure
+/etc/confluent/docker/ensure
+exec /etc/confluent/docker/launch
+RUN
+COPY --chmod=755 <<'ZOOKEEPER' /usr/local/bin/zookeeper-server-start
+#!/bin/sh
+# zookeeper-server-start zookeeper.properties: serve a tree as a ZooKeeper; there is no Java in this image.
+exec odradek coordination serve "$@"
+ZOOKEEPER
+# Commands of both images: /opt/kafka/bin/kafka-topics.sh, and kafka-topics.
+ENV ODRADEK_PYTHON=/usr/local/bin/python3
+RUN scripts=$(python3 -c 'import os, odradek; print(os.path.dirname(odradek.__file__))')/_server/bin \
+    && mkdir -p /opt/kafka /etc/kafka/docker /var/lib/zookeeper \
+    && chmod 755 "$scripts"/*.sh \
+    && ln -s "$scripts" /opt/kafka/bin \
+    && for script in "$scripts"/kafka-*.sh; do name=${script##*/} && ln -s "$script" "/usr/local/bin/${name%.sh}"; done \
+    && ln -s /usr/local/bin/start-broker /etc/kafka/docker/run \
+    && chown -R odradek /etc/kafka /etc/confluent /opt/kafka /var/lib/zookeeper
 USER odradek
 VOLUME /var/lib/odradek
 WORKDIR /var/lib/odradek

@@ -30,6 +30,8 @@ class Arguments(Value):
     overrides: dict[str, str]
     defaults: str | None = None
     """With `--environment`: the file for a broker that is not configured otherwise."""
+    prints: bool = False
+    """Whether the configuration is printed, and no broker started."""
 
     @property
     def is_development(self) -> bool:
@@ -55,6 +57,7 @@ Run a broker in the foreground until Ctrl-C or SIGTERM.
   --override KEY=VALUE   Set a configuration key; it wins over the file. May be given several times.
   --environment FILE     Take keys from KAFKA_* variables, as the container images of Apache Kafka do: they win over
                          server.properties. Without both, FILE is the configuration.
+  --print                Print the configuration that these options give, and start nothing.
   -daemon                Run in the background, with logs in $LOG_DIR. Must come first.
 
 `odradek check-config server.properties` says what each key of a file means here."""
@@ -64,13 +67,16 @@ def parse_arguments(argv: list[str]) -> Arguments:
     """Read the command line. Raises UsageError."""
     path: str | None = None
     defaults: str | None = None
-    development = False
+    development = prints = False
     overrides: dict[str, str] = {}
     rest = list(argv)
     while rest:
         word = rest.pop(0)
         if word == "--dev":
             development = True
+            continue
+        if word == "--print":
+            prints = True
             continue
         if word == "--environment" and rest:
             defaults = rest.pop(0)
@@ -93,7 +99,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
         raise UsageError(f"--dev takes no file; give {file} without --dev, or --dev alone\n{usage()}")
     if not development and file is None:
         raise UsageError(usage())
-    return Arguments(path, overrides, defaults)
+    return Arguments(path, overrides, defaults, prints)
 
 
 @contextmanager
@@ -113,8 +119,8 @@ def properties_file(arguments: Arguments) -> Iterator[str]:
         yield str(path)
 
 
-def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration in `path`, below what variables (with `--environment`) and overrides say.
+def given_properties(arguments: Arguments, path: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The keys in `path`, below what variables (with `--environment`) and overrides say.
 
     As in Apache Kafka's image, the defaults of a container are no part of a configuration by variables: a broker of a
     cluster must not find the replication factor of a single one there. Only PLACES stay. Raises ConfigError, OSError.
@@ -124,7 +130,12 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
     named = {} if arguments.defaults is None else keys_of(environment)
     if named and arguments.path is None:
         properties = {key: text for key, text in properties.items() if key in PLACES}
-    given = {**properties, **named, **arguments.overrides}
+    return {**properties, **named, **arguments.overrides}
+
+
+def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
+    """The configuration that `given_properties` are, with values from elsewhere. Raises ConfigError, OSError."""
+    given = given_properties(arguments, path, environment)
     if any("${" in text for text in given.values()):
         from config.config_providers import resolve
         from config.security.secret_files import read_bytes

@@ -12,6 +12,7 @@ from broker.command_line import (
     Arguments,
     UsageError,
     announcement,
+    given_properties,
     help_text,
     parse_arguments,
     properties_file,
@@ -27,6 +28,7 @@ from broker.server import KafkaServer, StartupError
 from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from config.properties import properties_text
 from storage.directory.meta_properties import LogDirError
 
 logger = logging.getLogger("kafka.Kafka")
@@ -71,6 +73,9 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
 def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int:
     """Load the configuration and serve. Returns the exit code."""
     try:
+        if arguments.prints:
+            print(properties_text(given_properties(arguments, path, os.environ)), end="")
+            return 0
         set_logger_levels(arguments, os.environ)
         config = read_configuration(arguments, path, os.environ)
     except (ConfigError, OSError) as error:

@@ -7,7 +7,7 @@ by a backslash before the line's end. The bytes of a file are ISO 8859-1, as Jav
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from config.definitions import ConfigError
 
@@ -92,3 +92,16 @@ def _unescape(text: str, line: str) -> str:
         parts.append(character)
     # Characters outside the basic plane are written as two escapes, a surrogate pair, which is one character here.
     return "".join(parts).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """The content of a file with these keys, whose values do not begin with a blank. Letters beyond ISO 8859-1 are
+    escaped.
+    """
+    lines = (f"{key}={value}" for key, value in properties.items())
+    text = "".join(f"{_escape(line)}\n" for line in lines)
+    return text.encode("iso-8859-1", "backslashreplace").decode("iso-8859-1")
+
+
+def _escape(line: str) -> str:
+    return line.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

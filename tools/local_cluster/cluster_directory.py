@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from config.properties import properties_text
 from protocol.value import Value
 from tools.local_cluster.cluster_processes import ProcessId
 from tools.local_cluster.security.cluster_security import ClusterSecurity
@@ -156,12 +157,6 @@ class ClusterDirectory:
     def write_properties(self, name: str | int, settings: Mapping[str, str]) -> None:
         """Make the configuration of a broker or of ZooKeeper, and its directory."""
         write_private(self.properties_file(name), properties_text(settings), encoding="iso-8859-1")
-
-
-def properties_text(settings: Mapping[str, str]) -> str:
-    """As Java reads it: of Latin letters, others are escaped."""
-    text = "".join(f"{key}={value}\n" for key, value in settings.items()).replace("\\", "\\\\")
-    return text.encode("iso-8859-1", "backslashreplace").decode("iso-8859-1")
 
 
 def write_private(path: Path, text: str, *, encoding: str = "utf-8") -> None:

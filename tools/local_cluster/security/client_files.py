@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, properties_text, write_private
+from config.properties import properties_text
+from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, write_private
 from tools.local_cluster.security.cluster_secrets import ADMIN, ClusterSecrets
 
 
