@@ -14,7 +14,8 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionLoss
@@ -25,7 +26,12 @@ from kazoo.retry import KazooRetry
 
 from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client
 from broker.zookeeper.kazoo_handler import CONNECTION_ERROR, EventLoopHandler, LastReason, new_nonce
-from config.zookeeper.jaas import DigestLogin
+from config.definitions import ConfigError
+from config.zookeeper.jaas import DigestLogin, ZookeeperLogin
+
+if TYPE_CHECKING:
+    from config.security.kerberos.library import Initiator
+    from config.security.kerberos.login import KerberosLogin
 
 _SET_WATCHES_BYTES: Final = 128 << 10
 """The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
@@ -76,6 +82,9 @@ class _WatchedExists:
 class _Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection, which frees its sockets itself when its thread ends."""
 
+    _host: str
+    _initiator: Initiator | None = None
+
     def zk_loop(self) -> None:
         try:
             # What goes wrong is in kazoo's log, and its client is told that the session is closed.
@@ -85,6 +94,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             self.close()
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._host = host
         try:
             return super()._connect(host, hostip, port)
         except ConnectionDropped as error:
@@ -98,8 +108,12 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         answer = super()._invoke(timeout, request, xid)
         if isinstance(request, Connect):
             self.client.negotiated_timeout_ms = answer[0].time_out
-            if self.client.login is not None and answer[0].time_out > 0:
-                self._authenticate(timeout, DigestMd5Client(self.client.login, new_nonce))
+            login = self.client.login
+            if login is not None and answer[0].time_out > 0:
+                if isinstance(login, DigestLogin):
+                    self._authenticate(timeout, DigestMd5Client(login, new_nonce))
+                else:
+                    self._authenticate_by_ticket(timeout, login)
         return answer
 
     def _authenticate(self, timeout: float, mechanism: DigestMd5Client) -> None:
@@ -111,13 +125,44 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         if not mechanism.is_proven_by(self._exchange(timeout, response, 2)):
             raise AuthFailedError(f"it refused the user {mechanism.username} of the JAAS file, or the password")
 
-    def _exchange(self, timeout: float, token: bytes, xid: int) -> bytes:
+    def _authenticate_by_ticket(self, timeout: float, login: KerberosLogin) -> None:
+        """As `_authenticate`. Raises ConnectionDropped without a ticket: there may be one the next time."""
+        from client.security.gssapi_tokens import gssapi_tokens
+        from client.security.sasl_tokens import ServerError
+
+        try:
+            if self._initiator is None:
+                self._initiator = new_initiator(login)
+            tokens = gssapi_tokens(self._initiator, self._host)
+            token = next(tokens)
+        except (ServerError, ConfigError) as error:
+            raise ConnectionDropped(f"there is no ticket for the server {self._host}: {error}") from error
+        try:
+            for xid in count(1):
+                token = tokens.send(self._exchange(timeout, token, xid, is_refused=_no_user))
+        except StopIteration:
+            return
+        except ServerError as error:
+            raise AuthFailedError(str(error)) from error
+
+    def _exchange(self, timeout: float, token: bytes, xid: int, is_refused: Callable[[], bytes] = bytes) -> bytes:
         self._submit(SASL(token), timeout, xid)
         header, answer, offset = self._read_header(timeout)
         if header.err not in {0, AuthFailedError.code}:
             raise AuthFailedError(f"SASL ends with ZooKeeper's error {header.err}")
         # Servers that say no do so without a token, with the error or without.
-        return SASL.deserialize(answer, offset)[0] or b"" if not header.err else b""
+        return is_refused() if header.err else SASL.deserialize(answer, offset)[0] or b""
+
+
+def _no_user() -> bytes:
+    raise AuthFailedError("it refused the user of the JAAS file")
+
+
+def new_initiator(login: KerberosLogin) -> Initiator:
+    """Gets tickets for one session. Raises ConfigError for a keytab that cannot be used, or without the package."""
+    from config.security.kerberos.library import Initiator
+
+    return Initiator(login, new_nonce())
 
 
 class SessionEvents(NamedTuple):
@@ -139,7 +184,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         handler: EventLoopHandler,
         reasons: LastReason,
         told: SessionEvents,
-        login: DigestLogin | None,
+        login: ZookeeperLogin | None,
     ) -> None:
         self.negotiated_timeout_ms = session_timeout_ms
         """How long the ensemble lets the session live without contact: it has bounds of its own."""

@@ -6,7 +6,7 @@ from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from config.broker_config import BrokerConfig
 from config.zookeeper.connect import ZookeeperAddress
-from config.zookeeper.jaas import DigestLogin
+from config.zookeeper.jaas import ZookeeperLogin
 
 
 class KazooEnsemble:
@@ -14,7 +14,7 @@ class KazooEnsemble:
 
     is_shared = True
 
-    def __init__(self, address: ZookeeperAddress, config: BrokerConfig, login: DigestLogin | None = None) -> None:
+    def __init__(self, address: ZookeeperAddress, config: BrokerConfig, login: ZookeeperLogin | None = None) -> None:
         """Raises ConfigError when a file that `config` names cannot be used."""
         self._address = address
         self._config = config

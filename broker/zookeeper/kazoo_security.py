@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
+from broker.zookeeper.kazoo_client import new_initiator
 from broker.zookeeper.kazoo_handler import TlsSocket
 from cluster.znodes import SCRAM_SECRET
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties
 from config.security.jaas_file import FILE_PROPERTY
+from config.security.kerberos.login import KerberosLogin
 from config.security.ssl_config import ClientSsl
 from config.security.tls_context import client_context
-from config.zookeeper.jaas import DigestLogin
+from config.zookeeper.jaas import ZookeeperLogin
 from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, tls_properties
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens", SCRAM_SECRET)
@@ -33,22 +35,24 @@ class SessionSecurity(NamedTuple):
     """Means that all sessions of one configuration share."""
 
     tls: ssl.SSLContext | None = None
-    login: DigestLogin | None = None
+    login: ZookeeperLogin | None = None
     sets_acl: bool = False
 
     @classmethod
-    def of(cls, config: BrokerConfig, login: DigestLogin | None) -> SessionSecurity:
+    def of(cls, config: BrokerConfig, login: ZookeeperLogin | None) -> SessionSecurity:
         """Read the files that `config` names. `login` is the JAAS file's. Raises ConfigError."""
         tls = None if config.zookeeper_tls is None else _tls_context(config.zookeeper_tls)
         shows_certificate = config.zookeeper_tls is not None and config.zookeeper_tls.key_store is not None
         sets_acl = bool(config.values["zookeeper.set.acl"])
         if sets_acl and login is None and not shows_certificate:
             raise ConfigRuleError("zookeeper.set.acl", True, _NOBODY)
+        if isinstance(login, KerberosLogin):
+            new_initiator(login)
         return cls(tls, login, sets_acl)
 
     @classmethod
     def of_tool(
-        cls, connect: str, tls: bytes, login: DigestLogin | None = None, *, owns_nodes: bool = False
+        cls, connect: str, tls: bytes, login: ZookeeperLogin | None = None, *, owns_nodes: bool = False
     ) -> SessionSecurity:
         """That of a tool. Of the properties in the file `tls` those of TLS are heeded. With `owns_nodes` those that it
         makes are its own, if it tells ZooKeeper who it is. Raises ConfigError.

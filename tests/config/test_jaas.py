@@ -58,7 +58,8 @@ def test_kafka_opts_that_are_not_whole() -> None:
     ("text", "properties", "complaint"),
     [
         (TEXT, {"client": "false"}, "Invalid value false for configuration zookeeper.sasl.client: .*section Client"),
-        (TEXT, {"clientconfig": "Bad"}, f"/jaas.conf for .*: the section Bad needs the one module {MODULE}"),
+        (TEXT, {"clientconfig": "Bad"}, 'useKeyTab=true needs keyTab="/a/file" and principal='),
+        ("Client { a.B required; };", {}, f"/jaas.conf for .*: the section Client needs the one module {MODULE} or "),
         (TEXT, {"clientconfig": "Nameless"}, "the section Nameless needs username and password"),
         ("Client { a.B required", {}, "a ; is missing"),
         ('Client { a.B required password "hidden"; };', {}, "a = is missing"),
