@@ -1,4 +1,5 @@
-"""The common part of all layers of tests: time per layer, failed tests, and skips where Java or Maven is missing.
+"""The common part of all layers of tests: time per layer, the tests that take most processor time, failed tests, and
+skips where Java or Maven is missing.
 
 A layer is a directory under tests/. Marked tests (`java`, `spark`) are skipped with the reason on a machine without
 what they need; under `CI=true` they run, and so fail, because there a skip would hide a broken machine.
@@ -22,7 +23,12 @@ from hypothesis import HealthCheck, settings
 TESTS_DIR = Path(__file__).parent
 JAVA_MINIMUM = 17
 
+SHOWN_TESTS = 15
+"""Tests that take most processor time, of which the summary names so many."""
+
 layer_seconds = pytest.StashKey[defaultdict[str, float]]()
+cpu_seconds = pytest.StashKey[dict[str, float]]()
+"""By test: processor time of pytest and of the child processes that have ended."""
 # Taken from the environment: a test may start pytest, and what fails there is not for the run that it is part of.
 failed_path = os.environ.pop("ODRADEK_FAILED", None)
 
@@ -65,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[layer_seconds] = defaultdict(float)
+    config.stash[cpu_seconds] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,10 +83,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def layer_of(nodeid: str) -> str:
+    """The layer of a test by its node ID, which begins with the path of its file."""
+    parts = nodeid.split("/")
+    return parts[1] if parts[0] == TESTS_DIR.name and len(parts) > 2 else "elsewhere"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> object:
+    before = sum(os.times()[:4])
+    outcome = yield
+    item.config.stash[cpu_seconds][item.nodeid] = sum(os.times()[:4]) - before
+    return outcome
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
-    layer = item.path.relative_to(TESTS_DIR).parts[0] if item.path.is_relative_to(TESTS_DIR) else "elsewhere"
-    item.config.stash[layer_seconds][layer] += call.duration
+    item.config.stash[layer_seconds][layer_of(item.nodeid)] += call.duration
     return (yield)
 
 
@@ -91,8 +111,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    seconds = config.stash[layer_seconds]
-    if len(seconds) > 1:
-        terminalreporter.section("time per layer")
-        for layer, total in seconds.items():
-            terminalreporter.write_line(f"{total:8.1f} s  {layer}")
+    seconds, cpu = config.stash[layer_seconds], config.stash[cpu_seconds]
+    if len(seconds) < 2:
+        return
+    terminalreporter.section("time per layer (of which processors)")
+    for layer, total in seconds.items():
+        busy_s = sum(cpu[nodeid] for nodeid in cpu if layer_of(nodeid) == layer)
+        terminalreporter.write_line(f"{total:8.1f} s ({busy_s:7.1f} s)  {layer}")
+    terminalreporter.section(f"the {SHOWN_TESTS} tests that take most processor time")
+    for nodeid in sorted(cpu, key=cpu.__getitem__, reverse=True)[:SHOWN_TESTS]:
+        terminalreporter.write_line(f"{cpu[nodeid]:8.1f} s  {nodeid}")
