@@ -15,7 +15,7 @@ from bench.__main__ import SCENARIOS, select, unworsened
 from bench.brokers import side
 from bench.report import Row, Samples, goal, heading, line, noise_of_the_machine, number, rows, worse
 from bench.scenario import Context, Sample, Scenario
-from tests.kit.due import due
+from tests.kit.due import ONE_IN, due
 from tests.kit.jars import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,23 +182,24 @@ def test_two_checkouts_are_held_to_what_was() -> None:
 
 
 SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-fetch-unknown,wait-half-frames"
-COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
+TRANSACTIONS = "transactions-1000,commit-latency,load-transactions"
+GROUPS = "offset-commits,group-restart,load-offsets"
 BY_TLS = "tls-produce,tls-consume,tls-handshakes,wait-handshakes"
 GUARDED = "acls-produce,quotas-unbatched"
-WHOLE = (SERVED, COORDINATED, BY_TLS, GUARDED)
 HEADERS = ("/usr/include/librdkafka/rdkafka.h", "/usr/include/openssl/ssl.h")
-BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
+BY_SPARK = pytest.param("spark-read-100,spark-write-1000,spark-stream", marks=pytest.mark.spark)
+WHOLE = (SERVED, TRANSACTIONS, GROUPS, BY_TLS, GUARDED, BY_SPARK)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", due([*WHOLE, pytest.param(BY_SPARK, marks=pytest.mark.spark)]))
+@pytest.mark.parametrize("names", due(WHOLE, len(WHOLE) if ONE_IN > 1 else 1))
 def test_the_whole_of_it_with_our_broker_on_both_sides(names: str, tmp_path: Path) -> None:
     if shutil.which("cc") is None or not all(Path(header).exists() for header in HEADERS):
         if os.environ.get("CI") == "true":
             pytest.fail("a C compiler, librdkafka-dev and libssl-dev are needed")
         pytest.skip("a C compiler, librdkafka-dev and libssl-dev are needed")
-    if names == BY_SPARK:
+    if names.startswith("spark-"):
         pytest.importorskip("pyspark")
         require("java")
     out = tmp_path / "bench.json"

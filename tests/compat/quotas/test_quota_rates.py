@@ -24,6 +24,7 @@ from protocol.messages import (
     SaslHandshakeRequest,
 )
 from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.due import due
 from tests.kit.scraping import scrape
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.kit.wire_requests import fetch, new_topic, produce
@@ -47,10 +48,16 @@ class Scale(NamedTuple):
     measured_s: int
 
 
-SCALES = [
-    pytest.param(Scale(3, 5), id="small windows"),
-    pytest.param(Scale(11, 30), id="kafka's windows", marks=pytest.mark.slow),
-]
+SMALL = pytest.param(Scale(3, 5), id="small windows")
+AS_IN_KAFKA = pytest.param(Scale(11, 30), id="kafka's windows", marks=pytest.mark.slow)
+RATES, TIME, CONNECTIONS = "rates", "time", "connections"
+LONG_TODAY: Final = due((RATES, TIME, CONNECTIONS))
+"""What is measured with Kafka's windows, most of a minute each."""
+
+
+def scales(measured: str) -> pytest.MarkDecorator:
+    """Small windows every day, and Kafka's when it is the turn of what is `measured`."""
+    return pytest.mark.parametrize("scale", [SMALL, *[AS_IN_KAFKA] * (measured in LONG_TODAY)], indirect=True)
 
 
 class Broker(NamedTuple):
@@ -224,7 +231,7 @@ def set_quotas(admin: WireClient, *entries: tuple[Parts, str, float]) -> None:
     assert not any(entry.error_code for entry in answer.entries), answer
 
 
-@pytest.mark.parametrize("scale", SCALES, indirect=True)
+@scales(RATES)
 def test_users_have_the_rate_of_their_quota(broker: Broker, scale: Scale) -> None:
     with Traffic(broker, KINDS, 2.0 * scale.samples) as traffic:
         time.sleep(2 * scale.samples + 1)
@@ -258,7 +265,7 @@ def fits(rate: float, limit: float) -> bool:
     return rate == pytest.approx(limit, rel=0.05)
 
 
-@pytest.mark.parametrize("scale", SCALES, indirect=True)
+@scales(TIME)
 def test_users_have_the_time_of_their_quota(broker: Broker, scale: Scale) -> None:
     ((asker, kind),) = TIMED.items()
     sample = (("client_id", ""), ("user", asker))
@@ -281,7 +288,7 @@ def test_users_have_the_time_of_their_quota(broker: Broker, scale: Scale) -> Non
     assert traffic.throttled[FREE, FREE] == 0
 
 
-@pytest.mark.parametrize("scale", SCALES, indirect=True)
+@scales(CONNECTIONS)
 def test_connections_have_the_rate_of_their_quota(broker: Broker, scale: Scale) -> None:
     limit = 20
     with broker.admin() as admin:
