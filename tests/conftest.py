@@ -67,9 +67,11 @@ settings.load_profile("odradek")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs with SIGINT ignored, and the tools that tests start would inherit that.
+    # A shell starts background jobs with SIGINT ignored, nohup anything with SIGHUP, and child processes inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.stash[layer_seconds] = defaultdict(float)
     config.stash[cpu_seconds] = {}
 

@@ -65,8 +65,10 @@ def test_sighup_stays_ignored_where_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", ["0<&-", "0<&- 1>&- 2>&-"])
 def test_standard_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
-    broker = started(tmp_path, "sh", "-c", f'exec "$@" {closed}', "sh")
+    broker = BrokerProcess(tmp_path, host=Host("127.0.0.1", ("sh", "-c", f'exec "$@" {closed}', "sh")))
+    broker.launch()
     try:
+        broker.await_listening()  # nobody can read that it has started
         descriptors = Path(f"/proc/{broker.pid}/fd")
         if descriptors.exists():
             assert {os.readlink(descriptors / str(number)) for number in range(3)} <= {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
@@ -49,6 +50,9 @@ def await_port(
     raise RuntimeError(f"nothing listens on {port}:\n{output.read_text()[-4000:]}")
 
 
+STARTED: Final = re.compile(rb"\[KafkaServer id=-?\d+\] started \(")
+
+
 class Host(NamedTuple):
     """Where a process lives: its address there, and the command that brings it there."""
 
@@ -82,6 +86,8 @@ class BrokerProcess:
         self.output = directory / "broker.log"
         self._properties = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
+        self._launched_at = 0
+        """Where the output of the running process begins."""
         settings = {
             "broker.id": "0",
             "listeners": f"PLAINTEXT://{self.address}",
@@ -111,18 +117,32 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start, and wait for nothing."""
         with self.output.open("ab") as output:
+            self._launched_at = output.tell()
             self._process = self.spawn(output)
 
     def await_listening(self, timeout_s: float = PATIENCE_S) -> None:
-        """Until the port accepts; raises RuntimeError with the broker's output when it ends, or takes longer."""
+        """Wait until the port accepts; raises RuntimeError with the broker's output when it ends, or takes longer."""
         assert self._process is not None
         await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s, host=self._host)
 
+    def await_started(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until the broker is registered and serves; raises RuntimeError as `await_listening`.
+
+        A broker listens before it is registered: a topic that is created then may find one broker too few.
+        """
+        self.await_listening(timeout_s)
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        while STARTED.search(self.output.read_bytes(), self._launched_at) is None:
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError(f"{self.address} has not started:\n{self.output.read_text()[-4000:]}")
+            time.sleep(0.02)
+
     def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
+        """Start and wait until it serves; raises RuntimeError with the broker's output when it does not."""
         self.launch()
         try:
-            self.await_listening(timeout_s)
+            self.await_started(timeout_s)
         except RuntimeError:
             self.kill()
             raise

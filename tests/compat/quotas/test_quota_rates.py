@@ -52,7 +52,7 @@ SMALL = pytest.param(Scale(3, 5), id="small windows")
 AS_IN_KAFKA = pytest.param(Scale(11, 30), id="kafka's windows", marks=pytest.mark.slow)
 RATES, TIME, CONNECTIONS = "rates", "time", "connections"
 LONG_TODAY: Final = due((RATES, TIME, CONNECTIONS))
-"""What is measured with Kafka's windows, most of a minute each."""
+"""Measured with Kafka's windows today: each takes most of a minute."""
 
 
 def scales(measured: str) -> pytest.MarkDecorator:
