@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
-from broker.network.limits import ConnectionLimits, ConnectionRates, RequestMemory
+from broker.network.limits import ConnectionLimits, ConnectionRates
+from broker.network.memory import MAX_UNREAD_REPLY_BYTES, RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
@@ -41,6 +42,8 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 MEMORY_FOR_REQUESTS = 4
 """The divisor that gives the share of the memory for requests that arrive in pieces: a quarter."""
+MEMORY_FOR_REPLIES = 8
+"""As much for replies that clients do not read."""
 CONTACT_PATIENCE_S = 5.0
 """A stop waits so long for a tree that does not answer."""
 
@@ -97,6 +100,7 @@ class KafkaServer:
             RequestMemory(_request_memory_bytes(config, environment)),
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
+            max_unread_reply_bytes=_reply_memory_bytes(environment),
             on_read_error=self._reading_failed,
             rates=ConnectionRates(environment.clock, window_of_quotas(config)),
         )
@@ -290,4 +294,11 @@ def _request_memory_bytes(config: BrokerConfig, environment: Environment) -> int
     """Bytes that requests which arrive in pieces may hold together; -1 for no limit."""
     if config.queued_max_request_bytes >= 0 or environment.memory_bytes is None:
         return config.queued_max_request_bytes
-    return max(environment.memory_bytes // MEMORY_FOR_REQUESTS, config.socket_request_max_bytes)
+    return max(environment.share_of_memory(MEMORY_FOR_REQUESTS), config.socket_request_max_bytes)
+
+
+def _reply_memory_bytes(environment: Environment) -> int:
+    """Bytes that replies which clients have not read may hold together."""
+    if environment.memory_bytes is None:
+        return MAX_UNREAD_REPLY_BYTES
+    return min(MAX_UNREAD_REPLY_BYTES, environment.share_of_memory(MEMORY_FOR_REPLIES))

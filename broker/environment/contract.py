@@ -177,3 +177,7 @@ class Environment(Value, kw_only=True):
     """Memory that this process may use; None: not known."""
     most_connections: int | None = None
     """Connections that the operating system allows; None: as many as come."""
+
+    def share_of_memory(self, divisor: int) -> int:
+        """That part of the memory in bytes; -1, which stands for no limit, if it is not known."""
+        return -1 if self.memory_bytes is None else self.memory_bytes // divisor

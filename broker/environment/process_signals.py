@@ -74,7 +74,8 @@ def end_within(patience_s: float, code: int) -> None:
 
     timer = threading.Timer(patience_s, lambda: os._exit(code))
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # there is no memory for a thread
+        timer.start()
 
 
 def _end_at_once() -> None:

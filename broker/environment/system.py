@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -105,12 +105,37 @@ def room_for_connections(files_of_logs: int) -> int | None:
 
 
 def memory_of_this_process() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or the limit of its container (cgroup v2, v1)."""
+    """Bytes of memory that this process may use: the machine's, or less by a limit of the process (ulimit -d, -v) or of
+    its cgroup (v2, v1) or one above that.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if "SC_PHYS_PAGES" in os.sysconf_names else []
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _memory_limits_of_cgroups():
         with contextlib.suppress(OSError, ValueError):  # "max" is no limit
             limits.append(int(read_text(path)))
-    return min(limits, default=None)
+    return min([*limits, *_memory_limits_of_process()], default=None)
+
+
+def _memory_limits_of_process() -> Iterator[int]:
+    import resource
+
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            yield soft
+
+
+def _memory_limits_of_cgroups(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> Iterator[str]:
+    """The files that may hold a limit. A container sees its own cgroup as the topmost one, a service of systemd not."""
+    groups = {""}
+    with contextlib.suppress(OSError, UnicodeError):
+        for line in read_text(membership).splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers in ("", "memory"):
+                parts = group.strip("/").split("/")
+                groups.update("/".join(parts[: end + 1]) for end in range(len(parts)))
+    for group in sorted(groups):
+        yield os.path.join(root, group, "memory.max")
+        yield os.path.join(root, "memory", group, "memory.limit_in_bytes")
 
 
 class ProcessMemory:
@@ -163,11 +188,23 @@ class SystemRandom:
         return int.from_bytes(os.urandom(16))
 
 
+class _Threads(ThreadPoolExecutor):
+    """A pool that goes on with the threads that it has while there is no memory for one more."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            # What was submitted is in the queue already.
+            if not self._threads:
+                raise
+
+
 class ThreadExecutor:
     """Threads, created when first needed, so that an idle broker has one."""
 
     def __init__(self, max_workers: int) -> None:
-        self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="odradek-io")
+        self._pool = _Threads(max_workers, thread_name_prefix="odradek-io")
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

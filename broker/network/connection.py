@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from broker.network.barriers import Barriers
 from broker.network.connection_contract import ConnectionOwner, Dispatch
-from broker.network.limits import REQUEST_MEMORY
+from broker.network.memory import REQUEST_MEMORY
 from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_reading(REQUEST_MEMORY)
         if claimed:
             self._held_bytes = claimed
-            self._server.request_memory.take(self, claimed)
+            self._server.request_memory.take(self, claimed, self._reader.kept_bytes + self._served_bytes)
 
     def _release_held_bytes(self) -> None:
         if self._held_bytes:
@@ -412,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def received_of_frame(self) -> int | None:
-        """See `broker.network.limits.Receiving`."""
+        """See `broker.network.memory.Receiving`."""
         return None if self._paused_reasons or self.closed else self._reader.received_of_frame
 
     @property

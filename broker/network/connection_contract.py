@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.environment.contract import Clock, Executor
-from broker.network.limits import ReceivingTurn, ReplyMemory, RequestMemory
+from broker.network.limits import ReceivingTurn
+from broker.network.memory import ReplyMemory, RequestMemory
 from broker.network.registry import Later, Waiting
 from broker.network.reply_writer import Parts, SendBuffer
 from protocol.wire.frames import ReceiveBuffer

@@ -19,6 +19,7 @@ from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatched
 from broker.network.large_request import LargeRequest, give_up
+from broker.network.memory import LargeRequestMemory
 from broker.network.registry import (
     NOTHING,
     START,
@@ -77,7 +78,15 @@ _arrive = maker(_Arrival)
 class Dispatcher:
     """Decodes requests, calls their handlers, encodes replies. Owns the tasks of what is under way."""
 
-    def __init__(self, registry: HandlerRegistry, clock: Clock, quotas: ClientQuotas) -> None:
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        clock: Clock,
+        quotas: ClientQuotas,
+        large_requests: LargeRequestMemory | None = None,
+    ) -> None:
+        """Without `large_requests` there is no limit on their memory."""
+        self._large_requests = LargeRequestMemory() if large_requests is None else large_requests
         self._routes = registry.routes
         self._quotas = quotas
         self._clock = clock
@@ -151,12 +160,15 @@ class Dispatcher:
     def _serve_large(
         self, connection: Connection, kind: RequestKind, correlation_id: int, frame: memoryview, started_s: float
     ) -> Waiting[Parts | None]:
-        """Decode, handle and answer a request in slices. Nothing of its connection passes it before it is handled; the
-        work ends when the client hangs up while it is decoded, and afterwards as that of any other.
+        """Decode, handle and answer a request in slices, once there is memory; commands of a controller do not wait.
+
+        Nothing of its connection passes it before it is handled. The work ends when the client hangs up while it is
+        decoded, and afterwards as that of any other.
         """
         size = len(frame)
         connection.hold_request(size)
-        large = LargeRequest(kind, correlation_id, kept(frame, kind.body_at), self._clock)
+        turn = None if kind.route.in_order else self._large_requests.take(connection.client_address, size)
+        large = LargeRequest(kind, correlation_id, kept(frame, kind.body_at), self._clock, turn)
         served: Awaitable[Reply] = large.serve()
         timed = None
         if self._quotas.are_set:
@@ -167,6 +179,9 @@ class Dispatcher:
         arrival = _arrive(connection, kind, correlation_id, size, started_s, held_s, timed)
         answer = self._when_done(arrival, work)
         answer.add_done_callback(partial(large.give_up, work))
+        if turn is not None:
+            # Also of one that was given up: nothing works on it any more.
+            answer.add_done_callback(lambda _: work.add_done_callback(turn.end))
         large.waiting = Waiting(answer, NOTHING, large.effective)
         return large.waiting
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from broker.environment.contract import Clock
+from broker.network.memory import Turn
 from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting
 from broker.network.reply_writer import Parts
 from broker.network.shares import SHARE, Split, split_of
@@ -19,12 +20,16 @@ from protocol.wire.schema import Request, Response
 class LargeRequest:
     """A request that is decoded and handled in slices."""
 
-    def __init__(self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock) -> None:
+    def __init__(
+        self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock, turn: Turn | None = None
+    ) -> None:
+        """It is decoded when `turn` is granted."""
         self._kind = kind
         self._correlation_id = correlation_id
         self._body = body
         self._clock = clock
-        self._slices = Slices(clock)
+        self._turn = turn
+        self._slices: Slices
         self._is_decoded = False
         self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the effects of the request are complete."""
@@ -34,6 +39,9 @@ class LargeRequest:
     async def serve(self) -> Reply:
         """Gives the response. Raises as decode function and handler."""
         try:
+            if self._turn is not None:
+                await self._turn.granted
+            self._slices = Slices(self._clock)
             request = [await self._decode()]
             split = split_of(request[0], self._kind.route.splits)
             reply = await (self._handle(request[0]) if split is None else self._handle_shares(request[0], split))
@@ -134,10 +142,15 @@ class LargeRequest:
             self.effective.set_result(None)
 
     def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
-        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none."""
+        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none. Called
+        with every answer.
+        """
         if answer.cancelled():
             has_effects = self._is_decoded and not self._kind.route.reads_only
             give_up(work, self.effective if has_effects else None, answer)
+        else:
+            # The answer may be an error, whose traceback refers to this: a cycle that would keep all that was decoded.
+            del self.waiting
 
 
 def give_up(

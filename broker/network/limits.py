@@ -1,4 +1,4 @@
-"""Limits on connections and on the memory of requests and replies (Kafka's ConnectionQuotas and MemoryPool)."""
+"""Limits on connections, and on what a turn of the event loop receives (Kafka's ConnectionQuotas)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,15 @@ from broker.environment.contract import Clock
 from cluster.quotas.client_quota import ClientQuota, QuotaWindow, Usage
 from protocol.wire.frames import Memory
 
-MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
-"""Limit on the memory of all encoded replies that clients have not read. Kafka has no such limit."""
-
-
 CREATION_RATE: Final = "max.connection.creation.rate"
 """The reason for which a new connection is not read yet."""
 UNLIMITED: Final = 2**31 - 1
 _WHOLE_BROKER: Final = ""
 _DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
-REQUEST_MEMORY: Final = "queued.max.request.bytes"
-"""The reason for which a connection that waits for memory is not read."""
 TURN: Final = "turn"
 """The reason for which a connection is not read again in the same turn of the event loop."""
 TURN_BYTES: Final = 4 << 20
 """To take so much from sockets, into memory that is new, takes some 4 ms."""
-PROGRESS_S: Final = 1.0
-PROGRESS_BYTES: Final = 64 * 1024
-"""A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory."""
 
 
 class Throttled(Protocol):
@@ -221,102 +212,6 @@ class ConnectionRates:
         del self._waiting[listener]
 
 
-class Receiving(Throttled, Protocol):
-    """A connection as `RequestMemory` sees it."""
-
-    @property
-    def received_of_frame(self) -> int | None:
-        """Bytes that have arrived of an incomplete frame; None if the client is not expected to send more now."""
-        ...
-
-    def close(self, reason: str) -> None: ...
-
-
-class RequestMemory:
-    """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
-
-    Like Kafka's SimpleMemoryPool it gives as long as anything is left, so one request may overdraw it and none is
-    starved: a connection that finds it empty stops reading until its turn comes. While any waits, frames that do not
-    arrive are closed, the slowest first: clients that begin large frames and send no more must not keep others out.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._held_bytes = 0
-        self._held: dict[Receiving, int] = {}
-        self._waiting: dict[Receiving, int] = {}
-        self._received: dict[Receiving, int] = {}
-        """Bytes of each incomplete frame that had arrived at the last check."""
-        self._next_look: asyncio.TimerHandle | None = None
-
-    def take(self, connection: Receiving, size: int) -> None:
-        """Charge `size` bytes to `connection`, or pause it until they can be charged."""
-        if self._is_empty(self._held_bytes):
-            self._waiting[connection] = size
-            connection.pause_reading(REQUEST_MEMORY)
-            if self._next_look is None:
-                self._look()
-        else:
-            self._charge(connection, size)
-
-    def give_back(self, connection: Receiving) -> None:
-        """Return what `take` charged, if anything; those that wait are served in order."""
-        if self._waiting.pop(connection, None) is not None:
-            return
-        self._held_bytes -= self._held.pop(connection, 0)
-        self._serve_waiting()
-
-    def shrink(self, connection: Receiving, size: int) -> bool:
-        """Charge only `size` bytes of those that are charged to `connection`. False if none are."""
-        if connection not in self._held:
-            return False
-        self._held_bytes -= self._held[connection] - size
-        self._held[connection] = size
-        self._serve_waiting()
-        return True
-
-    def _serve_waiting(self) -> None:
-        while self._waiting and not self._is_empty(self._held_bytes):
-            waiting = next(iter(self._waiting))
-            self._charge(waiting, self._waiting.pop(waiting))
-            waiting.resume_reading(REQUEST_MEMORY)
-
-    def _is_empty(self, held_bytes: int) -> bool:
-        return 0 <= self._limit_bytes <= held_bytes
-
-    def _charge(self, connection: Receiving, size: int) -> None:
-        self._held[connection] = size
-        self._held_bytes += size
-
-    def _look(self) -> None:
-        received = ((each, each.received_of_frame) for each in self._held)
-        self._received = {each: count for each, count in received if count is not None}
-        self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled)
-
-    def _close_stalled(self) -> None:
-        """Close the slowest frames until there is memory for others, if any wait."""
-        self._next_look = None
-        before, self._received = self._received, {}
-        if not self._waiting:
-            return
-        progress = {
-            each: count - before[each]
-            for each in self._held
-            if each in before and (count := each.received_of_frame) is not None
-        }
-        held_bytes = self._held_bytes
-        for connection in sorted(progress, key=lambda each: progress[each]):
-            if not self._is_empty(held_bytes):
-                break
-            if 0 <= progress[connection] < PROGRESS_BYTES:
-                held_bytes -= self._held[connection]
-                connection.close(
-                    f"a request of {self._held[connection]} bytes has not come further for {PROGRESS_S:.0f} s, and "
-                    f"others wait for its memory ({REQUEST_MEMORY})"
-                )
-        self._look()
-
-
 class ReceivingTurn:
     """Bounds what a turn of the event loop spends on frames that arrive in pieces, however many there are: it receives
     `TURN_BYTES` and one more read of each connection, and frees the memory of one frame that will not be complete.
@@ -355,49 +250,3 @@ class ReceivingTurn:
             self._unused.popleft()
         if self._unused:
             self._go_on()
-
-
-class Answered(Protocol):
-    """A connection as `ReplyMemory` sees it."""
-
-    def take_up_again(self) -> None:
-        """Take up requests again."""
-        ...
-
-
-class ReplyMemory:
-    """Counts the memory of encoded replies that clients have not read.
-
-    A connection takes up no request while its own replies are unread. Above the limit no connection does, until some
-    replies are read or `SocketServer` closes the connections that do not read.
-    """
-
-    def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._held_bytes = 0
-        self._held: dict[Answered, int] = {}
-        self._waiting: dict[Answered, None] = {}
-        self.is_exhausted = False
-
-    def hold(self, connection: Answered, size: int) -> None:
-        """Charge `size` bytes to `connection`, in place of what it was charged before."""
-        self._held_bytes += size - self._held.pop(connection, 0)
-        if size:
-            self._held[connection] = size
-        self.is_exhausted = self._held_bytes > self._limit_bytes
-        if not self.is_exhausted and self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            for each in waiting:
-                each.take_up_again()
-
-    def keeps_waiting(self, connection: Answered) -> bool:
-        """Whether `connection` has to wait; its `take_up_again` is called when that is over."""
-        if self.is_exhausted:
-            self._waiting[connection] = None
-        return self.is_exhausted
-
-    def forget(self, connection: Answered) -> None:
-        """Called by a connection that closed."""
-        self._waiting.pop(connection, None)
-        if connection in self._held:
-            self.hold(connection, 0)

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatch
-from broker.network.limits import ConnectionLimits, ConnectionRates, ReceivingTurn, ReplyMemory, RequestMemory
+from broker.network.limits import ConnectionLimits, ConnectionRates, ReceivingTurn
+from broker.network.memory import MAX_UNREAD_REPLY_BYTES, ReplyMemory, RequestMemory
 from broker.network.reply_writer import SendBuffer
 from protocol.value import Value
 from protocol.wire.frames import ReceiveBuffer
@@ -20,8 +21,8 @@ from protocol.wire.frames import ReceiveBuffer
 logger = logging.getLogger("kafka.network.SocketServer")
 
 STOPPING: Final = "the broker is shutting down"
-STALLED_S: Final = 10.0
-"""How long a client may read nothing of its replies while others wait for their memory."""
+LONGEST_PERIOD_S: Final = 10.0
+"""Twice the longest time between two looks for idle connections. What their sockets have sent is noticed only there."""
 
 
 class ListenerSecurity(Protocol):
@@ -54,6 +55,7 @@ class SocketServer:
         *,
         max_request_bytes: int,
         max_idle_ms: int,
+        max_unread_reply_bytes: int = MAX_UNREAD_REPLY_BYTES,
         on_read_error: Callable[[str, OSError], None] = lambda _path, _error: None,
         rates: ConnectionRates | None = None,
     ) -> None:
@@ -64,7 +66,7 @@ class SocketServer:
         self.limits = limits
         self.rates = ConnectionRates(clock) if rates is None else rates
         self.request_memory = request_memory
-        self.reply_memory = ReplyMemory()
+        self.reply_memory = ReplyMemory(max_unread_reply_bytes)
         self.receiving_turn = ReceivingTurn()
         self.max_request_bytes = max_request_bytes
         self.max_idle_ms = max_idle_ms
@@ -207,19 +209,17 @@ class SocketServer:
         self.rates.release(connection)
 
     def _schedule_idle_check(self) -> None:
-        period_s = STALLED_S if self.max_idle_ms <= 0 else min(self.max_idle_ms / 1000, STALLED_S)
-        self._idle_timer = asyncio.get_running_loop().call_later(period_s / 2, self._close_idle)
+        if self.max_idle_ms > 0:
+            period_s = min(self.max_idle_ms / 1000, LONGEST_PERIOD_S)
+            self._idle_timer = asyncio.get_running_loop().call_later(period_s / 2, self._close_idle)
 
     def _close_idle(self) -> None:
         """Close connections on which no byte has moved for too long, even if requests or replies wait there."""
         now_s = asyncio.get_running_loop().time()
-        oldest_s = now_s - self.max_idle_ms / 1000 if self.max_idle_ms > 0 else float("-inf")
+        oldest_s = now_s - self.max_idle_ms / 1000
         for connection in list(self.connections):
-            is_stalled = not connection.has_moved_since(now_s - STALLED_S, now_s) and connection.unsent_bytes
             if not connection.has_moved_since(oldest_s, now_s):
                 connection.close(f"idle for more than connections.max.idle.ms={self.max_idle_ms}")
-            elif is_stalled and self.reply_memory.is_exhausted:
-                connection.close(f"its client read no reply for {STALLED_S:.0f} s while others waited for memory")
         self._schedule_idle_check()
 
 

@@ -20,6 +20,10 @@ from protocol.uuids import Uuid
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
+MOST_ADDED: Final = 5_000
+"""A consumer's session gets no partitions above so many: an incremental request is read in one go."""
+PARTITION_BYTES: Final = 450
+"""Memory that a partition of a session takes, without the name of its topic."""
 NAMES_UNTIL_VERSION: Final = 12
 """Fetch names topics up to this version and gives their ids above it (KIP-516)."""
 
@@ -35,6 +39,7 @@ class FetchSession:
     __slots__ = (
         "_unresolved",
         "epoch",
+        "held_bytes",
         "is_follower",
         "last_used_s",
         "partitions",
@@ -60,6 +65,8 @@ class FetchSession:
         self.last_used_s = now_s
         self.watch = SessionWatch(partitions) if is_follower else None
         """A follower has a part in thousands of partitions, and fetches after each change."""
+        self.held_bytes = sum(map(_bytes_of, partitions))
+        """The memory of its partitions, roughly."""
         self._unresolved = {key: each for key, each in partitions.items() if each.topic is None}
 
     def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
@@ -68,6 +75,8 @@ class FetchSession:
             topic: str | Uuid = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
             for partition in forgotten.partitions:
                 known = self.partitions.pop((topic, partition), None)
+                if known is not None:
+                    self.held_bytes -= _bytes_of((topic, partition))
                 self._unresolved.pop((topic, partition), None)
                 if known is not None and self.watch is not None:
                     self.watch.forget(known)
@@ -75,6 +84,7 @@ class FetchSession:
             known = self.partitions.get(key)
             if known is None:
                 known = self.partitions[key] = asked
+                self.held_bytes += _bytes_of(key)
                 if asked.topic is None:
                     self._unresolved[key] = asked
             else:
@@ -180,17 +190,25 @@ class ErrorFetchContext(FetchContext):
 
 
 class FetchSessionCache:
-    """Sessions by id, at most `max_sessions` (max.incremental.fetch.session.cache.slots).
+    """Sessions by id, at most `max_sessions` (max.incremental.fetch.session.cache.slots), and at most `most_bytes` in
+    those of consumers (-1: no limit; followers have what they replicate).
 
     A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
     (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Otherwise the new
-    client simply gets no session and sends full requests.
+    client simply gets no session and sends full requests. A consumer does so, too, whose session would have more than
+    MOST_ADDED partitions and gets new ones: they are read in slices then.
     """
 
     def __init__(
-        self, max_sessions: int, random: Random, monotonic_s: Callable[[], float], min_idle_s: float = 120.0
+        self,
+        max_sessions: int,
+        random: Random,
+        monotonic_s: Callable[[], float],
+        most_bytes: int = -1,
+        min_idle_s: float = 120.0,
     ) -> None:
         self._max_sessions = max_sessions
+        self._most_bytes = most_bytes
         self._random = random
         self._monotonic_s = monotonic_s
         self._min_idle_s = min_idle_s
@@ -224,7 +242,9 @@ class FetchSessionCache:
     def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
         """A new session's id, or 0 when the cache has no room."""
         now_s = self._monotonic_s()
-        if len(self._sessions) >= self._max_sessions:
+        keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
+        held_bytes = 0 if is_follower else sum(map(_bytes_of, keyed))
+        while len(self._sessions) >= self._max_sessions or (held_bytes and not self._has_room(held_bytes)):
             oldest = self._replaceable(now_s, is_follower)
             if oldest is None:
                 return INVALID_SESSION_ID
@@ -232,9 +252,15 @@ class FetchSessionCache:
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(2**31 - 1)
-        keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
         self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, keyed, now_s, is_follower=is_follower)
         return session_id
+
+    def _has_room(self, held_bytes: int) -> bool:
+        """For so many bytes more in the sessions of consumers."""
+        if self._most_bytes < 0:
+            return True
+        held_bytes += sum(each.held_bytes for each in self._sessions.values() if not each.is_follower)
+        return held_bytes <= self._most_bytes
 
     def _replaceable(self, now_s: float, is_follower: bool) -> FetchSession | None:
         """The session that makes room for one of a follower, or of a consumer."""
@@ -256,7 +282,15 @@ class FetchSessionCache:
             return ErrorFetchContext(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             return ErrorFetchContext(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if not session.is_follower:
+            count = sum(len(topic.partitions) for topic in request.topics)
+            if count > MOST_ADDED + len(session.partitions):
+                return self._end_too_large(session)
+        before_bytes = session.held_bytes
         session.update(request, resolve)
+        has_grown = session.held_bytes > before_bytes and not session.is_follower
+        if has_grown and (len(session.partitions) > MOST_ADDED or not self._has_room(0)):
+            return self._end_too_large(session)
         if not session.partitions:
             # Kafka ends a session that follows nothing; the answer then carries no session.
             self._end(session.session_id)
@@ -266,11 +300,21 @@ class FetchSessionCache:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return IncrementalFetchContext(session)
 
+    def _end_too_large(self, session: FetchSession) -> FetchContext:
+        """Have a consumer ask for all its partitions, in slices."""
+        self._end(session.session_id)
+        return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
 
 def is_from_follower(request: FetchRequest) -> bool:
     """Whether a broker fetches, not a consumer."""
     replica = request.replica_state
     return (request.replica_id if replica is None else replica.replica_id) >= 0
+
+
+def _bytes_of(key: _Key) -> int:
+    topic, _ = key
+    return PARTITION_BYTES + (len(topic) if isinstance(topic, str) else 0)
 
 
 def _key(partition: FetchPartition, uses_topic_ids: bool) -> _Key:

@@ -33,6 +33,7 @@ from broker.logs.scrubber import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.network.client_quotas import LOOKUP_PERIOD_MS, ClientQuotas
 from broker.network.dispatcher import Dispatcher
+from broker.network.memory import LargeRequestMemory
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
 from broker.observability.logger_levels import LoggerLevels
@@ -51,6 +52,11 @@ from protocol.value import Value
 
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
+
+MEMORY_FOR_LARGE_REQUESTS = 8
+"""The divisor that gives the share of the memory for requests that are decoded in slices."""
+MEMORY_FOR_FETCH_SESSIONS = 16
+"""As much for the fetch sessions of consumers."""
 
 
 class ServingBroker(Value):
@@ -81,7 +87,10 @@ class ServingBroker(Value):
         """Create the handlers and the background work; `start` starts them."""
         clock = environment.clock
         sessions = FetchSessionCache(
-            config.max_incremental_fetch_session_cache_slots, environment.random, clock.monotonic_s
+            config.max_incremental_fetch_session_cache_slots,
+            environment.random,
+            clock.monotonic_s,
+            environment.share_of_memory(MEMORY_FOR_FETCH_SESSIONS),
         )
         internal_topics = InternalTopicCreator(member.auto_topics.ensure_internal_topic)
         quotas = _client_quotas(config, environment, coordination)
@@ -103,7 +112,9 @@ class ServingBroker(Value):
             internal_topics,
             scrubber,
             Supervisor(),
-            Dispatcher(registry, clock, quotas),
+            Dispatcher(
+                registry, clock, quotas, LargeRequestMemory(environment.share_of_memory(MEMORY_FOR_LARGE_REQUESTS))
+            ),
             quotas,
         )
 

@@ -231,7 +231,10 @@ class DecodeCompiler:
         with writer.block("except mistakes:"):
             writer.line("failure = failure_of_this()")
         # Outside the handler: a chained traceback would keep views of the receive buffer alive.
-        writer.line("raise failure")
+        with writer.block("try:"):
+            writer.line("raise failure")
+        # A variable of the frame to which its traceback refers would be a cycle, with the message and the buffer.
+        writer.line("finally: del failure")
 
     def _failure(self) -> DecodeError:
         """The error to raise for the exception that is being handled."""

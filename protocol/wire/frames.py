@@ -127,8 +127,13 @@ class FrameReader:
     @property
     def held_bytes(self) -> int:
         """Memory that this connection claims: the frame that has begun, in full, and what is kept."""
+        return max(self._size - self._filled, 0) + self.kept_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that have arrived of frames which were not handed out."""
         kept = 0 if self._view is self._shared.view else len(self._view)
-        return max(self._size, 0) + kept
+        return kept if self._size < 0 else self._filled + kept
 
     @property
     def received_of_frame(self) -> int | None:

@@ -10,7 +10,8 @@ from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
-from broker.network.limits import ConnectionLimits, RequestMemory
+from broker.network.limits import ConnectionLimits
+from broker.network.memory import RequestMemory
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import Endpoint, SocketServer
 from cluster.controller.commands import Answer, Command, LeaderAndIsr, StopReplica, UpdateMetadata

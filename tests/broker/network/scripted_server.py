@@ -10,7 +10,8 @@ from typing import Self
 
 from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.network.connection import Connection
-from broker.network.limits import ConnectionLimits, RequestMemory
+from broker.network.limits import ConnectionLimits
+from broker.network.memory import RequestMemory
 from broker.network.registry import Waiting
 from broker.network.reply_writer import Parts
 from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer

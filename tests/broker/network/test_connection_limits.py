@@ -7,8 +7,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from broker.network import limits, socket_server
-from broker.network.limits import ReplyMemory
+from broker.network import limits
+from broker.network import memory as memory_limits
+from broker.network.memory import ReplyMemory
 from broker.network.reply_writer import Parts
 from protocol.wire.frames import SHARED_BYTES
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
@@ -56,7 +57,7 @@ def test_connections_over_the_brokers_limit_wait_for_a_place() -> None:
 
 
 def test_requests_in_pieces_share_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PROGRESS_S", 60)
+    monkeypatch.setattr(memory_limits, "PROGRESS_S", 60)
 
     async def scenario() -> None:
         async with ScriptedServer(lambda frame: [frame[:1]], queued_bytes=100_000) as scripted:
@@ -80,7 +81,7 @@ def test_requests_in_pieces_share_the_memory_for_them(monkeypatch: pytest.Monkey
 
 
 def test_half_a_request_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PROGRESS_S", 0.05)
+    monkeypatch.setattr(memory_limits, "PROGRESS_S", 0.05)
 
     async def scenario() -> None:
         async with ScriptedServer(lambda frame: [frame[:1]], queued_bytes=100_000) as scripted:
@@ -183,7 +184,7 @@ def test_a_client_that_reads_no_replies_is_asked_no_more() -> None:
 
 def test_who_reads_nothing_is_hung_up_on_while_others_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(socket_server, "STALLED_S", 0.5)
+        monkeypatch.setattr(memory_limits, "PROGRESS_S", 0.2)
         async with ScriptedServer(lambda frame: [frame * 3_000_000]) as scripted:
             scripted.server.reply_memory = ReplyMemory(10_000_000)
             hogs = [await scripted.connect() for _ in range(2)]

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from broker.environment.system import SystemClock
 from broker.network.client_quotas import ClientQuotas
 from broker.network.connection import Connection
 from broker.network.dispatcher import Dispatcher
@@ -17,6 +18,7 @@ from broker.network.slices import in_slices
 from cluster.quotas.precedence import Limits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
+from protocol.errors import DecodeError
 from protocol.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -30,8 +32,10 @@ from protocol.messages import (
     RequestHeader,
 )
 from protocol.wire.schema import Request
+from tests.broker.network.test_closed_connections import cycles_of_ours
 from tests.kit.environment import ManualClock
 from tests.kit.in_process import request_bytes
+from tests.kit.waiting import turns
 from tests.kit.wire_requests import produce
 
 
@@ -83,6 +87,12 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.kinds: dict[int, RequestKind] = {}
+
+    def hold_request(self, size: int) -> None:
+        """Charge it to nothing."""
+
+    def release_request(self, size: int) -> None:
+        """Give nothing back."""
 
 
 def dispatched(dispatcher: Dispatcher, request: Request, version: int) -> Waiting[object]:
@@ -207,5 +217,32 @@ def test_work_in_slices_lets_others_have_their_turn() -> None:
         assert done == list(range(10))
         assert turns == 3
         counting.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_fails_is_in_no_cycle() -> None:
+    """The traceback of its error refers to all that was decoded: it would stay until a garbage collection finds it."""
+
+    class Failing:
+        @api(ApiKey.DELETE_GROUPS, versions=(0, 2), whole="it is small")
+        async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+            raise MemoryError
+
+    async def scenario() -> None:
+        dispatcher = Dispatcher(HandlerRegistry([Failing()]), SystemClock(), ClientQuotas(SystemClock()))
+        connection = cast("Connection", FakeConnection())
+        request = request_bytes(DeleteGroupsRequest(groups_names=["g"] * 2000), 1)
+        small = request_bytes(DeleteGroupsRequest(groups_names=["g"]), 1)
+        with cycles_of_ours() as found:
+            for frame, error in ((request, MemoryError), (request[:-1], DecodeError)):
+                reply = cast("Waiting[Parts]", dispatcher.dispatch(connection, memoryview(bytearray(frame))))
+                await asyncio.wait([reply.future])
+                assert isinstance(reply.future.exception(), error)
+            del reply
+            with pytest.raises(DecodeError):
+                dispatcher.dispatch(connection, memoryview(bytearray(small[:-1])))
+            await turns()
+        assert not found
 
     asyncio.run(scenario())

@@ -6,12 +6,14 @@ import asyncio
 import mmap
 import weakref
 
-from broker.network.limits import (
+import pytest
+
+from broker.network.limits import TURN_BYTES, ConnectionLimits, ConnectionRates, ReceivingTurn
+from broker.network.memory import (
+    DECODED_TIMES,
+    LEAST_ARRIVED_BYTES,
     PROGRESS_BYTES,
-    TURN_BYTES,
-    ConnectionLimits,
-    ConnectionRates,
-    ReceivingTurn,
+    LargeRequestMemory,
     ReplyMemory,
     RequestMemory,
 )
@@ -180,6 +182,60 @@ def test_frames_that_do_not_arrive_are_closed_once_others_wait() -> None:
     asyncio.run(scenario())
 
 
+def test_the_newest_of_an_address_is_closed_when_too_much_waits_for_request_memory() -> None:
+    async def scenario() -> None:
+        memory = RequestMemory(100)
+        holder, client = FakeConnection(), FakeConnection("127.0.0.2")
+        memory.take(holder, 100)
+        memory.take(client, 1000, LEAST_ARRIVED_BYTES // 4)
+        strangers = [FakeConnection("127.0.0.3") for _ in range(5)]
+        for each in strangers:
+            memory.take(each, 1000, LEAST_ARRIVED_BYTES // 4)
+        assert [each.is_closed for each in strangers] == [False, False, False, True, True]
+        assert not client.is_closed
+        for each in strangers[3:]:
+            memory.give_back(each)
+        memory.give_back(holder)
+        assert not client.paused
+
+    asyncio.run(scenario())
+
+
+def test_large_requests_wait_for_memory_and_addresses_take_turns() -> None:
+    async def scenario() -> None:
+        memory = LargeRequestMemory(100 * DECODED_TIMES)
+        first, *others = [memory.take("127.0.0.1", 120) for _ in range(4)]
+        client = memory.take("127.0.0.2", 120)
+        turns = [first, *others, client]
+
+        def granted() -> list[bool]:
+            return [turn.granted.done() for turn in turns]
+
+        assert granted() == [True, False, False, False, False]
+        others[1].end()  # it hung up
+        first.end()
+        first.end()
+        assert granted() == [True, True, False, False, False]
+        others[0].end()
+        assert granted() == [True, True, False, False, True], "the other address has its turn"
+        client.end()
+        assert others[2].granted.done()
+        others[2].end()
+        assert memory.take("127.0.0.1", 1).granted.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_large_request_that_takes_long_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("broker.network.memory.LONGEST_TURN_S", 0)
+        memory = LargeRequestMemory(1)
+        memory.take("127.0.0.1", 1)
+        await memory.take("127.0.0.1", 1).granted
+
+    asyncio.run(scenario())
+
+
 def test_without_a_limit_nobody_waits() -> None:
     memory = RequestMemory(-1)
     for size in (1 << 30,) * 8:
@@ -191,30 +247,42 @@ def test_without_a_limit_nobody_waits() -> None:
 class FakeAnswered:
     """Counts how often it may go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.client_address = address
+        self.unsent_bytes = 0
         self.taken_up = 0
+        self.is_closed = False
 
     def take_up_again(self) -> None:
         self.taken_up += 1
 
+    def close(self, _reason: str) -> None:
+        self.is_closed = True
 
-def test_reply_memory_lets_everybody_wait_while_too_much_is_unread() -> None:
-    memory = ReplyMemory(100)
-    hog, other, gone = FakeAnswered(), FakeAnswered(), FakeAnswered()
-    assert not memory.keeps_waiting(other)
-    memory.hold(hog, 60)
-    memory.hold(hog, 101)
-    assert memory.is_exhausted
-    assert memory.keeps_waiting(other)
-    assert memory.keeps_waiting(gone)
-    memory.forget(gone)
-    memory.hold(hog, 100)
-    assert (hog.taken_up, other.taken_up, gone.taken_up) == (0, 1, 0)
-    memory.hold(other, 50)
-    assert memory.keeps_waiting(other)
-    memory.forget(hog)
-    assert not memory.is_exhausted
-    assert other.taken_up == 2
+
+def test_reply_memory_lets_an_address_wait_while_too_much_of_its_replies_is_unread() -> None:
+    async def scenario() -> None:
+        memory = ReplyMemory(100)
+        hog, other, gone, stranger = FakeAnswered(), FakeAnswered(), FakeAnswered(), FakeAnswered("127.0.0.2")
+        assert not memory.keeps_waiting(other)
+        memory.hold(hog, 60)
+        memory.hold(hog, 101)
+        assert memory.is_exhausted
+        assert memory.keeps_waiting(other)
+        assert memory.keeps_waiting(gone)
+        assert not memory.keeps_waiting(stranger)
+        memory.forget(gone)
+        memory.hold(hog, 201)
+        assert memory.keeps_waiting(stranger), "twice the limit"
+        memory.hold(hog, 100)
+        assert (hog.taken_up, other.taken_up, gone.taken_up, stranger.taken_up) == (0, 1, 0, 1)
+        memory.hold(other, 50)
+        assert memory.keeps_waiting(other)
+        memory.forget(hog)
+        assert not memory.is_exhausted
+        assert other.taken_up == 2
+
+    asyncio.run(scenario())
 
 
 def test_a_turn_receives_so_much_of_incomplete_frames() -> None:
@@ -285,5 +353,24 @@ def test_the_listener_of_brokers_is_exempt_from_the_rate_of_all() -> None:
         assert waiting(accepted(rates, 6, "OUTSIDE")) == [5]
         rates.change(2**31 - 1, {}, "INSIDE")
         assert waiting(accepted(rates, 6, "OTHER")) == []
+
+    asyncio.run(scenario())
+
+
+def test_those_who_do_not_read_are_closed_and_those_who_do_are_not() -> None:
+    async def scenario() -> None:
+        memory = ReplyMemory(10 * PROGRESS_BYTES)
+        reader, small, large = (FakeAnswered() for _ in range(3))
+        for each, share in ((reader, 9), (small, 4), (large, 5)):
+            each.unsent_bytes = share * PROGRESS_BYTES
+            memory.hold(each, each.unsent_bytes)
+        before = {each: each.unsent_bytes for each in (reader, small, large)}
+        reader.unsent_bytes -= PROGRESS_BYTES
+        memory._close_stalled(before)
+        assert [each.is_closed for each in (reader, small, large)] == [False, True, True]
+        memory.forget(large)
+        assert memory.is_exhausted
+        memory.forget(small)
+        assert not memory.is_exhausted
 
     asyncio.run(scenario())

@@ -1,6 +1,13 @@
 """Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
 
-from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionResult
+from broker.replication.fetch_session import (
+    MOST_ADDED,
+    PARTITION_BYTES,
+    ErrorFetchContext,
+    FetchContext,
+    FetchSessionCache,
+    PartitionResult,
+)
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from tests.kit.environment import SeededRandom, uuid_of
@@ -136,6 +143,36 @@ def test_a_full_cache_gives_no_session_until_the_oldest_has_idled() -> None:
     second, _ = answer(cache.open(request(0, 0, 1), 12, NAMES.get))
     assert second not in (0, first)
     assert isinstance(cache.open(request(first, 1), 12, NAMES.get), ErrorFetchContext)
+
+
+def test_sessions_of_consumers_have_a_bound_in_bytes() -> None:
+    time = Time()
+    cache = FetchSessionCache(100, SeededRandom(), time, most_bytes=5 * PARTITION_BYTES)
+    first, _ = answer(cache.open(request(0, 0, 0, 1, 2), 12, NAMES.get))
+    assert first != 0
+    assert answer(cache.open(request(0, 0, 3, 4), 12, NAMES.get))[0] == 0, "the names of topics count, too"
+    follower = request(0, 0, *range(100))
+    follower.replica_id = 2
+    assert answer(cache.open(follower, 12, NAMES.get))[0] != 0
+    assert not isinstance(cache.open(request(first, 1, 1, 3, offset=5), 12, NAMES.get), ErrorFetchContext)
+    grown = cache.open(request(first, 2, 4, 5), 12, NAMES.get)
+    assert isinstance(grown, ErrorFetchContext)
+    assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    second, _ = answer(cache.open(request(0, 0, 1, 2, 3), 12, NAMES.get))
+    time.now_s = 121
+    third, _ = answer(cache.open(request(0, 0, 1, 2), 12, NAMES.get))
+    assert 0 not in (second, third)
+    assert isinstance(cache.open(request(second, 1), 12, NAMES.get), ErrorFetchContext)
+
+
+def test_a_large_session_gets_no_more_partitions() -> None:
+    """An incremental request is read in one go: 900,000 partitions would hold the event loop for seconds."""
+    cache, _ = cache_of()
+    for added in ((MOST_ADDED,), range(1, 2 * MOST_ADDED + 1)):
+        session, _ = answer(cache.open(request(0, 0, *range(MOST_ADDED)), 12, NAMES.get))
+        assert not isinstance(cache.open(request(session, 1, *range(MOST_ADDED)), 12, NAMES.get), ErrorFetchContext)
+        assert isinstance(cache.open(request(session, 2, *added), 12, NAMES.get), ErrorFetchContext)
+        assert not len(cache)
 
 
 def test_a_follower_takes_the_place_of_a_consumer_in_a_full_cache() -> None:

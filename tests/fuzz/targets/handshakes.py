@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from broker.network.connection import Connection
 from broker.network.handshakes import Handshakes
-from broker.network.limits import ConnectionLimits, RequestMemory
+from broker.network.limits import ConnectionLimits
+from broker.network.memory import RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.network.tls_transport import Tls, TlsTransport
 from broker.security.listener_security import SecuredListener, security_of_listeners

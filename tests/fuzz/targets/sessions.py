@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from broker.network.connection import Connection
-from broker.network.limits import ConnectionLimits, RequestMemory
+from broker.network.limits import ConnectionLimits
+from broker.network.memory import RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.security import sasl_session
 from broker.security.listener_security import security_of_listeners

@@ -1,0 +1,299 @@
+"""Limits on the memory of requests and replies (Kafka's MemoryPool)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from typing import Final, Protocol
+
+from broker.network.limits import Throttled
+
+MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
+"""Most memory of all encoded replies that clients have not read. Kafka has no such limit."""
+DECODED_TIMES: Final = 16
+"""Memory of a request with many elements and of its answer, as a multiple of its bytes (18: Fetch; 8: Metadata)."""
+LONGEST_TURN_S: Final = 10.0
+"""A large request that takes longer, such as a fetch that waits for records, keeps no other one waiting."""
+REQUEST_MEMORY: Final = "queued.max.request.bytes"
+"""The reason for which a connection that waits for memory is not read."""
+LEAST_ARRIVED_BYTES: Final = 4 << 20
+"""Bytes that may always have arrived of requests that wait for memory."""
+PROGRESS_S: Final = 1.0
+PROGRESS_BYTES: Final = 64 * 1024
+"""A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory, and so is a reply."""
+
+
+class Receiving(Throttled, Protocol):
+    """A connection as `RequestMemory` sees it."""
+
+    client_address: str
+
+    @property
+    def received_of_frame(self) -> int | None:
+        """Bytes that have arrived of an incomplete frame; None if the client is not expected to send more now."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class RequestMemory:
+    """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
+
+    Like Kafka's SimpleMemoryPool it gives as long as anything is left, so one request may overdraw it and none is
+    starved: a connection that finds it empty stops reading until its turn comes. While any waits, frames that do not
+    arrive are closed, the slowest first: clients that begin large frames and send no more must not keep others out.
+    Of those that wait a quarter of the limit may have arrived. When there is more, the newest one of the address that
+    has most of it is closed.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._held: dict[Receiving, int] = {}
+        self._waiting: dict[Receiving, tuple[int, int]] = {}
+        """Bytes for which each waits, and how many of them have arrived."""
+        self._arrived: Counter[str] = Counter()
+        """The sum of the latter, by address."""
+        self._received: dict[Receiving, int] = {}
+        """Bytes of each incomplete frame that had arrived at the last check."""
+        self._next_look: asyncio.TimerHandle | None = None
+
+    def take(self, connection: Receiving, size: int, arrived: int = 0) -> None:
+        """Charge `size` bytes to `connection`, or pause it until they can be charged; `arrived` are here already."""
+        if self._is_empty(self._held_bytes):
+            self._waiting[connection] = (size, arrived)
+            self._arrived[connection.client_address] += arrived
+            connection.pause_reading(REQUEST_MEMORY)
+            if self._next_look is None:
+                self._look()
+            while self._arrived.total() > max(self._limit_bytes // 4, LEAST_ARRIVED_BYTES):
+                self._close_newest()
+        else:
+            self._charge(connection, size)
+
+    def give_back(self, connection: Receiving) -> None:
+        """Return what `take` charged, if anything; those that wait are served in order."""
+        if connection in self._waiting:
+            self._leave(connection)
+            return
+        self._held_bytes -= self._held.pop(connection, 0)
+        self._serve_waiting()
+
+    def shrink(self, connection: Receiving, size: int) -> bool:
+        """Charge only `size` bytes of those that are charged to `connection`. False if none are."""
+        if connection not in self._held:
+            return False
+        self._held_bytes -= self._held[connection] - size
+        self._held[connection] = size
+        self._serve_waiting()
+        return True
+
+    def _serve_waiting(self) -> None:
+        while self._waiting and not self._is_empty(self._held_bytes):
+            waiting = next(iter(self._waiting))
+            self._charge(waiting, self._leave(waiting))
+            waiting.resume_reading(REQUEST_MEMORY)
+
+    def _leave(self, connection: Receiving) -> int:
+        """End a connection's waiting; gives what it waited for."""
+        size, arrived = self._waiting.pop(connection)
+        address = connection.client_address
+        self._arrived[address] -= arrived
+        if not self._arrived[address]:
+            del self._arrived[address]
+        return size
+
+    def _close_newest(self) -> None:
+        address = max(self._arrived, key=self._arrived.__getitem__)
+        newest = next(each for each in reversed(self._waiting) if each.client_address == address)
+        self._leave(newest)
+        newest.close(f"too many requests wait for memory, and most of them from {address} ({REQUEST_MEMORY})")
+
+    def _is_empty(self, held_bytes: int) -> bool:
+        return 0 <= self._limit_bytes <= held_bytes
+
+    def _charge(self, connection: Receiving, size: int) -> None:
+        self._held[connection] = size
+        self._held_bytes += size
+
+    def _look(self) -> None:
+        received = ((each, each.received_of_frame) for each in self._held)
+        self._received = {each: count for each, count in received if count is not None}
+        self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled)
+
+    def _close_stalled(self) -> None:
+        """Close the slowest frames until there is memory for others, if any wait."""
+        self._next_look = None
+        before, self._received = self._received, {}
+        if not self._waiting:
+            return
+        progress = {
+            each: count - before[each]
+            for each in self._held
+            if each in before and (count := each.received_of_frame) is not None
+        }
+        held_bytes = self._held_bytes
+        for connection in sorted(progress, key=lambda each: progress[each]):
+            if not self._is_empty(held_bytes):
+                break
+            if 0 <= progress[connection] < PROGRESS_BYTES:
+                held_bytes -= self._held[connection]
+                connection.close(
+                    f"a request of {self._held[connection]} bytes has not come further for {PROGRESS_S:.0f} s, and "
+                    f"others wait for its memory ({REQUEST_MEMORY})"
+                )
+        self._look()
+
+
+class Turn:
+    """One large request's part of the memory."""
+
+    __slots__ = ("_memory", "_size", "_timer", "granted", "has_ended")
+
+    def __init__(self, memory: LargeRequestMemory, size: int) -> None:
+        self._memory = memory
+        self._size = size
+        self._timer: asyncio.TimerHandle | None = None
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the request may be decoded."""
+        self.has_ended = False
+
+    def grant(self) -> int:
+        """Let the request be decoded; gives what it takes."""
+        self.granted.set_result(None)
+        self._timer = asyncio.get_running_loop().call_later(LONGEST_TURN_S, self.end)
+        return self._size
+
+    def end(self, _: object = None) -> None:
+        """Give the memory back, if there is any; a turn that waits will not come."""
+        self.has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._memory.give_back(self._size)
+
+
+class LargeRequestMemory:
+    """Limits what requests with many elements take together, once they are decoded (-1: no limit).
+
+    It gives as long as anything is left, so that one may overdraw it. Addresses take turns. The bytes of requests that
+    wait are counted by `RequestMemory`.
+    """
+
+    def __init__(self, limit_bytes: int = -1) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._waiting: dict[str, deque[Turn]] = {}
+        """By address, in the order of their turns."""
+
+    def take(self, address: str, request_bytes: int) -> Turn:
+        """A part for a request of so many bytes, which may have to wait for it. Its `end` is to be called."""
+        turn = Turn(self, request_bytes * DECODED_TIMES)
+        self._waiting.setdefault(address, deque()).append(turn)
+        self._grant()
+        return turn
+
+    def give_back(self, size: int) -> None:
+        """Called by a turn that has ended."""
+        self._held_bytes -= size
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and not 0 <= self._limit_bytes <= self._held_bytes:
+            address = next(iter(self._waiting))
+            turns = self._waiting.pop(address)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[address] = turns
+            if not (turn.has_ended or turn.granted.done()):
+                self._held_bytes += turn.grant()
+
+
+class Answered(Protocol):
+    """A connection as `ReplyMemory` sees it."""
+
+    client_address: str
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of replies that the client has not read yet."""
+        ...
+
+    def take_up_again(self) -> None:
+        """Take up requests again."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class ReplyMemory:
+    """Limits the memory of encoded replies that clients have not read.
+
+    A connection takes up no request while its own replies are unread. Above the limit those do not either whose address
+    holds a quarter of it, and above twice the limit none does, until some replies are read. Clients that do not read
+    are closed then, those that hold most first.
+    """
+
+    def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._held: dict[Answered, int] = {}
+        self._by_address: Counter[str] = Counter()
+        self._waiting: dict[Answered, None] = {}
+        self._next_look: asyncio.TimerHandle | None = None
+        self.is_exhausted = False
+
+    def hold(self, connection: Answered, size: int) -> None:
+        """Charge `size` bytes to `connection`, in place of what it was charged before."""
+        growth = size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+        self._held_bytes += growth
+        address = connection.client_address
+        self._by_address[address] += growth
+        if not self._by_address[address]:
+            del self._by_address[address]
+        self.is_exhausted = self._held_bytes > self._limit_bytes
+        if self.is_exhausted:
+            if self._next_look is None:
+                self._look()
+        elif self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for each in waiting:
+                each.take_up_again()
+
+    def keeps_waiting(self, connection: Answered) -> bool:
+        """Whether `connection` has to wait; its `take_up_again` is called when that is over."""
+        if not self.is_exhausted:
+            return False
+        is_hoarder = self._by_address[connection.client_address] > self._limit_bytes // 4
+        if is_hoarder or self._held_bytes > 2 * self._limit_bytes:
+            self._waiting[connection] = None
+            return True
+        return False
+
+    def forget(self, connection: Answered) -> None:
+        """Called by a connection that closed."""
+        self._waiting.pop(connection, None)
+        if connection in self._held:
+            self.hold(connection, 0)
+
+    def _look(self) -> None:
+        unsent = {each: each.unsent_bytes for each in self._held}
+        self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled, unsent)
+
+    def _close_stalled(self, before: dict[Answered, int]) -> None:
+        """Close those that have read next to nothing, until the others hold no more than the limit."""
+        self._next_look = None
+        held_bytes = self._held_bytes
+        for connection in sorted(before, key=before.__getitem__, reverse=True):
+            if held_bytes <= self._limit_bytes:
+                break
+            if connection not in self._held:
+                continue
+            unsent_bytes = connection.unsent_bytes
+            if before[connection] - unsent_bytes < PROGRESS_BYTES:
+                held_bytes -= self._held[connection]
+                connection.close(f"its client did not read {unsent_bytes} bytes while others waited for memory")
+        if self.is_exhausted:
+            self._look()
