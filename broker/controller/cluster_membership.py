@@ -18,9 +18,11 @@ from cluster.zookeeper.coordination import (
     ConnectionLossError,
     Coordination,
     CoordinationError,
+    EventType,
     NodeExistsError,
     SessionExpiredError,
     SessionState,
+    WatchEvent,
 )
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
@@ -64,6 +66,8 @@ class ClusterMembership:
         self._damaged = DamagedNodes()
         self._own_sessions: dict[int, None] = {}
         """All that this broker has had: what they own is its own."""
+        self._checks: dict[asyncio.Task[None], None] = {}
+        """Of the own registration, after a change of its node."""
         self._at_end: list[Callable[[], None]] = []
         self._at_beginning: list[Callable[[BrokerImage], Awaitable[None]]] = []
         self._at_change: list[Callable[[BrokerImage], None]] = []
@@ -183,7 +187,27 @@ class ClusterMembership:
                 raise _already_registered(registration) from None
         self._fence.broker_epoch = epoch
         self._registration = wanted
+        if self.is_shared:
+            await self._keep_registered(self.coordination, registration.broker_id)
         return BrokerImage.of(registration, epoch)
+
+    async def _keep_registered(self, session: Coordination, broker_id: int) -> None:
+        """End a session that lives without its registration, because somebody else deleted the node: the next one
+        registers again. Without it this broker would serve on outside every ISR, as Kafka's do.
+        """
+
+        def changed(event: WatchEvent) -> None:
+            if event.type is not EventType.SESSION_EXPIRED and session is self.coordination and not self._is_leaving:
+                task = asyncio.create_task(self._keep_registered(session, broker_id), name="keep-registered")
+                self._checks[task] = None
+                task.add_done_callback(self._checks.pop)
+
+        path = znodes.broker_path(broker_id)
+        with contextlib.suppress(CoordinationError):  # the session has ended, and with it the registration
+            found = await session.exists(path, changed)
+            if (found is None or found.ephemeral_owner != session.session_id) and not self._is_leaving:
+                logger.error("%s was deleted by somebody else; a new session begins, to register again", path)
+                await session.close()
 
     async def _wait_for_the_end_of(self, registration: znodes.BrokerRegistration) -> None:
         """End an own registration that is left from an earlier session (KAFKA-7165). One of an earlier process, which

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from cluster.znodes import broker_path
 from tests.chaos.cluster_load import check_all_replicas, goes_on, load
 from tests.compat.steady_load import create_topics
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import ROOT, BrokerProcess
 from tests.kit.waiting import eventually
-from tests.kit.zookeeper import new_served_tree, new_zookeeper, served_tree
+from tests.kit.zookeeper import new_served_tree, new_session, new_zookeeper, served_tree
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -57,6 +60,24 @@ def test_the_leader_and_the_tree_are_killed_under_load(cluster: BrokerCluster) -
         goes_on(senders)
         cluster.brokers[leader].start()
         cluster.await_full_isr(TOPIC)
+
+
+def test_a_broker_whose_registration_is_deleted_by_hand_comes_back(cluster: BrokerCluster) -> None:
+    """The controller's own too. Every partition is in full sync again, and acks=all is answered."""
+    for number in (cluster.leader(TOPIC, 0), cluster.controller()):
+
+        async def delete(broker_id: int = number) -> None:
+            session = new_session(cluster.zookeeper.address)
+            await session.connect()
+            await session.delete(broker_path(broker_id))
+            await session.close()
+
+        before = cluster.session_count(number)
+        asyncio.run(delete())
+        eventually("a new session", partial(cluster.session_count, number), lambda count, old=before: count > old)
+        cluster.await_brokers(set(cluster.brokers))
+        cluster.await_full_isr(TOPIC)
+        produce(cluster.address, TOPIC, [b"x"])
 
 
 @pytest.mark.parametrize("new_server", [new_served_tree, pytest.param(new_zookeeper, marks=pytest.mark.java)])

@@ -75,6 +75,38 @@ async def test_a_controller_whose_session_expires_resigns_and_follows() -> None:
     await cluster.create("u", (1, 2, 3))
 
 
+@pytest.mark.parametrize("broker_id", [1, 3], ids=["the controller", "another broker"])
+def test_a_broker_whose_registration_is_deleted_registers_again(broker_id: int) -> None:
+    @in_loop
+    async def scenario() -> None:
+        cluster = await ControllerCluster().start()
+        await cluster.create("t", (broker_id, 2))
+        member = cluster.members[broker_id]
+        epoch, session_id = member.epoch, member.session_id
+        await cluster.members[2].membership.coordination.delete(znodes.broker_path(broker_id))
+        await cluster.until("it is registered again", lambda: member.epoch > epoch)
+        assert member.session_id != session_id
+        await cluster.until("all know it", lambda: cluster.all_know([1, 2, 3]))
+        await cluster.until("it has its role", lambda: (role := member.role("t")) is not None and role.leader == 2)
+        assert not member.lost
+
+    scenario()
+
+
+@in_loop
+async def test_a_registration_that_changes_or_ends_in_order_begins_no_session() -> None:
+    cluster = await ControllerCluster().start()
+    member = cluster.members[3]
+    session_id = member.session_id
+    await member.membership.say_cut_replicas({"t": (0,)})
+    await member.membership.say_cut_replicas({"t": (1,)})
+    await cluster.members[2].membership.coordination.exists(znodes.CLUSTER_ID)
+    assert member.session_id == session_id
+    await member.membership.close()
+    await cluster.until("it is gone", lambda: cluster.members[1].cache.image.brokers.keys() == {1, 2})
+    assert member.session_id == session_id
+
+
 @in_loop
 async def test_watches_are_set_anew_in_a_new_session() -> None:
     cluster = await ControllerCluster().start(2)
