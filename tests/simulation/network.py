@@ -86,14 +86,14 @@ class SimNetwork:
 
         self._when_linked(source, host, attempt)
         listener = await answered
-        if listener is None or not listener.process.alive or listener.factory is None:
+        if listener is None or not listener.process.alive or not listener.is_listening:
             raise ConnectionRefusedError(111, "Connection refused")
         own_address, peer_address = (source, self.next_port()), (host, port)
         mine = Endpoint(self.links, source, CURRENT.get(), copy_context(), own_address, peer_address)
         theirs = Endpoint(self.links, host, listener.process, listener.context, peer_address, own_address)
         mine.peer, theirs.peer = theirs, mine
         self.links.endpoints[mine] = self.links.endpoints[theirs] = None
-        self.loop.call_soon(theirs.begin, listener.factory, context=theirs.context)
+        listener.accept(theirs)
         protocol = protocol_factory()
         mine.begin(lambda: protocol)
         return mine, protocol
@@ -124,26 +124,41 @@ class HostNetwork:
 
 
 class SimListener:
-    """A bound port. Who comes before `start` is refused, as by a full backlog."""
+    """A bound port. Connections are refused before `listen`, and wait in the kernel's backlog until `start`."""
 
     def __init__(self, network: SimNetwork, address: tuple[str, int]) -> None:
         self._network = network
         self._address = address
         self.process = CURRENT.get()
         self.context = copy_context()
-        self.factory: Callable[[], asyncio.BaseProtocol] | None = None
+        self.is_listening = False
+        self._factory: Callable[[], asyncio.BaseProtocol] | None = None
+        self._backlog: list[Endpoint] = []
 
     @property
     def port(self) -> int:
         return self._address[1]
 
     def listen(self) -> None:
-        """See `Listener`."""
+        self.is_listening = True
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        self.factory = protocol_factory
+        self.is_listening = True
+        self._factory = protocol_factory
+        waiting, self._backlog = self._backlog, []
+        for endpoint in waiting:
+            self.accept(endpoint)
+
+    def accept(self, endpoint: Endpoint) -> None:
+        """The kernel has a connection for this listener; its process hears of it once it accepts."""
+        if self._factory is None:
+            self._backlog.append(endpoint)
+        elif not endpoint.gone:
+            self._network.loop.call_soon(endpoint.begin, self._factory, context=endpoint.context)
 
     async def close(self) -> None:
-        self.factory = None
+        self.is_listening = False
+        while self._backlog:
+            self._backlog.pop().die(silently=False)
         if self._network.listeners.get(self._address) is self:
             del self._network.listeners[self._address]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -13,6 +13,7 @@ from client import admin
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from cluster import znodes
+from cluster.zookeeper.coordination import EventType, WatchEvent
 from tests.simulation.loop import Process
 from tests.simulation.seeds import collect_garbage
 from tests.simulation.world import Machine, World
@@ -94,3 +95,33 @@ def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
         assert topics.partition("topic", 0).leader == 0
 
     play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_that_connects_when_a_broker_registers_is_never_refused(seed: int) -> None:
+    """Whoever learns of a broker by its registration connects at once. The connection waits until the broker serves."""
+    world = World(seed)
+    machine = world.add_broker({}, remote_coordination=True)
+    host, port = machine.address.split(":")
+    outcomes: list[str] = []
+
+    async def connect() -> None:
+        try:
+            await world.network.of("client").connect(asyncio.Protocol, host, int(port))
+        except ConnectionRefusedError:
+            outcomes.append("refused")
+        else:
+            outcomes.append("connected before" if not machine.is_serving else "connected")
+
+    def changed(events: Sequence[WatchEvent]) -> None:
+        if any(each.path == znodes.broker_path(0) and each.type is EventType.CREATED for each in events):
+            world.loop.spawn(Process("client"), connect())
+
+    async def scenario() -> None:
+        machine.start()
+        assert machine.ensemble is not None
+        machine.ensemble.listeners.append(changed)
+        assert await world.until(lambda: machine.is_serving and bool(outcomes), 10.0)
+
+    world.run(scenario())
+    assert outcomes == ["connected before"]
