@@ -29,6 +29,10 @@ logger = logging.getLogger("state.change.logger")
 OfflineReplicas = dict[int, list[TopicPartition]]
 """The replicas that brokers cannot use, by broker."""
 
+ATTEMPTS = 3
+"""How often a command is sent whose sending ends with an error that nobody expected. To send it twice does no harm."""
+PAUSE_AFTER_BUG_S = 1.0
+
 BrokerCommand = LeaderAndIsr | StopReplica | UpdateMetadata
 
 Answered = Callable[[int, LeaderAndIsr | StopReplica, Answer], None]
@@ -51,12 +55,19 @@ class _Sender:
     async def _send_all(self) -> None:
         while True:
             command = await self._queue.get()
-            try:
-                answer = await _deliver(self._channel, self._broker_id, command)
-                if answer is not None and not isinstance(command, UpdateMetadata):
-                    self._answered(self._broker_id, command, answer)
-            except Exception:  # a bug; but the broker would hear of nothing any more
-                logger.exception("%s to broker %d failed; later ones follow", type(command).__name__, self._broker_id)
+            for left in reversed(range(ATTEMPTS)):
+                try:
+                    answer = await _deliver(self._channel, self._broker_id, command)
+                    if answer is not None and not isinstance(command, UpdateMetadata):
+                        self._answered(self._broker_id, command, answer)
+                    break
+                except Exception as error:  # a bug; the broker must hear of this, and of what follows in any case
+                    name = type(command).__name__
+                    if left == ATTEMPTS - 1:
+                        logger.exception("%s to broker %d failed; trying again", name, self._broker_id)
+                    elif not left:
+                        logger.error("Giving up %s to broker %d: %r; later ones follow", name, self._broker_id, error)
+                    await asyncio.sleep(PAUSE_AFTER_BUG_S)
 
     async def close(self) -> None:
         self._channel.close()

@@ -30,7 +30,7 @@ logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 RETRY_S = 0.2
 """Between two attempts to begin a session, or to do something for which contact was lost."""
 PAUSE_AFTER_BUG_S = 5
-"""Before another session is begun, after an error that nobody expected."""
+"""Before something is tried again that ended with an error that nobody expected, such as the start of a session."""
 
 
 class ClusterMembership:

@@ -258,6 +258,13 @@ class ControllerService:
             await self._resign()
         except (ConnectionLossError, MultiError, ApiError) as error:
             await self._give_up(f"a reaction failed: {error}")
+        except Exception as error:  # a bug; what was to happen would never happen, as the watch for it is gone
+            if not self._membership.is_shared:
+                raise
+            logger.exception("The controller failed to react to a change")
+            if self._active is None:
+                self._failed_terms += 1
+            await self._give_up(f"a reaction failed: {error!r}")
 
     def _controller_node_changed(self, event: WatchEvent) -> None:
         if event.type is not EventType.SESSION_EXPIRED:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from broker.controller.cluster_membership import RETRY_S
+from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S, RETRY_S
 from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError
 from protocol.errors import ApiError
 from storage.directory.log_directory import LogDirectory
@@ -95,5 +95,10 @@ class DirectoryFailures:
             except (ApiError, CoordinationError) as error:
                 logger.error("The controller could not be told of offline replicas: %s", error)
                 return
+            except Exception:  # a bug; but these partitions would have no leader until the next session
+                if self._is_closing:
+                    return
+                logger.exception("The controller has not been told of offline replicas yet")
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
             else:
                 return

@@ -12,6 +12,7 @@ gigabytes to write.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,8 @@ from storage.directory.log_directory import LogDirectory
 from storage.log.log_flush import FlushTask, run_together
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import UNLIMITED
+
+logger = logging.getLogger("kafka.log.LogManager")
 
 URGENT_THREADS, BACKGROUND_THREADS = 4, 2
 """Threads of the executor for one round. Four give nearly all there is to gain, and leave others for reads."""
@@ -148,6 +151,8 @@ class GroupCommit:
                 tasks.append((log, log.prepare_flush(now_ms, offset)))
             except ApiError as error:
                 self._refuse(directory, log, error)
+            except Exception as error:  # noqa: BLE001 - a bug; the other logs must be flushed
+                self._refuse(directory, log, _unexpected(log, error))
         if not tasks:
             rounds.under_way = False
             self._go_on(directory)
@@ -178,11 +183,12 @@ class GroupCommit:
                 task.error = OSError(f"unexpected: {failure!r}")
             try:
                 task.complete()
-            except ApiError as error:
-                self._refuse(directory, log, error)
-            else:
                 self._on_flushed(log)
                 _release(directory, log)
+            except ApiError as error:
+                self._refuse(directory, log, error)
+            except Exception as error:  # noqa: BLE001 - a bug; other logs have waiters too
+                self._refuse(directory, log, _unexpected(log, error))
         self._go_on(directory)
 
     def _go_on(self, directory: _Directory) -> None:
@@ -201,6 +207,11 @@ class GroupCommit:
             for waiter in rounds.waiting.pop(log, ()):
                 if not waiter.future.done():
                     waiter.future.set_exception(ApiError(error.error_code, error.message))
+
+
+def _unexpected(log: UnifiedLog, error: Exception) -> ApiError:
+    logger.error("The flush of %s failed", log.topic_partition, exc_info=error)
+    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The flush of {log.topic_partition} failed: {error!r}")
 
 
 def _release(directory: _Directory, log: UnifiedLog) -> None:

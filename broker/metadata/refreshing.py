@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
-from broker.controller.cluster_membership import RETRY_S
+from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S, RETRY_S
 from cluster.zookeeper.coordination import ConnectionLossError, EventType, SessionExpiredError, WatchEvent
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 
 class Refreshing:
@@ -29,9 +32,19 @@ class Refreshing:
     def begin(self) -> None:
         """Refresh on the side."""
         if not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self.until_done(), name=self._name)
+            task = asyncio.get_running_loop().create_task(self._on_the_side(), name=self._name)
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
+
+    async def _on_the_side(self) -> None:
+        while not self._is_closed:
+            try:
+                await self.until_done()
+            except Exception:  # a bug; but the watch is gone, and no change would be noticed any more
+                logger.exception("%s failed; trying again in %d s", self._name, PAUSE_AFTER_BUG_S)
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
+            else:
+                return
 
     async def until_done(self) -> None:
         """Refresh, and wait for contact if there is none, no longer than this session lasts."""

@@ -20,6 +20,8 @@ logger = logging.getLogger("kafka.server.AlterPartitionManager")
 
 RETRY_S = 0.05
 """Kafka's pause before what failed is sent again."""
+PAUSE_AFTER_BUG_S = 1.0
+"""The pause after an error that nobody expected, which may come again and is logged each time."""
 
 
 class PartitionAlterer(Protocol):
@@ -55,6 +57,7 @@ class AlterPartitionManager:
         self._controller: PartitionAlterer | None = None
         self._unsent: dict[TopicPartition, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
+        self._pause_s = RETRY_S
 
     def connect(self, controller: PartitionAlterer) -> None:
         """Send to this controller from now on."""
@@ -75,8 +78,9 @@ class AlterPartitionManager:
     async def _send_all(self, controller: PartitionAlterer) -> None:
         try:
             while changes := self._take():
+                self._pause_s = RETRY_S
                 if not await self._send(controller, changes):
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(self._pause_s)
         finally:
             self._task = None
 
@@ -97,15 +101,20 @@ class AlterPartitionManager:
             answers = {}
         except Exception:  # a bug; but without another attempt these partitions could never change their ISR again
             logger.exception("The controller could not be asked to change in-sync replicas")
+            self._pause_s = PAUSE_AFTER_BUG_S
             answers = {}
         is_done = True
         for change in changes:
             answer = answers.get(change.topic_partition)
-            if answer is None:
-                self._unsent.setdefault(change.topic_partition, change)
-                is_done = False
-            elif not self._answered(change, answer):
-                is_done = False
+            try:
+                if answer is not None:
+                    is_done = self._answered(change, answer) and is_done
+                    continue
+            except Exception:  # a bug; the controller says once more what became of this change
+                logger.exception("Could not process the answer to a change of the ISR of %s", change.topic_partition)
+                self._pause_s = PAUSE_AFTER_BUG_S
+            self._unsent.setdefault(change.topic_partition, change)
+            is_done = False
         return is_done
 
     def _answered(self, change: IsrChange, answer: PartitionImage | ErrorCode) -> bool:

@@ -124,7 +124,7 @@ class HostedPartitions:
             answer: dict[TopicPartition, ErrorCode] = {}
             for topic in command.topics:
                 for state in topic.partitions:
-                    answer[TopicPartition(topic.topic, state.partition)] = self._obey(topic, state)
+                    answer[TopicPartition(topic.topic, state.partition)] = self._obey_or_report(topic, state)
                     if len(answer) % CREATIONS_PER_SLICE == 0:
                         await asyncio.sleep(0)
             if any(directory.failure is not None for directory in self._log_manager.directories):
@@ -172,6 +172,17 @@ class HostedPartitions:
             and state.leader_epoch > partition.leader_epoch
             and (topic.known_id is None or partition.log.topic_id in (None, topic.topic_id))
         ]
+
+    def _obey_or_report(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
+        """Obey for one partition. An error is the answer for it alone: the others of the command get their roles."""
+        try:
+            return self._obey(topic, state)
+        except ApiError as error:
+            logger.error("%s-%d does not take its role: %s", topic.topic, state.partition, error)
+            return error.error_code
+        except Exception:
+            logger.exception("%s-%d does not take its role", topic.topic, state.partition)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)

@@ -13,6 +13,7 @@ connection keeps that order.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from cluster.zookeeper.watch_table import WatchTable, fire
 from cluster.zookeeper.znode_tree import Applied, Slices, Transaction, ZnodeTree
 from protocol.errors import detached
 from protocol.value import Value
+
+logger = logging.getLogger("odradek.coordination")
 
 T = TypeVar("T")
 
@@ -44,9 +47,15 @@ class _Waiting(Value, frozen=False):
     fired: list[tuple[Watch, WatchEvent]]
 
     def tell(self) -> None:
-        """The events, then the outcome."""
-        fire(self.fired)
-        self.done(self.outcome)
+        """The events, then the outcome. A receiver's bug holds up no other receiver."""
+        try:
+            fire(self.fired)
+        except Exception:
+            logger.exception("A watch failed")
+        try:
+            self.done(self.outcome)
+        except Exception:
+            logger.exception("The outcome of a change could not be given")
 
 
 class CommitQueue:

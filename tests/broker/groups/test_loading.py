@@ -135,8 +135,7 @@ def load_all(
     async def load() -> None:
         for partition in range(PARTITIONS):
             service.elected(partition)
-        while service.is_loading:
-            await asyncio.sleep(0)
+        await eventually_on_loop("all is loaded", lambda: not service.is_loading)
         assert service.offset_count() == expected_offsets
         await service.close()
 

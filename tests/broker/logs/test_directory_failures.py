@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from broker.logs import directory_failures
 from broker.logs.directory_failures import DirectoryFailures
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ErrorCode
@@ -24,7 +25,7 @@ from tests.kit import in_process
 from tests.kit.group_requests import commit
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.memory_file_system import Fault
-from tests.kit.waiting import turns
+from tests.kit.waiting import eventually_on_loop, turns
 from tests.kit.wire_requests import (
     delete_records,
     delete_topics,
@@ -245,9 +246,13 @@ def test_without_any_directory_left_the_broker_stops() -> None:
     play(scenario)
 
 
-def test_the_controller_is_told_once_there_is_contact_again() -> None:
+@pytest.mark.parametrize("error", [ConnectionLossError("lost"), KeyError("bug")])
+def test_the_controller_is_told_in_the_end(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there is contact again, and whatever went wrong."""
+    monkeypatch.setattr(directory_failures, "PAUSE_AFTER_BUG_S", 0.01)
+
     async def scenario() -> None:
-        losses, told = [ConnectionLossError("lost")] * 2, asyncio.Event()
+        losses, told = [error] * 2, asyncio.Event()
 
         async def tell() -> None:
             if losses:
@@ -257,7 +262,7 @@ def test_the_controller_is_told_once_there_is_contact_again() -> None:
         failures = DirectoryFailures(asyncio.Event())
         await failures.serve(lambda _path: None, tell)
         failures.replicas_changed()
-        await told.wait()
+        await eventually_on_loop("it is told", told.is_set, pause_s=0.01)
         await failures.close()
 
     asyncio.run(scenario())
