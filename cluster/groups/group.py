@@ -183,7 +183,7 @@ class Group:
         member = self.members.pop(member_id, None)
         if member is not None:
             self.size_in_bytes -= member.size_in_bytes
-            self._supported.subtract(name for name, _ in member.protocols)
+            self._forget_support(member)
             if member.awaiting_join is not None:
                 self.awaiting_join_count -= 1
             if member.group_instance_id is not None:
@@ -199,12 +199,19 @@ class Group:
     def update(self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
         """Replace what a member told when it joined."""
         if protocols != member.protocols:
-            self._supported.subtract(name for name, _ in member.protocols)
+            self._forget_support(member)
             self.size_in_bytes += size_of(protocols) - size_of(member.protocols)
             member.protocols = protocols
             self._supported.update(name for name, _ in protocols)
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
+
+    def _forget_support(self, member: Member) -> None:
+        """Take back that a member supports its protocols, and keep no name that nobody supports."""
+        for name, _ in member.protocols:
+            self._supported[name] -= 1
+            if not self._supported[name]:
+                del self._supported[name]
 
     def replace_static(self, old_member_id: str, new_member_id: str) -> Member:
         """Give a static member a new member id and change nothing else. What the old id waits for is fenced."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.errors import ErrorCode
 from protocol.messages import JoinGroupResponse, SyncGroupResponse
@@ -12,6 +12,12 @@ Protocols = list[tuple[str, bytes]]
 """Names and metadata of the assignment protocols a member can do, the preferred one first."""
 
 UNKNOWN_MEMBER_ID = ""
+
+PROTOCOLS_OF_A_MEMBER: Final = 1_000
+"""Most protocols that a member may offer. Kafka Connect offers three, other clients one or two."""
+FEW_PROTOCOLS: Final = 4
+PROTOCOL_BYTES: Final = 150
+"""Memory of a protocol beside its name and metadata. The first few of a member are not charged for it."""
 
 
 class Joining(Value):
@@ -69,8 +75,10 @@ class Left(Value, frozen=False):
 
 
 def size_of(protocols: Protocols) -> int:
-    """Bytes that the protocols take, names and metadata."""
-    return sum(len(name) + len(metadata) for name, metadata in protocols)
+    """Bytes that the protocols take: names, metadata and, of more than a few, what keeps them."""
+    return PROTOCOL_BYTES * max(len(protocols) - FEW_PROTOCOLS, 0) + sum(
+        len(name) + len(metadata) for name, metadata in protocols
+    )
 
 
 def distinct(protocols: Protocols) -> Protocols:

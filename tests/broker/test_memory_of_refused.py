@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import FetchRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest
+from protocol.messages import FetchRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest, JoinGroupRequest
 from tests.kit import group_requests, heavy_requests
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
@@ -121,6 +121,19 @@ def test_a_join_has_four_times_what_the_log_takes_in_a_record(client: WireClient
 
     eventually("the bound", lambda: error_of(40_000), lambda error: error == ErrorCode.GROUP_MAX_SIZE_REACHED)
     assert error_of(30_000) == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_a_join_with_very_many_protocols_is_refused_before_they_are_kept(
+    broker: BrokerProcess, client: WireClient
+) -> None:
+    await_coordinator(client)
+    request = heavy_requests.join_group(300_000)
+    before = resident_bytes(broker)
+    forget_peak(broker)
+    client.send_bytes(request)
+    answer = client.receive(JoinGroupRequest, 3)
+    assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED  # type: ignore[attr-defined]
+    assert resident_bytes(broker, at_the_peak=True) - before < 20_000_000  # 95 MB when each was kept
 
 
 def test_a_detached_error_says_the_same() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from cluster.groups.group import GroupState
 from cluster.groups.group_config import GroupConfig
+from cluster.groups.membership_events import PROTOCOL_BYTES
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -337,6 +338,19 @@ def test_a_group_has_as_many_bytes_as_its_record_can_have(harness: Harness) -> N
     harness.leave((member, None))
     assert harness.join(instance="i", protocols=large).value.error_code == 0
     assert harness.join(instance="i", protocols=large).value.error_code == 0
+
+
+def test_many_protocols_count_for_more_than_their_bytes(harness: Harness) -> None:
+    many = [(str(number), b"") for number in range(4 * MOST_RECORD_BYTES // PROTOCOL_BYTES + 5)]
+    assert harness.join(version=3, protocols=many).value.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_protocols_that_nobody_supports_are_forgotten(harness: Harness) -> None:
+    (member,), _ = harness.stable(1, protocols=[("a", b""), ("b", b"")])
+    harness.join(member, protocols=[("a", b""), ("c", b"")])
+    assert set(harness.group()._supported) == {"a", "c"}
+    harness.leave((member, None))
+    assert not harness.group()._supported
 
 
 def test_ids_that_were_given_out_count(harness: Harness) -> None:
