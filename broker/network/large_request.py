@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,10 @@ from broker.environment.contract import Clock
 from broker.network.memory import Turn
 from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting
 from broker.network.reply_writer import Parts
-from broker.network.shares import SHARE, Split, split_of
+from broker.network.shares import SHARE, JoinedAnswers, Split, split_of
 from broker.network.slices import Slices
 from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
+from protocol.messages import RESPONSE_TYPES
 from protocol.wire.schema import Request, Response
 
 
@@ -90,7 +91,8 @@ class LargeRequest:
         slices, now_s = self._slices, self._clock.monotonic_s
         started_s = now_s()
         size = self._clock.elements_at_once(min(SHARE, self._kind.route.at_once))
-        answers: list[Response | asyncio.Future[Response]] = []
+        joined = JoinedAnswers(split, RESPONSE_TYPES[self._kind.route.api_key], self._kind.context.api_version)
+        answers: deque[Response | asyncio.Future[Response]] = deque()
         lets_pass = NOTHING
         for share in split.shares(request, size, slices.is_over):
             if share is not None:
@@ -99,21 +101,19 @@ class LargeRequest:
                     share.timeout_ms = max(0, timeout_ms - int((now_s() - started_s) * 1000))  # type: ignore[attr-defined]
                 answer, lets_pass = await self._effect(share)
                 answers.append(answer)
-                if isinstance(answer, Response) and _is_refusal(answer):
+                while answers and not joined.is_refusal and isinstance(first := answers[0], Response):
+                    joined.add(first)
+                    answers.popleft()
+                if joined.is_refusal:
                     break
             if slices.is_over():
                 await slices.pause()
         self._lets_pass(lets_pass)
-        answers.reverse()
-        joined = await _response(answers.pop())
-        while answers and not _is_refusal(joined):
-            answer = await _response(answers.pop())
-            if _is_refusal(answer):
-                return answer
-            split.join(joined, answer)
+        while answers and not joined.is_refusal:
+            joined.add(await _response(answers.popleft()))
             if slices.is_over():
                 await slices.pause()
-        return joined
+        return joined.response()
 
     async def _effect(self, share: Request) -> tuple[Response | asyncio.Future[Response], frozenset[ApiKey]]:
         """Handle a share and wait until it has had its effects. Gives the answer or its future, and the APIs of the
@@ -169,11 +169,6 @@ def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     later.then(lambda _, value: None if response.done() else response.set_result(value))
     return response
-
-
-def _is_refusal(response: Response) -> bool:
-    """Whether the request is refused as a whole."""
-    return bool(getattr(response, "error_code", ErrorCode.NONE))
 
 
 async def _response(answer: Response | asyncio.Future[Response]) -> Response:

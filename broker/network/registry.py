@@ -127,8 +127,8 @@ class ApiMark(Value):
     shares, so that it does not hold the event loop. `whole` is the reason why a large request cannot be split; then the
     handler itself works in slices.
 
-    `lazy` is the path of an array, such as `topics.partitions`: with those that hold it, it may be a `LazyArray` in a
-    large request, of which the handler does nothing with it but iterate and ask for the length.
+    `lazy` is the path of an array, such as `topics.partitions`: in a large request that is not split, it and those that
+    hold it may be a `LazyArray`, with which the handler does nothing but iterate and ask for the length.
     """
 
     api_key: ApiKey
@@ -269,7 +269,7 @@ class HandlerRegistry:
                 mark.in_order,
                 mark.splits,
                 mark.at_once,
-                _paths(mark.lazy),
+                frozenset[str]().union(*map(_paths, (mark.lazy, *(split.path for split in mark.splits)))),
                 request_type,
                 getattr(handler, method_name),
             )

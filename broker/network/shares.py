@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
+from protocol.errors import ErrorCode
 from protocol.value import Value
+from protocol.wire.encoded_items import ItemEncoder
 from protocol.wire.schema import Request, Response, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf
 
@@ -28,8 +30,8 @@ class Split(Value):
     unique: tuple[str, ...] = ()
 
     def shares(self, request: Request, size: int, is_over: Callable[[], bool]) -> Generator[Request | None, None, None]:
-        """Take the elements out of `request`, as requests of up to `size` of them, or a little more where they have to
-        stay together. Gives None when `is_over` says that the slice is over.
+        """The elements of `request`, as requests of up to `size` of them, or a little more where they have to stay
+        together. Gives None when `is_over` says that the slice is over.
         """
         path = tuple(self.path.split("."))
         share: list[_Element] = []
@@ -46,19 +48,19 @@ class Split(Value):
     def _together(
         self, request: Request, path: tuple[str, ...], is_over: Callable[[], bool]
     ) -> Iterator[Sequence[_Element]]:
-        """Take the elements out of `request`, those that are named several times last, two or three of them together,
-        as two are refused as all are. None at all where the slice is over.
+        """The elements of `request`, those that are named several times last, two or three of them together, as two are
+        refused as all are. None at all where the slice is over.
         """
         seen: set[int] = set()
         repeated: set[int] = set()
-        for element in _elements(request, path, pops=False):
+        for element in _elements(request, path):
             number = hash(self._key(element))
             (repeated if number in seen else seen).add(number)
             if is_over():
                 yield ()
         del seen
         equal: dict[tuple[Any, ...], list[_Element]] = {}
-        for element in _elements(request, path, pops=True):
+        for element in _elements(request, path):
             if repeated and hash(self._key(element)) in repeated:
                 equal.setdefault(self._key(element), []).append(element)
                 yield ()
@@ -69,12 +71,6 @@ class Split(Value):
                 count = 3 if len(elements) == 3 else 2
                 yield elements[-count:]
                 del elements[-count:]
-
-    def join(self, answer: Response, more: Response) -> None:
-        """Put what `more` answers behind what `answer` does."""
-        _join(answer, more, self.path.count("."))
-        if hasattr(answer, "throttle_time_ms"):
-            answer.throttle_time_ms = max(answer.throttle_time_ms, getattr(more, "throttle_time_ms", 0))
 
     def _key(self, element: _Element) -> tuple[Any, ...]:
         holders, item = element
@@ -95,31 +91,22 @@ def split_of(request: Request, splits: Sequence[Split]) -> Split | None:
     return next((split for split in splits if getattr(request, split.path.partition(".")[0])), None)
 
 
-def _elements(owner: Any, path: tuple[str, ...], *, pops: bool) -> Iterator[_Element]:
-    """The elements at the end of the path. With `pops` the arrays are emptied meanwhile, from the beginning on, so that
-    what has been handled is freed."""
+def _elements(owner: Any, path: tuple[str, ...]) -> Iterator[_Element]:
+    """The elements at the end of the path. Large arrays are decoded meanwhile (`LazyArray`)."""
     name, rest = path[0], path[1:]
-    items: list[Any] = getattr(owner, name)
-    if pops:
-        items.reverse()
-    for item in _popped(items) if pops else items:
+    for item in getattr(owner, name):
         if not rest:
             yield (), item
             continue
         if not getattr(item, rest[0]):
             yield (item,), None
             continue
-        for holders, element in _elements(item, rest, pops=pops):
+        for holders, element in _elements(item, rest):
             yield (item, *holders), element
 
 
 def _single(request: Request, path: tuple[str, ...]) -> Iterator[Sequence[_Element]]:
-    return ((element,) for element in _elements(request, path, pops=True))
-
-
-def _popped(items: list[Any]) -> Iterator[Any]:
-    while items:
-        yield items.pop()
+    return ((element,) for element in _elements(request, path))
 
 
 def _assembled(request: Request, path: tuple[str, ...], elements: list[_Element]) -> Request:
@@ -143,17 +130,98 @@ def _assembled(request: Request, path: tuple[str, ...], elements: list[_Element]
     return share
 
 
-def _join(answer: Any, more: Any, depth: int) -> None:
-    """Put the lists of `more` behind those of `answer`. A struct that was cut, up to `depth` levels below, becomes one
-    again."""
-    for name in answer.declared_fields:
-        items, behind = getattr(answer, name), getattr(more, name)
-        if not isinstance(items, list) or not behind:
-            continue
-        if items and depth and _is_cut(items[-1], behind[0]):
-            _join(items[-1], behind[0], depth - 1)
-            behind = behind[1:]
-        items.extend(behind)
+class JoinedAnswers:
+    """The answers to the shares of a request, in one. Items that are complete are encoded at once: a million of them
+    would take ten times as much as objects.
+
+    Of each array that shares may cut, the last item stays as it is: the next answer may go on with it.
+    """
+
+    def __init__(self, split: Split, response_type: type[Response], version: int) -> None:
+        self._depth = split.path.count(".")
+        self._response_type = response_type
+        self._version = version
+        self._encoders: dict[tuple[str, ...], ItemEncoder[Any]] = {}
+        """Encoded items of the arrays of the answer, and of those of the last element in each, by their paths."""
+        self._answer: Response | None = None
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request was refused as a whole."""
+        return _is_refusal(self._answer)
+
+    def add(self, answer: Response) -> None:
+        """Put an answer behind the others; a refusal takes the place of all."""
+        if self._answer is None or _is_refusal(answer):
+            self._answer = answer
+            self._encoders.clear()
+            self._fold(answer, self._depth, ())
+            return
+        _throttle(self._answer, answer)
+        self._join(self._answer, answer, self._depth, ())
+
+    def response(self) -> Response:
+        """The answer to the request."""
+        assert self._answer is not None
+        self._end(self._answer, ())
+        return self._answer
+
+    def _join(self, answer: Any, more: Any, depth: int, path: tuple[str, ...]) -> None:
+        """Put the lists of `more` behind those of `answer`. A struct that was cut, up to `depth` levels below, becomes
+        one again.
+        """
+        for name in answer.declared_fields:
+            items, behind = getattr(answer, name), getattr(more, name)
+            if not isinstance(items, list) or not behind:
+                continue
+            if items and depth and _is_cut(items[-1], behind[0]):
+                self._join(items[-1], behind[0], depth - 1, (*path, name))
+                behind = behind[1:]
+            items.extend(behind)
+            self._encode(items, len(items) - (1 if depth else 0), (*path, name))
+            if depth and behind:
+                self._fold(items[-1], depth - 1, (*path, name))
+
+    def _fold(self, answer: Any, depth: int, path: tuple[str, ...]) -> None:
+        """Encode the items of a new struct that are complete."""
+        for name in answer.declared_fields:
+            items = getattr(answer, name)
+            if items.__class__ is list and items:
+                self._encode(items, len(items) - (1 if depth else 0), (*path, name))
+                if depth and isinstance(items[-1], Struct):
+                    self._fold(items[-1], depth - 1, (*path, name))
+
+    def _encode(self, items: list[Any], count: int, path: tuple[str, ...]) -> None:
+        """Encode the first `count` of the items of an array, and take them out."""
+        if count <= 0 or not isinstance(items[0], Struct):
+            return
+        encoder = self._encoders.get(path)
+        if encoder is None:
+            encoder = self._encoders[path] = ItemEncoder(type(items[0]), self._response_type, self._version)
+        self._end(items[0], path)
+        for item in items[:count]:
+            encoder.add(item)
+        del items[:count]
+
+    def _end(self, answer: Any, path: tuple[str, ...]) -> None:
+        """Give the arrays of a struct that is complete what was encoded of them."""
+        for name in answer.declared_fields:
+            at, items = (*path, name), getattr(answer, name)
+            if at in self._encoders:
+                self._encode(items, len(items), at)
+                setattr(answer, name, self._encoders.pop(at).array())
+            elif items.__class__ is list and items and isinstance(items[-1], Struct):
+                self._end(items[-1], at)
+
+
+def _is_refusal(answer: Response | None) -> bool:
+    """Whether a request is refused as a whole."""
+    return bool(getattr(answer, "error_code", ErrorCode.NONE))
+
+
+def _throttle(answer: Response, more: Response) -> None:
+    if hasattr(answer, "throttle_time_ms"):
+        answer.throttle_time_ms = max(answer.throttle_time_ms, getattr(more, "throttle_time_ms", 0))
 
 
 def _is_cut(last: Any, first: Any) -> bool:
