@@ -33,6 +33,9 @@ _PAIR = r"\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]"
 _INEXACT = r"\d[.eE]|\d{39}"
 """A number that may be another one as a double, or beyond a FLOAT."""
+_TIME_ALONE = r'"\s*+T?\d{1,2}:'
+"""A time without a day. Spark adds the day on which it reads the value."""
+_TEXTS = r'"(?:[^"\\]|\\.)*+"'
 _FROM_NUMBER = r'^-?\d+\.\d+(?:E-?\d+)?$|^"-?Infinity"$|^[\[{].*\d[.eE]'
 """Texts that Spark makes of such numbers, and of objects and arrays that may hold them."""
 _DIGITS = 38
@@ -71,7 +74,9 @@ def altered(text: Column, parsed: Column, schema: StructType) -> Column:
     beyond = _somewhere(_is_beyond, schema, parsed)
     verdict = sql.lit(False) if beyond is None else beyond
     told_as = _told_as(schema)
-    suspect = _somewhere(_may_differ, schema, parsed)
+    looks = [(_INEXACT, _may_differ), (_TIME_ALONE, _may_lack_a_day)]
+    found = [(pattern, _somewhere(check, schema, parsed)) for pattern, check in looks]
+    suspect = _any([text.rlike(pattern) & fields for pattern, fields in found if fields is not None])
     if not isinstance(told_as, StructType) or suspect is None:
         return verdict
     told = sql.array(sql.from_json(text, told_as))
@@ -80,8 +85,8 @@ def altered(text: Column, parsed: Column, schema: StructType) -> Column:
         found = _somewhere(lambda kind, value, told: _differs(text, kind, value, told), schema, parsed, other)
         return sql.lit(False) if found is None else found
 
-    # Parsed a second time only where a number, and a field, look as if they could differ.
-    return verdict | sql.when(text.rlike(_INEXACT) & suspect, sql.exists(told, differs)).otherwise(sql.lit(False))
+    # Parsed a second time only where a part of the text, and a field, look as if they could differ.
+    return verdict | sql.when(suspect, sql.exists(told, differs)).otherwise(sql.lit(False))
 
 
 def _any(verdicts: list[Column | None]) -> Column | None:
@@ -140,11 +145,15 @@ def _may_differ(kind: DataType, value: Column) -> Column | None:
     return value.isNotNull() if isinstance(kind, DecimalType) else None
 
 
+def _may_lack_a_day(kind: DataType, value: Column) -> Column | None:
+    return value.isNotNull() if isinstance(kind, TimestampType) else None
+
+
 def _told_as(kind: DataType) -> DataType | None:
     """A type that tells from JSON whether a value was altered; None where none can be. Parts of no use are left out."""
     if isinstance(kind, StringType):
         return DoubleType()  # a number, and no text
-    if isinstance(kind, DoubleType | FloatType):
+    if isinstance(kind, DoubleType | FloatType | TimestampType):
         return StringType()
     if isinstance(kind, DecimalType):
         return DecimalType(_DIGITS, _DIGITS - (kind.precision - kind.scale))
@@ -168,8 +177,10 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
         squeezed = (sql.regexp_replace(each, r"[\s\\]", "") for each in (text, value))
         nested = value.rlike(r"^[\[{]")
         return value.rlike(_FROM_NUMBER) & sql.when(nested, ~sql.contains(*squeezed)).otherwise(
-            is_number & ~sql.regexp_like(text, number)
+            is_number & (~sql.regexp_like(text, number) | _is_spelled_otherwise(text, value))
         )
+    if isinstance(kind, TimestampType):
+        return sql.concat(sql.lit('"'), told).rlike(_TIME_ALONE)
     if isinstance(kind, DoubleType | FloatType):
         # A number, or the quoted text that Spark makes of one that is too large for a double; not the text Infinity.
         return (sql.abs(value) == float("inf")) & told.rlike(r'^"|^-?\d')
@@ -185,3 +196,10 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
             return longer & ~sql.contains(written, sql.lit("E")) & ~sql.regexp_like(text, number)
         return told.isNotNull() & (told != value)
     return None
+
+
+def _is_spelled_otherwise(text: Column, value: Column) -> Column:
+    """Whether a number of a JSON text is that of `value`, in other digits: it may be that one which became `value`."""
+    outside = sql.regexp_replace(text, _TEXTS, '""')
+    numbers = sql.regexp_extract_all(outside, sql.lit(r"(-?\d[\d.eE+-]*+)"), sql.lit(1))
+    return sql.exists(numbers, lambda each: (each != value) & (each.try_cast("double") == value.try_cast("double")))

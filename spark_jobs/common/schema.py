@@ -8,45 +8,26 @@ from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from spark_jobs.common.errors import one_line
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z0-9_]+)|`([^`]+)`|([<>(),:]))\s*")
-_PLAIN_TYPES: dict[str, DataType] = {
+_PLAIN_TYPES: dict[str, types.DataType] = {
     name: kind
     for kind, names in (
-        (BooleanType(), "boolean"),
-        (ByteType(), "tinyint byte"),
-        (ShortType(), "smallint short"),
-        (IntegerType(), "int integer"),
-        (LongType(), "bigint long"),
-        (FloatType(), "float real"),
-        (DoubleType(), "double"),
-        (DateType(), "date"),
-        (TimestampType(), "timestamp timestamp_ltz"),
-        (TimestampNTZType(), "timestamp_ntz"),
-        (StringType(), "string"),
-        (BinaryType(), "binary"),
+        (types.BooleanType(), "boolean"),
+        (types.ByteType(), "tinyint byte"),
+        (types.ShortType(), "smallint short"),
+        (types.IntegerType(), "int integer"),
+        (types.LongType(), "bigint long"),
+        (types.FloatType(), "float real"),
+        (types.DoubleType(), "double"),
+        (types.DateType(), "date"),
+        (types.TimestampType(), "timestamp timestamp_ltz"),
+        (types.TimestampNTZType(), "timestamp_ntz"),
+        (types.StringType(), "string"),
+        (types.BinaryType(), "binary"),
     )
     for name in names.split()
 }
@@ -74,7 +55,7 @@ class _Ddl:
         self._tokens.append(("", False))
         self._at = 0
 
-    def schema(self) -> StructType:
+    def schema(self) -> types.StructType:
         fields = self._fields()
         if self._next() != "":
             raise LookupError
@@ -96,7 +77,7 @@ class _Ddl:
         if not self._is_next(sign):
             raise LookupError(sign)
 
-    def _fields(self) -> StructType:
+    def _fields(self) -> types.StructType:
         fields = []
         while True:
             name, quoted = self._tokens[self._at]
@@ -105,11 +86,11 @@ class _Ddl:
             self._at += 1
             self._is_next(":")
             kind = self._type()
-            fields.append(StructField(name, kind, nullable=not self._is_next("not", "null")))
+            fields.append(types.StructField(name, kind, nullable=not self._is_next("not", "null")))
             if not self._is_next(","):
-                return StructType(fields)
+                return types.StructType(fields)
 
-    def _type(self) -> DataType:
+    def _type(self) -> types.DataType:
         word = self._next().lower()
         if word in _PLAIN_TYPES:
             return _PLAIN_TYPES[word]
@@ -118,28 +99,28 @@ class _Ddl:
         if word not in {"array", "map", "struct"}:
             raise LookupError(word)
         self._expect("<")
-        kind: DataType
+        kind: types.DataType
         if word == "array":
-            kind = ArrayType(self._type())
+            kind = types.ArrayType(self._type())
         elif word == "map":
             key = self._type()
             self._expect(",")
-            kind = MapType(key, self._type())
+            kind = types.MapType(key, self._type())
         else:
             kind = self._fields()
         self._expect(">")
         return kind
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> types.DecimalType:
         if not self._is_next("("):
-            return DecimalType()
+            return types.DecimalType()
         precision, scale = self._number(), 0
         if self._is_next(","):
             scale = self._number()
         self._expect(")")
         if not 0 < precision <= 38 or scale > precision:
             raise LookupError
-        return DecimalType(precision, scale)
+        return types.DecimalType(precision, scale)
 
     def _number(self) -> int:
         word = self._next()
@@ -148,17 +129,17 @@ class _Ddl:
         return int(word)
 
 
-def _of_ddl(text: str) -> DataType:
+def _of_ddl(text: str) -> types.DataType:
     """The type that DDL describes; raises SessionNeededError, or PySparkException for what is no DDL."""
     try:
         return _Ddl(text).schema()
     except LookupError:
         if SparkContext._active_spark_context is None:
             raise SessionNeededError from None
-        return StructType.fromDDL(text)
+        return types.StructType.fromDDL(text)
 
 
-def read_schema(path: str) -> StructType:
+def read_schema(path: str) -> types.StructType:
     """A struct from a file: Spark's JSON when it begins with `{`, else DDL (`carrier STRING NOT NULL, flight INT`).
 
     Lines that begin with `--` are comments. Raises OSError, ValueError naming the file and what is wrong, or
@@ -170,13 +151,13 @@ def read_schema(path: str) -> StructType:
         raise ValueError(f"--schema {path}: empty")
     if text.startswith("{"):
         try:
-            return StructType.fromJson(json.loads(text))
+            return types.StructType.fromJson(json.loads(text))
         except (KeyError, TypeError, json.JSONDecodeError) as failure:
             raise ValueError(f"--schema {path}: not a Spark schema in JSON: {failure!r}") from None
     try:
         schema = _of_ddl(text)
     except PySparkException as failure:
         raise ValueError(f"--schema {path}: {one_line(failure)}") from None
-    if not isinstance(schema, StructType):
+    if not isinstance(schema, types.StructType):
         raise ValueError(f"--schema {path}: a type, not a list of fields: {text}")  # noqa: TRY004
     return schema

@@ -17,28 +17,8 @@ from collections.abc import Callable, Iterator
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, types
 from pyspark.sql import functions as sql
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from spark_jobs.common import exactness
 
@@ -48,6 +28,8 @@ CORRUPT = "_corrupt_record"
 SHOWN = 40
 """How many characters of a value a reason repeats."""
 
+TWICE = " are one number as a DOUBLE: the digits of the one that becomes text cannot be told"
+
 MOST_FIELDS = 3
 """How many wrong fields a reason names; it counts the others."""
 
@@ -56,7 +38,12 @@ LONG_EXPONENT = r"[eE][+-]?\d{5,}"
 That takes 10 s for 1e9999999, and minutes for 1e99999999.
 """
 
-_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_BITS: dict[type[types.DataType], int] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
+}
 JSON_SPACE = " \t\r\n"
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999 in seconds since 1970, the TIMESTAMP that readers other than Spark know."""
@@ -65,19 +52,19 @@ _ANY_DIGITS = Context(prec=1_000)
 _NON_FINITE = {"NaN", "+INF", "INF", "+Infinity", "Infinity", "-INF", "-Infinity"}
 
 
-def parse(value: Column, schema: StructType) -> Column:
+def parse(value: Column, schema: types.StructType) -> Column:
     """The struct that JSON values (binary or text) parse to, with one more field, `CORRUPT`."""
     return _from_json(without_long_exponents(value.cast("string"), schema), schema)
 
 
-def _from_json(text: Column, schema: StructType) -> Column:
-    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+def _from_json(text: Column, schema: types.StructType) -> Column:
+    with_corrupt = types.StructType([*schema.fields, types.StructField(CORRUPT, types.StringType())])
     # Strict, so that what Spark accepts and what `reason_of` accepts is the same JSON.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
     return sql.from_json(text, with_corrupt, options)
 
 
-def without_long_exponents(text: Column, schema: StructType) -> Column:
+def without_long_exponents(text: Column, schema: types.StructType) -> Column:
     """JSON as it is, or null where a number, or the text of a field that is a DECIMAL of `schema`, has an exponent that
     is too long for Spark to parse.
     """
@@ -96,24 +83,24 @@ def without_long_exponents(text: Column, schema: StructType) -> Column:
     return sql.when(~suspect, text).when(~(outside.rlike(found) | within), text)
 
 
-def _decimals_as_text(kind: DataType) -> Any:
+def _decimals_as_text(kind: types.DataType) -> Any:
     """The parts of a type that are DECIMAL or hold it, with STRING in its place; None where there are none."""
-    if isinstance(kind, DecimalType):
-        return StringType()
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.DecimalType):
+        return types.StringType()
+    if isinstance(kind, types.ArrayType):
         elements = _decimals_as_text(kind.elementType)
-        return None if elements is None else ArrayType(elements)
-    if isinstance(kind, MapType):
+        return None if elements is None else types.ArrayType(elements)
+    if isinstance(kind, types.MapType):
         values = _decimals_as_text(kind.valueType)
-        return None if values is None else MapType(StringType(), values)
-    if not isinstance(kind, StructType):
+        return None if values is None else types.MapType(types.StringType(), values)
+    if not isinstance(kind, types.StructType):
         return None
     fields = [(field.name, _decimals_as_text(field.dataType)) for field in kind.fields]
-    kept = [StructField(name, inner) for name, inner in fields if inner is not None]
-    return StructType(kept) if kept else None
+    kept = [types.StructField(name, inner) for name, inner in fields if inner is not None]
+    return types.StructType(kept) if kept else None
 
 
-def failed(value: Column, parsed: Column, schema: StructType) -> Column:
+def failed(value: Column, parsed: Column, schema: types.StructType) -> Column:
     """Whether `value`, which `parse` made `parsed` of, does not fit `schema`; true or false, never null."""
     # Spark's parser puts a replacement character where bytes are no UTF-8, and says nothing.
     text = value.cast("string")
@@ -124,7 +111,7 @@ def failed(value: Column, parsed: Column, schema: StructType) -> Column:
     return sql.coalesce(verdict, sql.lit(True))
 
 
-def _missing(struct: Column, schema: StructType) -> Iterator[Column]:
+def _missing(struct: Column, schema: types.StructType) -> Iterator[Column]:
     """For each NOT NULL of the schema, at any depth, whether a null stands there. Spark itself does not look."""
     for field in schema.fields:
         inner = struct.getField(field.name)
@@ -133,16 +120,16 @@ def _missing(struct: Column, schema: StructType) -> Iterator[Column]:
         yield from _missing_within(inner, field.dataType)
 
 
-def _missing_within(value: Column, kind: DataType) -> Iterator[Column]:
-    if isinstance(kind, StructType):
+def _missing_within(value: Column, kind: types.DataType) -> Iterator[Column]:
+    if isinstance(kind, types.StructType):
         yield from _missing(value, kind)
-    elif isinstance(kind, ArrayType):
+    elif isinstance(kind, types.ArrayType):
         yield from _missing_elements(value, kind.elementType, may_be_null=kind.containsNull)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, types.MapType):
         yield from _missing_elements(sql.map_values(value), kind.valueType, may_be_null=kind.valueContainsNull)
 
 
-def _missing_elements(array: Column, kind: DataType, *, may_be_null: bool) -> Iterator[Column]:
+def _missing_elements(array: Column, kind: types.DataType, *, may_be_null: bool) -> Iterator[Column]:
     def wrong(element: Column) -> Column:
         verdict = sql.lit(False) if may_be_null else element.isNull()
         for missing in _missing_within(element, kind):
@@ -153,25 +140,25 @@ def _missing_elements(array: Column, kind: DataType, *, may_be_null: bool) -> It
         yield sql.coalesce(sql.exists(array, wrong), sql.lit(False))
 
 
-def _has_not_null(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
+def _has_not_null(kind: types.DataType) -> bool:
+    if isinstance(kind, types.StructType):
         return any(not field.nullable or _has_not_null(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         return not kind.containsNull or _has_not_null(kind.elementType)
-    return isinstance(kind, MapType) and (not kind.valueContainsNull or _has_not_null(kind.valueType))
+    return isinstance(kind, types.MapType) and (not kind.valueContainsNull or _has_not_null(kind.valueType))
 
 
-def reason(value: Column, schema: StructType) -> Column:
+def reason(value: Column, schema: types.StructType) -> Column:
     """Why `value` does not fit `schema`, as text. Only for values that `failed`: it runs Python for each row."""
 
     def explain(raw: bytes | None) -> str:
         # Text of a value may hold half a surrogate pair, which no UTF-8 can.
         return reason_of(None if raw is None else bytes(raw), schema).encode(errors="replace").decode()
 
-    return sql.udf(explain, StringType())(value.cast("binary"))
+    return sql.udf(explain, types.StringType())(value.cast("binary"))
 
 
-def reason_of(raw: bytes | None, schema: StructType) -> str:
+def reason_of(raw: bytes | None, schema: types.StructType) -> str:
     """Why a value does not fit `schema`: where its JSON ends to be JSON, or each field, what it is and should be.
 
     For example `field a.b: expected INT, found string "x"`; `not JSON at line 1, column 7 (byte 6): Expecting value`.
@@ -204,7 +191,8 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
     if half and not wrong:
         return f"a text holds half a surrogate pair, \\u{ord(half[0]):04x}, which is no character"
     if not wrong:
-        return "Spark's JSON parser refuses it for the schema"
+        spelled = _spelled_twice(value)
+        return " and ".join(spelled) + TWICE if spelled else "Spark's JSON parser refuses it for the schema"
     return first_of(wrong)
 
 
@@ -234,7 +222,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def _wrong_fields(value: dict[str, Any], schema: StructType, prefix: str) -> Iterator[str]:
+def _wrong_fields(value: dict[str, Any], schema: types.StructType, prefix: str) -> Iterator[str]:
     for field in schema.fields:
         path = f"{prefix}{field.name}"
         if value.get(field.name) is not None:
@@ -244,14 +232,14 @@ def _wrong_fields(value: dict[str, Any], schema: StructType, prefix: str) -> Ite
             yield f"field {path}: expected {_expected(field.dataType)}, found {there}"
 
 
-def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
-    if isinstance(kind, StructType) and isinstance(value, dict):
+def _wrong(value: Any, kind: types.DataType, path: str) -> Iterator[str]:
+    if isinstance(kind, types.StructType) and isinstance(value, dict):
         yield from _wrong_fields(value, kind, f"{path}.")
-    elif isinstance(kind, ArrayType) and isinstance(value, list):
+    elif isinstance(kind, types.ArrayType) and isinstance(value, list):
         yield from _wrong_elements(
             [(f"{path}[{index}]", element) for index, element in enumerate(value)], kind.elementType, kind.containsNull
         )
-    elif isinstance(kind, MapType) and isinstance(value, dict):
+    elif isinstance(kind, types.MapType) and isinstance(value, dict):
         if isinstance(value, _Object) and value.twice is not None:
             yield f"field {path}: the key {json.dumps(value.twice)} is there twice"
         yield from _wrong_elements(
@@ -263,7 +251,7 @@ def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
         yield f"field {path}: expected {_expected(kind)}, found {found(value)}{_why_not(value, kind)}"
 
 
-def _wrong_elements(elements: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> Iterator[str]:
+def _wrong_elements(elements: list[tuple[str, Any]], kind: types.DataType, may_be_null: bool) -> Iterator[str]:
     for path, element in elements:
         if element is not None:
             yield from _wrong(element, kind, path)
@@ -275,26 +263,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _fits(value: Any, kind: DataType) -> bool:
+def _fits(value: Any, kind: types.DataType) -> bool:
     """Whether Spark reads this JSON value, not null, as a `kind` that is not a struct, array or map."""
-    if isinstance(kind, StringType):
+    if isinstance(kind, types.StringType):
         return all(repr(float(number)) == str(number) for number in _fractions(value))
-    if isinstance(kind, BooleanType):
+    if isinstance(kind, types.BooleanType):
         return isinstance(value, bool)
     if type(kind) in _BITS:
         limit = 1 << (_BITS[type(kind)] - 1)
         return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
-    if isinstance(kind, DoubleType | FloatType):
+    if isinstance(kind, types.DoubleType | types.FloatType):
         return value in _NON_FINITE if isinstance(value, str) else _is_number(value) and _is_within(value, kind)
-    if isinstance(kind, TimestampType) and isinstance(value, int):
+    if isinstance(kind, types.TimestampType) and isinstance(value, int):
         return not isinstance(value, bool) and FIRST_SECOND <= value <= LAST_SECOND
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, types.DecimalType):
         return _fits_decimal(value, kind)
     read = _TEXT_READERS.get(type(kind))
     return read is not None and isinstance(value, str) and _reads(read, value)
 
 
-def _fits_decimal(value: Any, kind: DecimalType) -> bool:
+def _fits_decimal(value: Any, kind: types.DecimalType) -> bool:
     number = _decimal(value)
     if number is None or not _has_room(number, kind):
         return False
@@ -312,12 +300,12 @@ def _decimal(value: Any) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _has_room(number: Decimal, kind: DecimalType) -> bool:
+def _has_room(number: Decimal, kind: types.DecimalType) -> bool:
     return number.copy_abs() < Decimal(10) ** (kind.precision - kind.scale)
 
 
-def _is_within(value: float | Decimal, kind: DoubleType | FloatType) -> bool:
-    largest = sys.float_info.max if isinstance(kind, DoubleType) else _LARGEST_FLOAT
+def _is_within(value: float | Decimal, kind: types.DoubleType | types.FloatType) -> bool:
+    largest = sys.float_info.max if isinstance(kind, types.DoubleType) else _LARGEST_FLOAT
     number = Decimal(value)
     return not number.is_finite() or number.copy_abs() <= Decimal(largest)
 
@@ -331,6 +319,14 @@ def _fractions(value: Any) -> Iterator[Decimal]:
             yield from _fractions(inner)
 
 
+def _spelled_twice(value: Any) -> list[str]:
+    """Numbers with a fraction or an exponent that are equal as doubles, and written in different digits."""
+    texts: dict[float, set[str]] = {}
+    for number in _fractions(value):
+        texts.setdefault(float(number), set()).add(str(number))
+    return sorted(next((spelled for spelled in texts.values() if len(spelled) > 1), ()))
+
+
 def _reads(read: Callable[[str], object], text: str) -> bool:
     try:
         read(text)
@@ -339,34 +335,38 @@ def _reads(read: Callable[[str], object], text: str) -> bool:
     return True
 
 
-_TEXT_READERS: dict[type[DataType], Callable[[str], object]] = {
-    DateType: dt.date.fromisoformat,
-    TimestampType: dt.datetime.fromisoformat,
-    TimestampNTZType: dt.datetime.fromisoformat,
-    BinaryType: lambda text: base64.b64decode(text, validate=True),
+_TEXT_READERS: dict[type[types.DataType], Callable[[str], object]] = {
+    types.DateType: dt.date.fromisoformat,
+    types.TimestampType: dt.datetime.fromisoformat,
+    types.TimestampNTZType: dt.datetime.fromisoformat,
+    types.BinaryType: lambda text: base64.b64decode(text, validate=True),
 }
 
 
-def _expected(kind: DataType) -> str:
+def _expected(kind: types.DataType) -> str:
     """The type as the schema's DDL has it; the outermost part of it for nested types."""
-    if isinstance(kind, StructType | ArrayType | MapType):
-        return {StructType: "an object (STRUCT)", ArrayType: "an array (ARRAY)", MapType: "an object (MAP)"}[type(kind)]
+    if isinstance(kind, types.StructType | types.ArrayType | types.MapType):
+        return {
+            types.StructType: "an object (STRUCT)",
+            types.ArrayType: "an array (ARRAY)",
+            types.MapType: "an object (MAP)",
+        }[type(kind)]
     return kind.simpleString().upper()
 
 
-def _why_not(value: Any, kind: DataType) -> str:
-    if isinstance(kind, StringType):
+def _why_not(value: Any, kind: types.DataType) -> str:
+    if isinstance(kind, types.StringType):
         return " (which would be rounded: take DECIMAL or DOUBLE for the field, or send text)"
-    if isinstance(kind, TimestampType) and isinstance(value, int):
+    if isinstance(kind, types.TimestampType) and isinstance(value, int):
         return " (a number is seconds since 1970: take BIGINT for milliseconds)"
-    if isinstance(kind, DecimalType) and not isinstance(value, bool | int):
+    if isinstance(kind, types.DecimalType) and not isinstance(value, bool | int):
         number = _decimal(value)
         return f" (more than {kind.scale} decimal places)" if number is not None and _has_room(number, kind) else ""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    ranged = type(kind) in _BITS or isinstance(kind, DecimalType)
+    ranged = type(kind) in _BITS or isinstance(kind, types.DecimalType)
     return (
         " (out of range)"
-        if (whole and ranged) or (_is_number(value) and isinstance(kind, DoubleType | FloatType))
+        if (whole and ranged) or (_is_number(value) and isinstance(kind, types.DoubleType | types.FloatType))
         else ""
     )
 

@@ -76,6 +76,8 @@ REFUSED = {
     b'{"t": 1e400}': f"field t: expected STRING, found number 1E+400{ROUNDED}",
     b'{"t": {"x": [12.50]}}': f"field t: expected STRING, found an object{ROUNDED}",
     b'{"texts": ["12.50", 12.50]}': f"field texts[1]: expected STRING, found number 12.50{ROUNDED}",
+    b'{"t": 12.50, "d": 12.5}': f"field t: expected STRING, found number 12.50{ROUNDED}",
+    b'{"t": 12.5, "d": 1.250e1}': f"12.5 and 12.50{values.TWICE}",
     b'{"t": "\\ud800 \\ud83d\\ude00"}': "a text holds half a surrogate pair, \\ud800, which is no character",
     b'{"d": 1e400}': "field d: expected DOUBLE, found number 1E+400 (out of range)",
     b'{"f": -1e39}': "field f: expected FLOAT, found number -1E+39 (out of range)",
@@ -87,6 +89,8 @@ REFUSED = {
         "field at: expected TIMESTAMP, found number 1772366400000 "
         "(a number is seconds since 1970: take BIGINT for milliseconds)"
     ),
+    b'{"at": "T12:00:00"}': 'field at: expected TIMESTAMP, found string "T12:00:00"',
+    b'{"at": "12:00"}': 'field at: expected TIMESTAMP, found string "12:00"',
     b'{"m": {"k": true, "k": false}}': 'field m: the key "k" is there twice',
     b'{"i": "%s"}' % (b"x" * 99): f'field i: expected INT, found string "{"x" * (values.SHOWN - 1)}…',
 }
@@ -106,6 +110,8 @@ ACCEPTED = [
     b'{"wide": 0, "d": 0.00012345678901234567}',
     b'{"wide": "-12345678901234567890.50", "d": 0.00012345678901234567}',
     b'{"t": "\\ud83d\\ude00 \\\\ud800", "at": 1772366400}',
+    b'{"at": "2026-02-28 12:00", "t": "12:30", "day": "2026-02-28"}',
+    b'{"t": 12.5, "texts": ["say \\"12.50\\" 12.50"]}',
     b'{"at": "0001-01-01T00:00:00Z", "m": {"j": true, "k": true}}',
 ]
 
