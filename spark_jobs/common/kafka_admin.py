@@ -111,7 +111,7 @@ class KafkaAdmin:
         wanted = named[at]() if isinstance(at, str) else spec.forTimestamp(at)
         level = self._class("common.IsolationLevel").valueOf(isolation_level.upper())
         asked = java_class(self._spark, "java.util.HashMap")()
-        # Read by these keys: an iterator of Java's ends in an exception, over which PySpark thinks for long.
+        # Read by these keys: a Java iterator ends in an exception, and PySpark spends long on each.
         keys = [(topic, number, self._partition(topic, number)) for topic in topics for number in range(topics[topic])]
         for _, _, key in keys:
             asked[key] = wanted

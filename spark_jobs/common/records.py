@@ -13,11 +13,11 @@ REASON = "dead_letter_reason"
 
 
 def parameter(value: int) -> Column:
-    """A number that is another one in each batch, as a BIGINT that is no literal to Spark.
+    """A number that differs from batch to batch, as a BIGINT that Spark does not treat as a literal.
 
-    A literal stands in the code that Spark generates: with it, the code of each batch is compiled anew, and begins as
-    slowly as the first one's. An array is handed to the code. The index, which is 0, keeps Spark from taking the
-    number out of it while it plans.
+    Spark writes literals into the code that it generates: the code of each batch would be compiled anew, and would run
+    as slowly as that of the first one. It passes an array to the code as an argument. The index, which is 0, keeps
+    Spark from reading the number out of the array while it plans.
     """
     return sql.array(sql.lit(value).cast("bigint"))[sql.spark_partition_id().bitwiseAND(0)]
 

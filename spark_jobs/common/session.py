@@ -169,7 +169,7 @@ def build_session(
     if isinstance(java_class(session, "org.apache.kafka.clients.admin.Admin"), JavaPackage):
         session.stop()
         raise OSError(f"Spark has no Kafka connector: start spark-submit with --packages {connector_coordinate()}")
-    # For each exception of Java's, as every iterator of Java's ends in one, PySpark asks thirteen times for its kind.
+    # PySpark looks for this class thirteen times for each Java exception, and every Java iterator ends in one.
     kinds = types.SimpleNamespace(TypeUtil=java_class(session, "py4j.reflection.TypeUtil"))
     vars(session._jvm)["py4j"] = types.SimpleNamespace(reflection=kinds)
     session.sparkContext.setLogLevel(log_level)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 
 ONE_IN = int(os.environ.get("ODRADEK_ONE_IN", "1"))
@@ -17,6 +19,11 @@ def due(cases: Iterable[Case], one_in: int = ONE_IN, day: int = _DAY) -> list[Ca
     """The cases of today: one in `ODRADEK_ONE_IN`, so that all have had their turn after as many days."""
     listed = list(cases)
     return listed[day % min(one_in, len(listed)) :: one_in] if listed else []
+
+
+def turn(number: int, of: int, one_in: int = ONE_IN, day: int = _DAY) -> pytest.MarkDecorator:
+    """Marks the test `number` of `of` tests that take turns: each day some of them run, and by hand all."""
+    return pytest.mark.skipif(number not in due(range(of), one_in, day), reason="not its turn today")
 
 
 def due_block(cases: range, one_in: int = ONE_IN, day: int = _DAY) -> range:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.due import due, due_block
+from tests.kit.due import due, due_block, turn
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9])
@@ -22,3 +22,11 @@ def test_every_block_has_its_turn() -> None:
 
 def test_all_are_due_by_hand() -> None:
     assert due("abc", one_in=1, day=20_001) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_tests_that_take_turns_all_run_by_hand(number: int) -> None:
+    (runs_not,) = turn(number, of=2, one_in=1).args
+    assert not runs_not
+    days = [turn(number, of=2, one_in=4, day=day).args[0] for day in (20_000, 20_001)]
+    assert sorted(days) == [False, True]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
+from tests.kit.due import turn
 
 Broker = BrokerProcess | ApacheKafka
 ODRADEK = "odradek"
@@ -24,13 +25,14 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
 }
 
-_SLOW = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java])
-on_apache_kafka_too = pytest.mark.parametrize(
-    "broker_kind", [ODRADEK, _SLOW] if CHOSEN == ODRADEK else [CHOSEN], indirect=True
-)
-"""For the tests that `bin/test --all` runs on both. The others, some of which take minutes, run on Apache Kafka when
-it is chosen.
-"""
+
+def on_apache_kafka_too(number: int) -> pytest.MarkDecorator:
+    """For three tests, numbered from 0, that `bin/test --all` runs on Odradek, and in turns on Apache Kafka.
+
+    The other tests, some of which take minutes, run on Apache Kafka when it is chosen.
+    """
+    kafka = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java, turn(number, of=3)])
+    return pytest.mark.parametrize("broker_kind", [ODRADEK, kafka] if CHOSEN == ODRADEK else [CHOSEN], indirect=True)
 
 
 class Brokers:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from spark_jobs.common.sink import ROW_HEADERS
 from tests.kit.broker_process import ROOT
 from tests.kit.spark.environment import spark_environment
+from tests.spark.warm_jobs import WarmJobs
 
 PATIENCE_S = 300.0
 
@@ -89,6 +90,7 @@ class JobRun:
     def __init__(self, name: str, directory: Path, *options: str) -> None:
         self.said = directory / f"{name}.log"
         self._seen = 0
+        self._name, self._options = name, options
         self._command = [sys.executable, "-m", f"spark_jobs.jobs.{name}", "--master", "local[2]", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -102,6 +104,15 @@ class JobRun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def go_on(self, jobs: WarmJobs) -> str:
+        """Run in the process of `jobs`, which has its JVM, until everything that is there now has been read.
+
+        Returns what the job printed, its summary first. It is for a life that the test does not kill.
+        """
+        code, said = jobs.run(self._name, *self._options, "--trigger", "available-now")
+        assert code == 0, said[-3000:]
+        return said
 
     def text(self) -> str:
         return self.said.read_text(errors="replace") if self.said.exists() else ""

@@ -16,6 +16,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, Results, make_topics, produce_values
+from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -59,7 +60,7 @@ def asked_with_pandas(values: list[dict[str, Any]]) -> dict[tuple[pd.Timestamp, 
 
 
 def test_hourly_figures_are_those_of_pandas_through_kills(
-    broker: Broker, bootstrap: str, flights: list[dict[str, str]], tmp_path: Path
+    broker: Broker, bootstrap: str, jobs: WarmJobs, flights: list[dict[str, str]], tmp_path: Path
 ) -> None:
     values = flight_values(flights)
     encoded = [json.dumps(value).encode() for value in values]
@@ -83,14 +84,12 @@ def test_hourly_figures_are_those_of_pandas_through_kills(
         job.await_text("batch 2:")
         job.kill()
 
-        job.start()
-        job.await_text("lag 0")
+        job.go_on(jobs)
         produce_values(bootstrap, topic, [b'{"time_hour": "2014-01-01T00:00:00Z", "origin": "END"}'])
-        job.await_records(1)
+        job.go_on(jobs)
         rows = results.await_rows(len(expected))
         produce_values(bootstrap, topic, [*LATE, *BAD])
-        job.await_records(len(LATE) + len(BAD))
-        said = job.end(terminate=True)
+        said = job.go_on(jobs)
     finally:
         job.kill()
         results.close()

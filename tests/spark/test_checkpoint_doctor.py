@@ -108,7 +108,7 @@ def produce(bootstrap: str, topic: str, partition: int, *values: str) -> None:
     assert producer.flush(60) == 0
 
 
-@on_apache_kafka_too
+@on_apache_kafka_too(0)
 def test_a_query_runs_on_with_the_repaired_checkpoint(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     kept, gone, again = (f"{name}-{uuid.uuid4()}" for name in ("kept", "gone", "again"))
     admin = AdminClient({"bootstrap.servers": bootstrap})

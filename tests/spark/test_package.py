@@ -22,6 +22,7 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 from spark_jobs.common.session import ivy_dir
 from spark_jobs.jobs import package
 from tests.kit.broker_process import ROOT, free_port
+from tests.kit.due import turn
 from tests.kit.spark.environment import spark_environment
 from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import avro, framed
@@ -95,6 +96,7 @@ class Orders:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@turn(0, of=2)
 def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
     assert package.main([str(tmp_path / "jobs.zip")]) == 0
     Orders(bootstrap, tmp_path).run(
@@ -107,6 +109,7 @@ def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@turn(1, of=2)
 def test_a_cluster_that_master_names_gets_the_code(bootstrap: str, tmp_path: Path) -> None:
     """Spark's own standalone cluster, whose processes know nothing of the checkout."""
     orders = Orders(bootstrap, tmp_path)

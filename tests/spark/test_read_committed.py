@@ -16,13 +16,16 @@ from tests.compat.steady_load import PARTITIONS
 from tests.kit.waiting import eventually
 from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, make_topics
+from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 
 MORE = 30
 
 
-def test_the_lake_has_committed_transactions_and_no_others(broker: Broker, bootstrap: str, tmp_path: Path) -> None:
+def test_the_lake_has_committed_transactions_and_no_others(
+    broker: Broker, bootstrap: str, jobs: WarmJobs, tmp_path: Path
+) -> None:
     """Broker and job die meanwhile."""
     (topic,) = make_topics(bootstrap, "transfers")
     table = tmp_path / "table"
@@ -42,11 +45,8 @@ def test_the_lake_has_committed_transactions_and_no_others(broker: Broker, boots
             job.await_records(MORE)
         job.kill()
         goes_on(transfers)
-        job.start()
-        job.await_text("batch ")
         transfers.stop()
-        eventually("all that was committed", lambda: missing(table, transfers), lambda found: not found, pause_s=1.0)
-        job.end(terminate=True)
+        job.go_on(jobs)
     finally:
         job.kill()
     assert transfers.verdict().is_good

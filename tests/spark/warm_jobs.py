@@ -44,7 +44,7 @@ class WarmJobs:
             )
 
     def run(self, name: str, *options: str) -> tuple[int, str]:
-        """Run a job; returns its exit code and what it printed to stdout, then to stderr."""
+        """Run a job, or a module by its whole name; gives its exit code, then its stdout and stderr."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         begin = self.said.stat().st_size
@@ -96,7 +96,7 @@ def _serve() -> None:
     for line in sys.stdin:
         name, *argv = json.loads(line)
         try:
-            code = importlib.import_module(f"spark_jobs.jobs.{name}").main(argv)
+            code = importlib.import_module(name if "." in name else f"spark_jobs.jobs.{name}").main(argv)
         except SystemExit as ended:
             code = ended.code
         print(f"{EXIT}{code}", flush=True)

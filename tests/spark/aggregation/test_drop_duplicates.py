@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("pyspark")
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 from tests.spark.job_runs import JobRun, make_topics, produce_values
+from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,12 +26,12 @@ def value(number: int | None, minute: float) -> bytes:
     return json.dumps({"id": number, "shop": "a", "at": NOON_MS + int(minute * 60_000)}).encode()
 
 
-def said(line: str) -> dict[str, int]:
-    """The figures of the job's last line, by what they are of."""
+def figures(line: str) -> dict[str, int]:
+    """The figures of a job's summary, by what they are of."""
     return {what: int(count.replace(",", "")) for count, what in re.findall(r"([\d,]+) ([a-z][a-z ]*)", line)}
 
 
-def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, tmp_path: Path) -> None:
+def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     first = [value(number, 1) for number in range(200)]
     second = [value(number, 2) for number in range(200, 300)]
     nameless = [value(None, 3)] * 3
@@ -49,17 +51,18 @@ def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, tmp_path:
         job.kill()
         # Copies of what the first life has counted, and of its own; then the watermark goes to 13:00.
         produce_values(bootstrap, topic, [*second, *first[100:], *second[:10]])
-        job.start()
-        job.await_records(210)
+        said = [job.go_on(jobs)]
         produce_values(bootstrap, topic, [value(999, 120)])
-        job.await_records(1)
+        said.append(job.go_on(jobs))
         produce_values(bootstrap, topic, [*first[:7], *[value(999, 120)] * 5, value(1000, 300)])
-        job.await_records(13)
-        last = said(job.end(terminate=True))
+        said.append(job.go_on(jobs))
     finally:
         job.kill()
-    assert (last["records"], last["duplicates"], last["that do not parse"], last["late"]) == (224, 115, 0, 7)
-    told = [int(count) for count in re.findall(r"([\d,]+) duplicates dropped", job.text())]
+    after = Counter[str]()
+    for text in said:
+        after.update(figures(text.splitlines()[0]))
+    assert (after["records"], after["duplicates"], after["that do not parse"], after["late"]) == (224, 115, 0, 7)
+    told = [int(count) for count in re.findall(r"([\d,]+) duplicates dropped", "".join([job.text(), *said]))]
     assert sum(told) == 50 + 115
     counts = ds.dataset(tmp_path / "table", partitioning="hive", exclude_invalid_files=True).to_table().to_pylist()
     assert {(row["window_start"].hour, row["count"]) for row in counts} >= {(12, 300 + len(nameless))}

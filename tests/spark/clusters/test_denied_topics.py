@@ -21,6 +21,7 @@ from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.patience import is_denial, patiently
 from spark_jobs.common.source import SourceConfig, read_range, read_stream, source_options
 from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.due import turn
 from tests.kit.waiting import eventually
 from tests.spark.job_runs import PATIENCE_S, make_topics, produce_values
 
@@ -156,6 +157,7 @@ def await_a_look(query: StreamingQuery) -> None:
 
 
 @pytest.mark.usefixtures("each_look_told")
+@turn(0, of=2)
 def test_a_stream_of_a_pattern_goes_on_after_a_broker_that_showed_no_topic(
     kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_stream_of_a_pattern_goes_on_after_a_broker_that_showed_no_topic(
 
 
 @pytest.mark.usefixtures("each_look_told")
+@turn(1, of=2)
 def test_a_stream_of_a_pattern_that_starts_while_no_topic_is_shown_reads_all_later(
     kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
 ) -> None:

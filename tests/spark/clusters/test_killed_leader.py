@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import free_port
+from tests.kit.due import turn
 from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
 from tests.spark.job_runs import PATIENCE_S, JobRun
@@ -117,6 +118,7 @@ def sent(metrics_port: int) -> float:
     return scrape(metrics_port).get(("kafka_server_brokertopicmetrics_bytesout_total", (("topic", TOPIC),)), 0.0)
 
 
+@turn(0, of=2)
 def test_the_lake_has_every_record_once(
     cluster: BrokerCluster, metrics_ports: dict[int, int], january: list[dict[str, object]], tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_lake_has_every_record_once(
     assert found.select(list(COLUMNS)).cast(source.schema).sort_by("row").equals(source)
 
 
+@turn(1, of=2)
 def test_the_aggregates_are_those_of_pandas(
     cluster: BrokerCluster, metrics_ports: dict[int, int], january: list[dict[str, Any]], tmp_path: Path
 ) -> None:

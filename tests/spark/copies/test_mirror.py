@@ -87,7 +87,7 @@ def records_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     return spark.read.format("kafka").options(**options).load()
 
 
-@on_apache_kafka_too
+@on_apache_kafka_too(2)
 def test_topics_are_made_alike_and_records_keep_all_but_their_timestamp(
     spark: SparkSession, a: str, b: str, tmp_path: Path
 ) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_jobs.tables.formats import DELTA, ICEBERG
-from tests.kit.broker_process import ROOT
 from tests.kit.due import due
-from tests.kit.spark.environment import spark_environment
 from tests.spark.job_runs import JobRun, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 
@@ -24,61 +22,30 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 RECORDS = 3000
 
-READ = """
-import json, sys
-from pyspark.sql import functions as sql
-from spark_jobs.common.session import build_session
-from spark_jobs.tables.formats import session_parts
-kind, path = sys.argv[1:]
-spark = build_session("reader", master="local[2]", parts=session_parts(kind))
 
-def told(**version):
-    table = spark.read.format(kind).options(**version).load(path)
-    row = table.agg(sql.count("id"), sql.count_distinct("id"), sql.sum("id"), sql.count_distinct("batch_id")).collect()
-    return list(row[0])
+@pytest.fixture(scope="module")
+def jobs_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], WarmJobs]]:
+    """Gives the process of the jobs that write a format, which has the jars of no other one."""
+    with contextlib.ExitStack() as ending:
 
-if kind == "delta":
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", 1)
-    made = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").orderBy("version").collect()
-    first = {"versionAsOf": made[0]["version"]}
-else:
-    made = spark.read.format(kind).load(f"{path}#snapshots").orderBy("committed_at").collect()
-    first = {"snapshot-id": made[0]["snapshot_id"]}
-print(json.dumps({"now": told(), "first": told(**first), "made": [row["operation"] for row in made]}))
-"""
+        @functools.cache
+        def of(kind: str) -> WarmJobs:
+            return ending.enter_context(contextlib.closing(WarmJobs(tmp_path_factory.mktemp(kind))))
+
+        yield of
 
 
-ROWS = """
-import json, sys
-from spark_jobs.common.session import build_session
-from spark_jobs.tables.formats import session_parts
-kind, columns, *paths = sys.argv[1:]
-spark = build_session("reader", master="local[2]", parts=session_parts(kind))
-names = columns.split(";")
-found = [spark.read.format(kind).load(path).select(each.split(",")) for path, each in zip(paths, names, strict=True)]
-print(json.dumps([sorted(map(list, rows.collect())) for rows in found]))
-"""
-
-
-def run_program(program: str, *arguments: str) -> Any:
-    """Run a program; gives what it prints as JSON in its last line."""
-    ran = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
-        check=False, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-5000:]
-    return json.loads(ran.stdout.splitlines()[-1])
-
-
-def read(kind: str, table: Path) -> dict[str, Any]:
-    """Count, distinct, sum and batches of the ids, now and in the first version, and what made all versions."""
-    found: dict[str, Any] = run_program(READ, kind, str(table))
-    return found
+def read(jobs: WarmJobs, kind: str, what: str, *arguments: str) -> Any:
+    """Run `tests.spark.tables.reader` in the JVM of the jobs, and return what it prints."""
+    code, said = jobs.run("tests.spark.tables.reader", "--format", kind, what, *arguments)
+    assert code == 0, said[-5000:]
+    return json.loads(said.splitlines()[0])
 
 
 @pytest.mark.parametrize("kind", due([DELTA, ICEBERG]))
-def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
+def test_each_record_is_there_once(
+    kind: str, jobs_of: Callable[[str], WarmJobs], bootstrap: str, tmp_path: Path
+) -> None:
     (topic,) = make_topics(bootstrap, "numbers", partitions=2)
     produce_values(bootstrap, topic, [b"1"])  # no object: a dead letter, and no second file of them to compact
     produce_values(bootstrap, topic, [b'{"id": %d}' % number for number in range(RECORDS)])
@@ -94,27 +61,24 @@ def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) ->
     finally:
         killed.kill()
     whole = [RECORDS, RECORDS, sum(range(RECORDS))]
-    jobs = WarmJobs(tmp_path)
-    try:
-        code, said = jobs.run("lake", *options, "--max-offsets-per-trigger", "700")
-        assert code == 0, said
-        last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
-        assert last == 4, "five batches of at most 700"
-        owner = ["--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"), "--min-files", "2"]
-        code, said = jobs.run("lake", "compact", *owner, "--format", kind)
-        assert code == 0, said
-        assert "files became" in said
-        # Dies when all is written, before Spark's commit; the rows of the batch are in one file with others by now.
-        for name in (str(last), f".{last}.crc"):
-            (tmp_path / "checkpoint" / "commits" / name).unlink()
-        code, said = jobs.run("lake", *options)
-        assert code == 0, said
-        assert said.splitlines()[0].endswith(" in 1 batches"), said
-        code, said = jobs.run("lake", *options[:-1], "parquet")
-        assert (code, f"--format: {tmp_path / 'table'} was begun with {kind}" in said) == (1, True), said
-    finally:
-        jobs.close()
-    found = read(kind, tmp_path / "table")
+    jobs = jobs_of(kind)
+    code, said = jobs.run("lake", *options, "--max-offsets-per-trigger", "700")
+    assert code == 0, said
+    last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    assert last == 4, "five batches of at most 700"
+    owner = ["--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"), "--min-files", "2"]
+    code, said = jobs.run("lake", "compact", *owner, "--format", kind)
+    assert code == 0, said
+    assert "files became" in said
+    # Dies when all is written, before Spark's commit; the rows of the batch are in one file with others by now.
+    for name in (str(last), f".{last}.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    code, said = jobs.run("lake", *options)
+    assert code == 0, said
+    assert said.splitlines()[0].endswith(" in 1 batches"), said
+    found = read(jobs, kind, "versions", str(tmp_path / "table"))
+    code, said = jobs.run("lake", *options[:-1], "parquet")
+    assert (code, f"--format: {tmp_path / 'table'} was begun with {kind}" in said) == (1, True), said
     assert found["now"] == [*whole, 5]
     assert found["first"][0] == found["first"][1] < 700
     assert found["first"][3] == 1, "one batch"
@@ -124,7 +88,9 @@ def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", due([DELTA, ICEBERG]))
-def test_other_jobs_write_each_row_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
+def test_other_jobs_write_each_row_once(
+    kind: str, jobs_of: Callable[[str], WarmJobs], bootstrap: str, tmp_path: Path
+) -> None:
     (topic,) = make_topics(bootstrap, "visits", partitions=2)
     visits = [{"id": number, "place": "ab"[number % 2], "at": 60_000 * number} for number in range(100)]
     produce_values(bootstrap, topic, [json.dumps(visit).encode() for visit in visits])
@@ -149,24 +115,21 @@ def test_other_jobs_write_each_row_once(kind: str, bootstrap: str, tmp_path: Pat
             *("--dead-letters", str(tmp_path / "bad")),
         ],
     }
-    jobs = WarmJobs(tmp_path)
-    try:
-        for name, options in own_options.items():
-            checkpoint = tmp_path / f"{name}-checkpoint"
-            options += ["--bootstrap-servers", bootstrap, "--checkpoint", str(checkpoint), "--format", kind]
-            options += ["--output", str(tmp_path / name)]
-            code, said = jobs.run(name, *options)
-            assert code == 0, said
-            done = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-            # As if the job had died when all was written, before Spark's commit.
-            for path in (done, done.with_name(f".{done.name}.crc")):
-                path.unlink()
-            code, said = jobs.run(name, *options)
-            assert code == 0, said
-    finally:
-        jobs.close()
+    jobs = jobs_of(kind)
+    for name, options in own_options.items():
+        checkpoint = tmp_path / f"{name}-checkpoint"
+        options += ["--bootstrap-servers", bootstrap, "--checkpoint", str(checkpoint), "--format", kind]
+        options += ["--output", str(tmp_path / name)]
+        code, said = jobs.run(name, *options)
+        assert code == 0, said
+        done = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        # As if the job had died when all was written, before Spark's commit.
+        for path in (done, done.with_name(f".{done.name}.crc")):
+            path.unlink()
+        code, said = jobs.run(name, *options)
+        assert code == 0, said
     columns = "place,count,sum_id;id,name;id"
-    hours, joined, good = run_program(ROWS, kind, columns, *(str(tmp_path / name) for name in own_options))
+    hours, joined, good = read(jobs, kind, "rows", columns, *(str(tmp_path / name) for name in own_options))
     ids = [range(60, 100, 2), range(0, 60, 2), range(61, 100, 2), range(1, 60, 2)]
     assert hours == [[place, len(each), sum(each)] for place, each in zip("aabb", ids, strict=True)]
     assert joined == [[number, "Bert" if number % 2 else "Anna"] for number in range(100)]

@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as sql
 
 from spark_jobs.jobs.upsert import merge, transform
+from tests.kit.due import due
 from tests.spark.upsert.upserts import NOON, config_of, form_of, frame_of
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def histories(table: DataFrame) -> dict[int, list[Version]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", due(range(3)))
 def test_histories_are_right_in_any_order_of_arrival(spark: SparkSession, seed: int) -> None:
     chance = random.Random(seed)
     events = {key: random_history(chance, key) for key in range(KEYS)}
