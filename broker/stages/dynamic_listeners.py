@@ -106,9 +106,9 @@ class DynamicListenerConfig:
                 raise reconfiguration_error(
                     f"Security protocol cannot be updated for existing listener ListenerName({each.listener_name})"
                 )
-        removed, added = _difference(self._opened, proposed)
-        if not removed and not added:
+        if proposed.listeners == current.listeners:  # Those that could not be opened hold up no other change.
             return
+        removed, added = _difference(self._opened, proposed)
         security = await self._environment.executor.run(self._security_for, proposed)
         try:
             await self._socket_server.check_addresses(removed, [_endpoint(name, proposed, security) for name in added])
@@ -140,6 +140,7 @@ class DynamicListenerConfig:
             self._is_registered = False
             await serving.coordination.membership.change_endpoints(self.endpoints())
             self._is_registered = True
+        self._config_changed(serving.coordination.configs.current)  # It may have been changed back meanwhile.
 
     def endpoints(self) -> tuple[znodes.Endpoint, ...]:
         """The advertised listeners, with the ports that they really have."""
