@@ -90,6 +90,7 @@ class Checker:
             history.LogCreated: self._log_created,
             history.DeletionInvoked: groups.deletion_invoked,
             history.LogDeleted: self._log_deleted,
+            history.LogMadeAgain: lambda event: self._groups.log_made_again(event.log),
             history.RecordsDeleted: self._records_deleted,
             history.SendInvoked: self._send_invoked,
             history.SendDone: self._send_done,

@@ -129,6 +129,10 @@ class GroupChecker:
     def log_deleted(self, log: str) -> None:
         """Commits of this log are gone, but those that were under way."""
         self._deleting.pop(log, None)
+        self.log_made_again(log)
+
+    def log_made_again(self, log: str) -> None:
+        """Commits of this log until now may have been of the deleted one."""
         for (_, its_log), register in self._registers.items():
             if its_log == log:
                 self._may_be_lost(register)

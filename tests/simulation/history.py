@@ -38,6 +38,15 @@ class LogDeleted(NamedTuple):
     log: str
 
 
+class LogMadeAgain(NamedTuple):
+    """The creation of a log of a deleted one's name has been acknowledged. What was committed in it until now may have
+    been committed in the old one: a coordinator that was away hears of the deletion late, and forgets it then.
+    """
+
+    at: float
+    log: str
+
+
 class RecordsDeleted(NamedTuple):
     """An administrator deletes the records below an offset: from now on they may be gone, and no others."""
 
@@ -271,6 +280,7 @@ Event = (
     LogCreated
     | DeletionInvoked
     | LogDeleted
+    | LogMadeAgain
     | RecordsDeleted
     | SendInvoked
     | SendDone

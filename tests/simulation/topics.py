@@ -76,6 +76,8 @@ class Topics:
         self._on_deletion(topic.name)
         await asyncio.sleep(self._rng.choice([0.0, 0.1, 3.0]) * self._rng.random())
         await self._create(client, topic, before=topic_id)
+        for log in logs:
+            self._feed(history.LogMadeAgain(self._world.loop.time(), log))
         self.renewals += 1
         self._renewed_at = self._world.loop.time()
         self.is_renewing = False
