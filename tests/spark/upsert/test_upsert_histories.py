@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import random
 from collections.abc import Iterable, Sequence
@@ -117,17 +118,25 @@ def test_histories_are_right_in_any_order_of_arrival(spark: SparkSession, seed: 
 
 def test_a_tombstone_alone_deletes_and_moves_no_other_version(spark: SparkSession) -> None:
     """A compacted topic keeps the tombstone without its delete, and the time at which that happened is lost."""
-    first, last = Event(1, 5, EPOCH_MS, 10), Event(1, 9, EPOCH_MS + 1000, 11)
-    sent_ms = int(NOON.timestamp() * 1000) + 1000  # the second record
-    tombstone = (first.record()[0], None)
-    assert histories(merged(spark, [first.record(), tombstone], [], 2)) == {1: [(10, EPOCH_MS, sent_ms)]}
-    twice = histories(merged(spark, [first.record(), tombstone, tombstone], [2], 2))
-    assert twice == {1: [(10, EPOCH_MS, sent_ms)]}
-    both = histories(merged(spark, [first.record(), tombstone, last.record()], [1, 2], 2))
-    assert both == {1: [(10, EPOCH_MS, EPOCH_MS + 1000), (11, EPOCH_MS + 1000, None)]}
-    deleted = Event(1, 7, EPOCH_MS + 500, None)
-    told_late = histories(merged(spark, [first.record(), tombstone, deleted.record(), last.record()], [1, 2, 3], 2))
-    assert told_late == {1: [(10, EPOCH_MS, EPOCH_MS + 500), (11, EPOCH_MS + 1000, None)]}
+    alone, twice, between, deleted_late = range(1, 5)
+    first = {key: Event(key, 5, EPOCH_MS, 10).record() for key in range(1, 5)}
+    last = {key: Event(key, 9, EPOCH_MS + 1000, 11).record() for key in range(1, 5)}
+    tombstone = {key: (first[key][0], None) for key in first}
+    batches: list[list[tuple[bytes, bytes | None]]] = [
+        [first[alone], tombstone[alone], first[twice], tombstone[twice], first[between], first[deleted_late]],
+        [tombstone[twice], tombstone[between], tombstone[deleted_late]],
+        [last[between], Event(deleted_late, 7, EPOCH_MS + 500, None).record()],
+        [last[deleted_late]],
+    ]
+    records = [record for batch in batches for record in batch]
+    sent_ms = [int(NOON.timestamp() * 1000) + 1000 * number for number in range(len(records))]
+    cuts = itertools.accumulate(map(len, batches))
+    assert histories(merged(spark, records, cuts, 2)) == {
+        alone: [(10, EPOCH_MS, sent_ms[1])],
+        twice: [(10, EPOCH_MS, sent_ms[3])],
+        between: [(10, EPOCH_MS, EPOCH_MS + 1000), (11, EPOCH_MS + 1000, None)],
+        deleted_late: [(10, EPOCH_MS, EPOCH_MS + 500), (11, EPOCH_MS + 1000, None)],
+    }
 
 
 def test_a_delete_without_a_sequence_keeps_its_first_time(spark: SparkSession) -> None:
