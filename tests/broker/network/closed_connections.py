@@ -1,6 +1,6 @@
 """Measures what closed connections leave in a broker, which is to be nothing.
 
-python -m tests.broker.network.closed_connections --connections 1000000 --half-frames 100000
+python -m tests.broker.network.closed_connections --connections 1000000 --half-frames 100000 --members 10000
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from protocol.messages import ApiVersionsRequest, MetadataRequest
+from protocol.errors import ErrorCode
+from protocol.messages import ApiVersionsRequest, DeleteGroupsRequest, FindCoordinatorRequest, MetadataRequest
+from tests.kit import group_requests
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.security.certificates import Authority
 from tests.kit.waiting import eventually
@@ -26,6 +28,8 @@ from tests.kit.wire_requests import framed, request_bytes
 
 AT_ONCE: Final = 500
 """Connections that are open when the broker collects garbage."""
+MEMBERS_OF_GROUP: Final = 100
+SESSION_MS: Final = 6_000
 NAMES: Final = 20_000
 """Topics of a request for metadata that has the broker collect garbage."""
 HALF_FRAME: Final = struct.pack(">i", 1_000_000) + bytes(100_000)
@@ -70,6 +74,7 @@ class CountingBroker(BrokerProcess):
             {
                 "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
                 "socket.listen.backlog.size": "1000",
+                "offsets.topic.num.partitions": "1",
                 "sasl.enabled.mechanisms": "PLAIN",
                 "listener.name.sasl_plaintext.plain.sasl.jaas.config": _PLAIN_MODULE,
                 "ssl.keystore.type": "PEM",
@@ -121,6 +126,41 @@ class Visits:
         self._in_rounds(connections // 200, self._ask_by_tls)
         self._in_rounds(half_frames, self._send_half_a_frame)
 
+    def find_coordinator(self) -> None:
+        """Until there is one for all groups."""
+
+        def is_there() -> bool:
+            self._client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+            answer = self._client.ask(group_requests.join("g", session_ms=SESSION_MS), group_requests.JOIN)
+            return bool(answer.error_code == ErrorCode.MEMBER_ID_REQUIRED)  # type: ignore[attr-defined]
+
+        eventually("the coordinator", is_there)
+
+    def join(self, members: int) -> None:
+        """Have so many members join groups of a hundred. Every second one leaves, the sessions of the others expire."""
+        for first in range(0, members, MEMBERS_OF_GROUP):
+            group = f"group-{first}"
+            for number in range(first, min(first + MEMBERS_OF_GROUP, members)):
+                connection = WireClient("127.0.0.1", self._ports["PLAINTEXT"])
+                answer = self._client.ask(group_requests.join(group, session_ms=SESSION_MS), group_requests.JOIN)
+                member: str = answer.member_id  # type: ignore[attr-defined]
+                connection.send(group_requests.join(group, member, session_ms=SESSION_MS), group_requests.JOIN)
+                if number % 2:
+                    self._client.ask(group_requests.leave(group, (member, None)), group_requests.LEAVE)
+                connection.close()
+
+    def await_no_members(self, groups: int) -> None:
+        """Until all that joined so many groups are gone, and then without the groups."""
+        names = [f"group-{number * MEMBERS_OF_GROUP}" for number in range(groups)]
+
+        def deleted() -> bool:
+            answer = self._client.ask(DeleteGroupsRequest(groups_names=names), group_requests.DELETE)
+            gone = (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+            return all(each.error_code in gone for each in answer.results)  # type: ignore[attr-defined]
+
+        if names:
+            eventually("the members expire", deleted)
+
     def _in_rounds(self, count: int, visit: Callable[[], socket.socket]) -> None:
         while count > 0:
             opened = [visit() for _ in range(min(count, AT_ONCE))]
@@ -155,16 +195,24 @@ class Visits:
         return connection
 
 
-def measure(directory: Path, connections: int, half_frames: int) -> tuple[Memory, Memory]:
-    """The broker's memory before and after so many connections; some have come before, which fill its caches."""
+def measure(directory: Path, connections: int, half_frames: int, members: int = 0) -> tuple[Memory, Memory]:
+    """The broker's memory before and after so many connections and members of groups; some have come before, which fill
+    its caches.
+    """
     broker = CountingBroker(directory)
     broker.start()
     try:
         visits = Visits(broker)
         visits.make(2 * AT_ONCE, 2 * AT_ONCE)
+        if members:
+            visits.find_coordinator()
+            visits.join(2 * MEMBERS_OF_GROUP)
+            visits.await_no_members(2)
         readings = [broker.memory() for _ in range(4) if not time.sleep(SECOND_S)]
         before = Memory(min(each.objects for each in readings), min(each.rss_kb for each in readings))
         visits.make(connections, half_frames)
+        visits.join(members)
+        visits.await_no_members(-(-members // MEMBERS_OF_GROUP))
         deadline_s = time.monotonic() + PATIENCE_S
         while (after := broker.memory()).has_grown_since(before) and time.monotonic() < deadline_s:
             time.sleep(SECOND_S)
@@ -180,9 +228,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=20_000)
     parser.add_argument("--half-frames", type=int, default=2_000)
+    parser.add_argument("--members", type=int, default=1_000)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
-        before, after = measure(Path(directory), options.connections, options.half_frames)
+        before, after = measure(Path(directory), options.connections, options.half_frames, options.members)
     print(f"before: {before}\nafter:  {after}")
     return int(after.has_grown_since(before))
 
