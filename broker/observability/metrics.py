@@ -1,8 +1,8 @@
 """The broker's numbers as Prometheus text, under the names that Kafka's JMX exporter rules made common.
 
 Counting is done by the owners with plain integers; this module only reads them when somebody scrapes. The HTTP server
-is prometheus-client's, on its own daemon threads, opened by `metrics.listener`; nothing is imported until then. State
-of the event loop is read on the event loop: a scrape waits there for its turn. `metric_definitions` holds the names.
+has threads of its own, and is opened by `metrics.listener`; nothing is imported until then. State of the event loop is
+read on the event loop: a scrape waits there for its turn. `metric_definitions` holds the names.
 """
 
 from __future__ import annotations
@@ -204,8 +204,10 @@ class MetricsServer:
 
         Raises OSError naming the address when it cannot be had.
         """
-        from prometheus_client import GCCollector, PlatformCollector, ProcessCollector, start_http_server
+        from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
         from prometheus_client.registry import CollectorRegistry
+
+        from broker.environment.scrape_server import ScrapeServer
 
         host, _, port = address.rpartition(":")
         self._registry = registry = CollectorRegistry(auto_describe=False)
@@ -213,15 +215,12 @@ class MetricsServer:
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
         try:
-            self._server, self._thread = start_http_server(
-                int(port),
-                addr=host.strip("[]") or "0.0.0.0",  # noqa: S104
-                registry=registry,
-            )
+            self._server = ScrapeServer(host.strip("[]") or "0.0.0.0", int(port), registry)  # noqa: S104
         except OSError as error:
             text = f"metrics.listener failed to bind to {address}: {error.strerror or error}"
             raise OSError(error.errno, text) from error
         self._host = host
+        self._server.start()
         self.port: int = self._server.server_port
 
     def show(self, collector: BrokerCollector) -> None:
@@ -231,6 +230,4 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()

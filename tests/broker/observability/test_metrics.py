@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -13,13 +15,35 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.metrics_core import Metric
 
+from broker.environment.scrape_server import MOST_SCRAPES
 from broker.observability import metrics
 from broker.observability.metric_definitions import DEFINITIONS
 from tests.broker.handlers.test_client_quota_handlers import alter
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.in_process import InProcessBroker
 from tests.kit.scraping import scrape, scraped_families
+from tests.kit.waiting import eventually
 from tests.kit.wire_requests import fetch, new_topic, produce
+
+
+def test_connections_that_send_nothing_keep_no_scrape_waiting() -> None:
+    """Each had a thread for as long as it liked, and so did those that read nothing."""
+    server = metrics.MetricsServer("127.0.0.1:0")
+    threads = threading.active_count()
+    try:
+        with contextlib.ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60, ("127.0.0.2", 0)))
+                for _ in range(3 * MOST_SCRAPES)
+            ]
+            assert "python_info" in {family.name for family in scraped_families(server.port)}
+            closed = silent[: 2 * MOST_SCRAPES]
+            assert [each.recv(1) for each in closed] == [b""] * len(closed)
+            eventually("their threads end", threading.active_count, lambda count: count <= threads + MOST_SCRAPES)
+            assert scraped_families(server.port)
+        eventually("all threads end", threading.active_count, lambda count: count == threads)
+    finally:
+        server.close()
 
 
 def test_what_clients_do_is_counted(tmp_path: Path) -> None:
@@ -125,7 +149,9 @@ def test_nothing_that_the_loop_owns_is_read_on_another_thread(monkeypatch: pytes
     assert sys.getprofile() is None
     samples = asyncio.run(scenario())
     assert samples["kafka_log_log_logendoffset", (("partition", "0"), ("topic", "t"))] == 2
-    assert called == {f"{metrics.__file__}: BrokerCollector.collect"}
+    assert {each for each in called if "/scrape_server.py: " not in each} == {
+        f"{metrics.__file__}: BrokerCollector.collect"
+    }
 
 
 def test_a_scrape_fails_when_the_loop_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
