@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -42,8 +41,8 @@ class Handshakes:
         self._most_stalled = most_stalled
         self._stalled: dict[Peers, dict[Handshaking, None]] = {}
         self._count = 0
-        self._steps: dict[Peers, deque[_Step]] = {}
-        """Steps that wait, by peers in the order of their turns."""
+        self._steps: dict[Peers, dict[Handshaking, _Step]] = {}
+        """The step of each handshake that waits for a thread, by peers in the order of their turns."""
         self._running = 0
 
     def wait_for_peer(self, handshake: Handshaking, peers: Peers) -> None:
@@ -57,7 +56,10 @@ class Handshakes:
             oldest.give_way()
 
     def leave(self, handshake: Handshaking, peers: Peers) -> None:
-        """The handshake no longer waits, if it did."""
+        """The handshake no longer waits, if it did, neither for its peer nor for a thread."""
+        steps = self._steps.get(peers, {})
+        if steps.pop(handshake, None) is not None and not steps:
+            del self._steps[peers]
         stalled = self._stalled.get(peers, {})
         if handshake in stalled:
             del stalled[handshake]
@@ -65,16 +67,22 @@ class Handshakes:
             if not stalled:
                 del self._stalled[peers]
 
-    def run(self, peers: Peers, step: Callable[[], None], done: Callable[[asyncio.Future[None]], None]) -> None:
-        """Run `step` on a thread when its turn comes, then `done` on the event loop."""
-        self._steps.setdefault(peers, deque()).append((step, done))
+    def run(
+        self,
+        handshake: Handshaking,
+        peers: Peers,
+        step: Callable[[], None],
+        done: Callable[[asyncio.Future[None]], None],
+    ) -> None:
+        """Run `step` on a thread when its turn comes, then `done` on the event loop; neither after `leave`."""
+        self._steps.setdefault(peers, {})[handshake] = (step, done)
         self._run_next()
 
     def _run_next(self) -> None:
         while self._steps and self._running < MOST_STEPS:
             peers = next(iter(self._steps))
             steps = self._steps.pop(peers)
-            step, done = steps.popleft()
+            step, done = steps.pop(next(iter(steps)))
             if steps:
                 self._steps[peers] = steps
             self._running += 1

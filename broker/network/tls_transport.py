@@ -176,7 +176,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._is_stepping = True
             self._adapt_reading()
             self._handshakes.leave(self, self._peers)
-            self._handshakes.run(self._peers, self._object.do_handshake, self._on_step)
+            self._handshakes.run(self, self._peers, self._object.do_handshake, self._on_step)
 
     def _on_step(self, future: asyncio.Future[None]) -> None:
         self._is_stepping = False

@@ -288,16 +288,15 @@ def test_the_oldest_handshake_of_the_peers_that_have_most_ends() -> None:
     assert not others[2].gave_way
 
 
-def test_peers_take_turns() -> None:
+def test_peers_take_turns_and_those_that_left_have_none() -> None:
     class Manual:
-        """Runs nothing by itself."""
+        """Runs each step at once, and is done with it when the test says so."""
 
         def __init__(self) -> None:
             self.futures: list[asyncio.Future[None]] = []
-            self.names: list[str] = []
 
         def run(self, function: Callable[..., Any], /, *_: object) -> Awaitable[Any]:
-            self.names.append(function())
+            function()
             self.futures.append(asyncio.get_running_loop().create_future())
             return self.futures[-1]
 
@@ -307,13 +306,24 @@ def test_peers_take_turns() -> None:
     async def scenario() -> None:
         executor = Manual()
         handshakes = Handshakes(executor)
+        names: list[str] = []
+
+        def run(name: str, peers: tuple[str, str]) -> Stalled:
+            handshake = Stalled()
+            handshakes.run(handshake, peers, lambda: names.append(name), lambda _: None)
+            return handshake
+
+        many, gone = ("SSL", "10.0.0.2"), ("SSL", "10.0.0.3")
         for number in range(6):
-            handshakes.run(("SSL", "many"), lambda number=number: f"many-{number}", lambda _: None)
-        handshakes.run(("BROKERS", "10.0.0.1"), lambda: "broker", lambda _: None)
+            run(f"many-{number}", many)
+        left = run("left", many), run("left", gone)
+        run("broker", ("BROKERS", "10.0.0.1"))
+        handshakes.leave(left[0], many)
+        handshakes.leave(left[1], gone)
         for number in range(5):
             executor.futures[number].set_result(None)
             await asyncio.sleep(0)
-        assert executor.names == ["many-0", "many-1", "many-2", "broker", "many-3", "many-4", "many-5"]
+        assert names == ["many-0", "many-1", "many-2", "broker", "many-3", "many-4", "many-5"]
 
     asyncio.run(scenario())
 
