@@ -142,7 +142,7 @@ class MetadataHandlers:
         may_create = request.allow_auto_topic_creation and self._auto_topics.is_enabled
         refused: list[_Topic] = []
         if not self._access.is_open:
-            refused = self._refused(names, describe.client, image, by_id=by_id, may_create=may_create)
+            refused = await self._refused(names, describe.client, image, slices, by_id=by_id, may_create=may_create)
         existing = [image.topics[name] for name in names if name in image.topics]
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
@@ -151,11 +151,12 @@ class MetadataHandlers:
         ]
         return await self._described_in_slices(existing, describe, unknown_ids, [*missing, *refused])
 
-    def _refused(
+    async def _refused(
         self,
         names: dict[str, None],
         client: Client,
         image: MetadataImage,
+        slices: Slices,
         *,
         by_id: bool,
         may_create: bool,
@@ -163,24 +164,23 @@ class MetadataHandlers:
         """Take those out of `names` that the client may not see, or create where they would be. `by_id`: the client
         gave ids.
         """
-        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
-        missing = [name for name in names if name not in denied and name not in image.topics]
-        uncreatable = frozenset[str]()
-        if missing and may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False):
-            uncreatable = client.denied(AclOperation.CREATE, ResourceType.TOPIC, missing)
+        creates = may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
         failed = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        refused = [_failed(failed, name) for name in names if name in uncreatable]
-        for topic in refused:
-            topic.is_internal = is_internal(topic.name or "")
-        for name in list(names):
-            if name in denied and by_id:
+        uncreatable: list[_Topic] = []
+        denied: list[_Topic] = []
+        async for name in in_slices(list(names), slices):
+            if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
                 known = image.topics.get(name)
-                refused.append(_failed(failed, None, ZERO_UUID if known is None else known.topic_id))
-            elif name in denied:
-                refused.append(_failed(failed, name))
-            if name in denied or name in uncreatable:
-                del names[name]
-        return refused
+                told = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
+                denied.append(_failed(failed, *told))
+            elif creates and name not in image.topics and not client.may(AclOperation.CREATE, ResourceType.TOPIC, name):
+                refusal = _failed(failed, name)
+                refusal.is_internal = is_internal(name)
+                uncreatable.append(refusal)
+            else:
+                continue
+            del names[name]
+        return [*uncreatable, *denied]
 
     async def _described_in_slices(
         self,
