@@ -65,7 +65,7 @@ class LargeRequest:
     async def _handle(self, request: Request) -> Reply:
         kind = self._kind
         context = kind.context.replace(correlation_id=self._correlation_id) if kind.route.in_order else kind.context
-        reply = kind.handle(context, request)
+        reply = (kind.route.handle_large or kind.handle)(context, request)
         if reply is None or isinstance(reply, Response):
             return reply
         if isinstance(reply, Later):

@@ -166,6 +166,8 @@ class Route(Value, frozen=False):
     lazy: frozenset[str]
     request_type: type[Request]
     handle: Handle
+    handle_large: Handle | None = None
+    """Handles a large request that is not split, where that takes more than `handle`."""
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
 
 

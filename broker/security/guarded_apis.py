@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from broker.network.registry import HandlerRegistry, RequestContext, Route
+from broker.environment.contract import Clock
+from broker.network.registry import CloseConnection, Handle, HandlerRegistry, Reply, RequestContext, Route, Waiting
+from broker.network.shares import SHARE, Split
+from broker.network.slices import Slices
 from broker.security.access import Access, Client
 from broker.security.guards import configs, groups, records, transactions
 from broker.security.guards.cluster_wide import CLUSTER_RIGHTS, guard_cluster
@@ -14,6 +17,9 @@ from broker.security.guards.topics import TopicGuards
 from broker.security.replies import Outcome, Proceed
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
+from protocol.messages import DescribeConfigsResponse, ProduceResponse
+from protocol.wire.encoded_items import with_items
+from protocol.wire.schema import Response
 
 
 class Guard(Protocol):
@@ -51,6 +57,22 @@ GUARDS: Final[dict[ApiKey, Guard]] = {
 }
 """Guards that need nothing but the request."""
 
+IN_SHARES: Final[dict[ApiKey, tuple[str, str, Callable[[], Response]]]] = {
+    ApiKey.PRODUCE: (
+        "topic_data.partition_data",
+        "responses.partition_responses",
+        lambda: ProduceResponse(responses=[]),
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (
+        "resources",
+        "results",
+        lambda: DescribeConfigsResponse(throttle_time_ms=0, results=[]),
+    ),
+}
+"""APIs whose large requests are handled as a whole, but can be refused in shares: the arrays of request and response,
+and an empty response.
+"""
+
 UNGUARDED: Final = frozenset(
     {
         ApiKey.API_VERSIONS,
@@ -74,6 +96,7 @@ def install_guards(
     image: Callable[[], MetadataImage],
     is_controller: Callable[[], bool],
     may_delete_topics: Callable[[], bool],
+    clock: Clock,
 ) -> None:
     """Put the guards before the handlers. See `TopicGuards` for the other arguments."""
     topics = TopicGuards(image, is_controller, may_delete_topics)
@@ -87,6 +110,8 @@ def install_guards(
     }
     for route in registry:
         if route.api_key in guards:
+            if route.api_key in IN_SHARES:
+                route.handle_large = _LargeGuard(route, guards[route.api_key], access, clock)
             _install(route, guards[route.api_key], access)
         elif route.api_key not in UNGUARDED:
             raise ValueError(f"nothing says who may use {route.name}")
@@ -99,3 +124,61 @@ def _install(route: Route, guard: Guard, access: Access) -> None:
         return guard(access.client(context, name), context, request, partial(handle, context))
 
     route.handle = guarded
+
+
+class _LargeGuard:
+    """Stands before a handler that gets a large request as a whole: refuses it in shares, in slices."""
+
+    def __init__(self, route: Route, guard: Guard, access: Access, clock: Clock) -> None:
+        self._handle: Handle = route.handle
+        self._name = route.name
+        self._asked, self._answered, self._nothing = IN_SHARES[route.api_key]
+        self._guard = guard
+        self._access = access
+        self._clock = clock
+
+    async def __call__(self, context: RequestContext, request: Any) -> Reply:
+        """Answer as handler and guard do together; what is refused stands behind the rest."""
+        slices, client = Slices(self._clock), self._access.client(context, self._name)
+        size = self._clock.elements_at_once(SHARE)
+        refused, allowed = self._nothing(), request.replace(**{self._asked.partition(".")[0]: []})
+
+        def allow(share: Any) -> Response:
+            _put_behind(allowed, share, self._asked)
+            return self._nothing()
+
+        for share in Split(self._asked).shares(request, size, slices.is_over):
+            if share is not None:
+                refusal = self._guard(client, context, share, allow)
+                assert isinstance(refusal, Response), f"the guard of {self._name} waits for something"
+                _put_behind(refused, refusal, self._answered)
+            if slices.is_over():
+                await slices.pause()
+        if not getattr(allowed, self._asked.partition(".")[0]):
+            return refused
+        return await self._handled(context, allowed, refused)
+
+    async def _handled(self, context: RequestContext, allowed: Any, refused: Response) -> Reply:
+        outcome = self._handle(context, allowed)
+        if isinstance(outcome, Waiting):
+            outcome = outcome.future
+        response: Any = await outcome if isinstance(outcome, Awaitable) else outcome
+        array = self._answered.partition(".")[0]
+        more = getattr(refused, array)
+        if response is None and more:
+            raise CloseConnection("a produce request with acks=0 was refused in part")
+        if more:
+            answers = getattr(response, array)
+            joined = with_items(answers, type(more[0]), type(response), context.api_version, more)
+            setattr(response, array, joined)
+        return response  # type: ignore[no-any-return]
+
+
+def _put_behind(whole: Any, part: Any, path: str) -> None:
+    """Put the elements of a part behind those of the whole; a topic that was cut becomes one again."""
+    outer, _, inner = path.partition(".")
+    items, more = getattr(whole, outer), getattr(part, outer)
+    if inner and items and more and items[-1].name == more[0].name:
+        getattr(items[-1], inner).extend(getattr(more[0], inner))
+        more = more[1:]
+    items.extend(more)

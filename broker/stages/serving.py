@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
@@ -256,7 +257,8 @@ def _registry(
     if not access.is_open:
         from broker.security.guarded_apis import install_guards
 
-        install_guards(registry, access, image, lambda: controller.is_active, lambda: controller.settings.delete_topics)
+        install = partial(install_guards, registry, access, image, clock=clock)
+        install(lambda: controller.is_active, lambda: controller.settings.delete_topics)
     return registry
 
 

@@ -24,7 +24,7 @@ from tests.kit.environment import ManualClock
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import framed, new_topic, request_bytes
 
-MANY: Final = 2_000
+MANY: Final = 1_500
 STEPS: Final = 4 * MANY + 1_000
 """Lines that a turn may run: a pass or two over all elements that does no more than gather them, some 0.1 us each."""
 CHECKS: Final = 20
@@ -135,6 +135,13 @@ VALUES: Final = {
 COUNTED: Final = {ApiKey.FETCH, ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA}
 """APIs whose slices have a fixed number of partitions, at most 5,000."""
 
+REFUSED_AT_ONCE: Final = {
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+}
+"""APIs whose refusal for want of a right names every element, in one go."""
+
 FLOODS: Final = [
     pytest.param(request_type, path, version, id=f"{request_type.__name__}.{'.'.join(path)}")
     for api_key, request_type in REQUEST_TYPES.items()
@@ -149,9 +156,13 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-@pytest.fixture(scope="module")
-def broker(runner: asyncio.Runner) -> Iterator[InProcessBroker]:
-    broker = InProcessBroker(socket_request_max_bytes="10000000", auto_create_topics_enable="false")
+@pytest.fixture(scope="module", params=["served", "refused"])
+def broker(runner: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
+    """Without an authorizer, and with one that lets the client do nothing."""
+    settings = {"socket_request_max_bytes": "10000000", "auto_create_topics_enable": "false"}
+    if request.param == "refused":
+        settings["authorizer_class_name"] = "kafka.security.authorizer.AclAuthorizer"
+    broker = InProcessBroker(**settings)
     broker.clock = CountedSlices()
 
     async def start() -> None:
@@ -167,7 +178,12 @@ def broker(runner: asyncio.Runner) -> Iterator[InProcessBroker]:
 
 @pytest.mark.parametrize(("request_type", "path", "version"), FLOODS)
 def test_no_array_holds_the_event_loop(
-    runner: asyncio.Runner, broker: InProcessBroker, request_type: type[Request], path: tuple[str, ...], version: int
+    runner: asyncio.Runner,
+    broker: InProcessBroker,
+    request: pytest.FixtureRequest,
+    request_type: type[Request],
+    path: tuple[str, ...],
+    version: int,
 ) -> None:
     async def answered(size: int) -> int:
         """The most lines that run in a turn."""
@@ -181,5 +197,7 @@ def test_no_array_holds_the_event_loop(
         wire.close()
         return steps.most
 
+    if request.node.callspec.params["broker"] == "refused" and request_type.api_key in REFUSED_AT_ONCE:
+        return
     runner.run(answered(4 * CHECKS))  # what is compiled is compiled
     assert runner.run(answered(MANY)) < STEPS

@@ -8,21 +8,30 @@ import pytest
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
 from broker.network.shares import JoinedAnswers, Split
+from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
     DescribeGroupsRequest,
     ElectLeadersRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    ProduceRequest,
+    ProduceResponse,
 )
+from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
 from tests.kit.in_process import InProcessBroker, play
 from tests.kit.in_process import Wire as Client
@@ -168,6 +177,86 @@ def test_a_partition_that_is_listed_twice_far_apart_is_refused() -> None:
         assert sum(len(topic.partitions) for topic in answer.topics) == len(indexes)
 
     play(scenario)
+
+
+AUTHORIZED = {
+    "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer",
+    "allow_everyone_if_no_acl_found": "true",
+}
+
+
+async def _deny(wire: Client, topic: str) -> None:
+    creation = CreateAclsRequest.AclCreation(
+        resource_type=ResourceType.TOPIC,
+        resource_name=topic,
+        resource_pattern_type=PatternType.LITERAL,
+        principal="User:*",
+        host="*",
+        operation=AclOperation.ALL,
+        permission_type=AclPermissionType.DENY,
+    )
+    answer = await wire.ask(CreateAclsRequest(creations=[creation]), 1)
+    assert isinstance(answer, CreateAclsResponse)
+    assert [each.error_code for each in answer.results] == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("count", [2, 1500])
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_produce_that_is_refused_in_part(count: int, acks: int) -> None:
+    """The guard looks at shares of a large request; the handler gets the rest as a whole."""
+
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        await _create(wire, ["allowed", "denied"])
+        await _deny(wire, "denied")
+        batch = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
+        topics = [
+            ProduceRequest.TopicProduceData(
+                name=name,
+                partition_data=[
+                    ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(count)
+                ],
+            )
+            for name in ("denied", "allowed")
+        ]
+        request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+        if acks:
+            answer = await wire.ask(request, 7)
+            assert isinstance(answer, ProduceResponse)
+            unknown, refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert [
+                (topic.name, each.index, each.error_code)
+                for topic in answer.responses
+                for each in topic.partition_responses
+            ] == [
+                *(("allowed", index, unknown if index else ErrorCode.NONE) for index in range(count)),
+                *(("denied", index, refused) for index in range(count)),
+            ]
+        else:
+            with pytest.raises(ConnectionError):
+                await wire.ask(request, 7)
+
+    play(scenario, **AUTHORIZED)
+
+
+@pytest.mark.parametrize("count", [10, 1500])
+def test_descriptions_of_configurations_that_are_refused_in_part(count: int) -> None:
+    async def scenario(_broker: InProcessBroker, wire: Client) -> None:
+        await _create(wire, ["allowed", "denied"])
+        await _deny(wire, "denied")
+        resources = [
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=["retention.ms"]
+            )
+            for name in ["denied", "allowed"] * count
+        ]
+        answer = await wire.ask(DescribeConfigsRequest(resources=resources), 2)
+        assert isinstance(answer, DescribeConfigsResponse)
+        assert [(each.resource_name, each.error_code, len(each.configs)) for each in answer.results] == [
+            *[("allowed", ErrorCode.NONE, 1)] * count,
+            *[("denied", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)] * count,
+        ]
+
+    play(scenario, **AUTHORIZED)
 
 
 def test_a_refusal_of_a_share_is_the_answer_and_no_other_share_follows() -> None:
