@@ -92,7 +92,7 @@ class GroupHandlers:
         knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
         return self._service.responses.respond_later(outcome, None if knows_null else _without_null, ANYTHING)
 
-    @api(ApiKey.SYNC_GROUP, versions=(0, 5), lazy="assignments", whole="an assignment is one record")
+    @api(ApiKey.SYNC_GROUP, versions=(0, 5), whole="an assignment is one record")
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Later[SyncGroupResponse] | Awaitable[SyncGroupResponse]:
