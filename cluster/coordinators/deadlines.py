@@ -36,16 +36,19 @@ class Deadline:
         self.due_ms = due_ms
         entry = self._entry
         if entry is None or due_ms < entry[0]:
-            if entry is not None:
-                entry[2] = None
+            self._drop_entry()
             self._entry = self._deadlines.push(due_ms, self)
 
     def clear(self) -> None:
         """Remove the deadline and its action. The heap keeps nothing that the action refers to, such as a member."""
+        self._drop_entry()
+        self.due_ms = self.action = None
+
+    def _drop_entry(self) -> None:
         if self._entry is not None:
             self._entry[2] = None
-        self._entry = None
-        self.due_ms = self.action = None
+            self._entry = None
+            self._deadlines.count_dropped()
 
     def reached(self, monotonic_ms: int) -> Action | None:
         """The heap has no entry for it any more: be due again when that was too early, else give the action."""
@@ -63,7 +66,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[Entry] = []
         self._order = count()
-        self._tidy_at = _FEW
+        self._dropped = 0
         self.next_ms = math.inf
         """When `expire` is to be called next, in monotonic milliseconds; maybe for nothing. Infinity: never."""
 
@@ -74,17 +77,20 @@ class Deadlines:
         """Called by `Deadline` alone."""
         entry = [due_ms, next(self._order), deadline]
         heapq.heappush(self._heap, entry)
-        if len(self._heap) > self._tidy_at:
-            self._tidy()
         self.next_ms = min(self.next_ms, due_ms)
         return entry
 
-    def _tidy(self) -> None:
-        """Drop the entries of deadlines that were cleared or moved forward; amortised, a few steps per push."""
-        self._heap = [entry for entry in self._heap if entry[2] is not None]
-        heapq.heapify(self._heap)
-        self._tidy_at = max(_FEW, 2 * len(self._heap))
-        self._find_next()
+    def count_dropped(self) -> None:
+        """Called by `Deadline` alone, for an entry that was cleared or moved forward: when they are the most, they go.
+
+        That is amortised, a few steps for each.
+        """
+        self._dropped += 1
+        if self._dropped > max(_FEW, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2] is not None]
+            heapq.heapify(self._heap)
+            self._dropped = 0
+            self._find_next()
 
     def _find_next(self) -> None:
         self.next_ms = self._heap[0][0] if self._heap else math.inf
@@ -101,7 +107,9 @@ class Deadlines:
             entry = heapq.heappop(self._heap)
             if entry[1] > started:
                 set_meanwhile.append(entry)
-            elif entry[2] is not None and (action := entry[2].reached(now.monotonic_ms)) is not None:
+            elif entry[2] is None:
+                self._dropped -= 1
+            elif (action := entry[2].reached(now.monotonic_ms)) is not None:
                 appends += action(now)
         for entry in set_meanwhile:
             heapq.heappush(self._heap, entry)

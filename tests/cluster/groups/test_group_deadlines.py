@@ -62,6 +62,18 @@ def test_what_is_set_again_and_again_does_not_pile_up() -> None:
     assert len(deadlines) <= 4 * 10_000
 
 
+def test_deadlines_that_were_cleared_leave_the_heap_without_another_one() -> None:
+    """Ten thousand members that had left stayed in it, as lists, until their time or the next members came."""
+    deadlines = Deadlines()
+    members = [Deadline(deadlines, lambda _: []) for _ in range(10_000)]
+    for number, member in enumerate(members):
+        member.set(300_000 + number)
+    for member in members[1:]:
+        member.clear()
+    assert len(deadlines) < 200
+    assert deadlines.next_ms == 300_000
+
+
 def test_an_action_that_is_due_at_once_again_waits_for_the_next_call() -> None:
     deadlines = Deadlines()
     calls: list[int] = []
