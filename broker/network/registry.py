@@ -17,8 +17,8 @@ from cluster.security.principal import ANONYMOUS, Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
 from protocol.value import Value, field, maker
-from protocol.wire.schema import Request, Response, fields_of
-from protocol.wire.wire_types import SMALL_ELEMENTS, ArrayOf, Fixed, StructOf
+from protocol.wire.schema import Request, Response
+from protocol.wire.wire_types import SMALL_ELEMENTS
 
 Reply = Response | None
 """The result of a handler; None sends nothing (Produce with acks=0)."""
@@ -232,21 +232,6 @@ def _paths(path: str) -> frozenset[str]:
     return frozenset(".".join(names[: depth + 1]) for depth in range(len(names)))
 
 
-def _lazy(request_type: type[Request], paths: Iterable[str]) -> frozenset[str]:
-    """The arrays that are decoded element by element: none if elements have other arrays, as each is made in one go."""
-    lazy = frozenset[str]().union(*map(_paths, paths))
-    found = [(spec.name, spec.type) for spec in fields_of(request_type)]
-    while found:
-        path, array = found.pop()
-        if not isinstance(array, ArrayOf) or isinstance(array.element, Fixed):
-            continue
-        if path not in lazy and "." in path:
-            return frozenset()
-        if path in lazy and isinstance(array.element, StructOf):
-            found += [(f"{path}.{spec.name}", spec.type) for spec in fields_of(array.element.struct)]
-    return lazy
-
-
 def marks_of(handler_type: type) -> Iterator[tuple[str, ApiMark]]:
     """The (method name, mark) pairs of a handler class, for documents and tests that need no instance."""
     for name, member in vars(handler_type).items():
@@ -286,7 +271,7 @@ class HandlerRegistry:
                 mark.in_order,
                 mark.splits,
                 mark.at_once,
-                _lazy(request_type, (mark.lazy, *(split.path for split in mark.splits))),
+                frozenset[str]().union(*map(_paths, (mark.lazy, *(split.path for split in mark.splits)))),
                 request_type,
                 getattr(handler, method_name),
             )

@@ -144,6 +144,8 @@ class JoinedAnswers:
         self._encoders: dict[tuple[str, ...], ItemEncoder[Any]] = {}
         """Encoded items of the arrays of the answer, and of those of the last element in each, by their paths."""
         self._answer: Response | None = None
+        self._encodes = True
+        """Whether an item is encoded in no time."""
 
     @property
     def is_refusal(self) -> bool:
@@ -155,6 +157,7 @@ class JoinedAnswers:
         if self._answer is None or _is_refusal(answer):
             self._answer = answer
             self._encoders.clear()
+            self._encodes = not _has_large_items(answer)
             self._fold(answer, self._depth, ())
             return
         _throttle(self._answer, answer)
@@ -193,7 +196,7 @@ class JoinedAnswers:
 
     def _encode(self, items: list[Any], count: int, path: tuple[str, ...]) -> None:
         """Encode the first `count` of the items of an array, and take them out."""
-        if count <= 0 or not isinstance(items[0], Struct):
+        if count <= 0 or not self._encodes or not isinstance(items[0], Struct):
             return
         encoder = self._encoders.get(path)
         if encoder is None:
@@ -217,6 +220,14 @@ class JoinedAnswers:
 def _is_refusal(answer: Response | None) -> bool:
     """Whether a request is refused as a whole."""
     return bool(getattr(answer, "error_code", ErrorCode.NONE))
+
+
+def _has_large_items(answer: Response) -> bool:
+    """Whether an item of the arrays of an answer to a share has an array of more elements than shares have."""
+    arrays = [items for name in answer.declared_fields if isinstance(items := getattr(answer, name), list)]
+    items = [item for array in arrays for item in array if isinstance(item, Struct)]
+    lists = (getattr(item, name) for item in items for name in item.declared_fields)
+    return any(isinstance(each, list) and len(each) > 2 * SHARE for each in lists)
 
 
 def _throttle(answer: Response, more: Response) -> None:

@@ -39,7 +39,7 @@ from protocol.wire.wire_types import (
 
 FieldsOf = Callable[[Any], list[FieldSpec]]
 
-LAZY_BYTES: Final = 8 * 1024
+LAZY_BYTES: Final = 4 * 1024
 """A larger array is a `LazyArray`, where these are asked for."""
 
 _MISTAKES = (struct_error, IndexError, ValueError)
@@ -124,9 +124,11 @@ class LazyArray:
         end: int,
         count: int,
         decode: Callable[..., tuple[Any, int]],
-        found: dict[int, LazyArray],
+        found: dict[int, Any],
     ) -> None:
-        """`found` has the lazy arrays inside, by where they start."""
+        """`found` has the lazy arrays of the message by where they start, and large elements, each with its end, by the
+        complement of that: an element may have an array that is not lazy.
+        """
         self._buffer = buffer
         self._start = start
         self.end = end
@@ -140,7 +142,7 @@ class LazyArray:
     def __iter__(self) -> Iterator[Any]:
         buffer, position, decode, found = self._buffer, self._start, self._decode, self._found
         for _ in range(self._count):
-            item, position = decode(buffer, position, found)
+            item, position = found.get(~position) or decode(buffer, position, found)
             yield item
 
     def __eq__(self, other: object) -> bool:
@@ -399,7 +401,7 @@ class DecodeCompiler:
     def _elements(self, element: WireType, count: str, target: str, path: str, spec: FieldSpec) -> None:
         """Read the elements of an array behind their count."""
         writer = self._writer
-        start, most = writer.fresh("p"), writer.fresh("p")
+        start, most, begin = writer.fresh("p"), writer.fresh("p"), writer.fresh("p")
         is_lazy = path in self._lazy and not self._is_element
         if is_lazy:
             writer.line(f"{start} = p")
@@ -424,7 +426,11 @@ class DecodeCompiler:
         if is_lazy:
             writer.line(f"{most} = p + {LAZY_BYTES}")
         with writer.block(f"for _ in range({count}):"):
+            if is_lazy:
+                writer.line(f"{begin} = p")
             self._element(element, item, path, spec)
+            if is_lazy:
+                writer.line(f"if p - {begin} > {LAZY_BYTES}: z[~{begin}] = ({item}, p)")
             writer.line(f"if p <= {most}: {items}.append({item})" if is_lazy else f"{items}.append({item})")
             if self._in_slices:
                 writer.line("if s(): yield")

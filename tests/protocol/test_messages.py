@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from protocol.api_keys import NEVER_FLEXIBLE
 from protocol.errors import DecodeError
-from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, FetchRequest, RequestHeader
+from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, CreateTopicsRequest, FetchRequest, RequestHeader
 from protocol.wire import decode_compiler
-from protocol.wire.decode_compiler import DecodeCompiler
+from protocol.wire.decode_compiler import DecodeCompiler, LazyArray
 from protocol.wire.schema import Message, Request, Response, Struct, fields_of
 from protocol.wire.wire_types import (
     ArrayOf,
@@ -136,6 +136,26 @@ def test_a_large_array_is_decoded_as_it_is_looked_at() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
+
+
+def test_a_large_element_of_a_large_array_is_decoded_once() -> None:
+    """It would take long to decode it again whenever it is looked at, in one go."""
+    topic = CreateTopicsRequest.CreatableTopic
+    configs = [CreateTopicsRequest.CreatableTopicConfig(name=str(number), value="x") for number in range(2_000)]
+    value = CreateTopicsRequest(
+        topics=[
+            topic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=configs if at == 1 else [])
+            for at, name in enumerate("abc")
+        ],
+        timeout_ms=1,
+    )
+    decode = CreateTopicsRequest.decoder_in_slices(4, lazy=frozenset({"topics"}))
+    request = finished(decode(memoryview(value.to_bytes(4)), 0, lambda: False))
+    assert isinstance(request, CreateTopicsRequest)
+    assert isinstance(request.topics, LazyArray)
+    assert request == value
+    first, second = (list(request.topics) for _ in range(2))
+    assert [one is other for one, other in zip(first, second, strict=True)] == [False, True, False]
 
 
 def fuzz(frames: int, seed: int) -> tuple[int, int]:
