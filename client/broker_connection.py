@@ -21,7 +21,7 @@ from client.errors import DisconnectedError, UnsupportedVersionError
 from client.settings import MAX_FRAME_BYTES
 from odradek import __version__
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, DecodeError, ErrorCode
+from protocol.errors import ApiError, DecodeError, ErrorCode, detached
 from protocol.messages import ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader
 from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
 from protocol.wire.schema import Request, Response
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, request: Request, version: int) -> int:
         """Send a request; returns its correlation id."""
         if self._transport is None or self._failure is not None:
-            raise self._failure or DisconnectedError(f"not connected to {self.address}")
+            raise detached(self._failure or DisconnectedError(f"not connected to {self.address}"))
         api_key = request.api_key
         correlation_id = next(self._numbers) & 0x7FFFFFFF
         header = RequestHeader(

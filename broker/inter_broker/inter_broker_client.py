@@ -76,7 +76,10 @@ class InterBrokerClient:
         async with self._turn:
             connection = await self._connected()
             answer = connection.send(request, response_type, version, timeout_ms)
-        return await answer
+        try:
+            return await answer
+        finally:
+            del answer  # its error has a traceback, which refers to this frame: a cycle
 
     def close(self) -> None:
         """Close the connection for good. Who waits for an answer, and who asks later, gets a DisconnectedError."""
@@ -139,5 +142,6 @@ class InterBrokerClient:
             raise
         finally:
             self._connecting = None
+            del connecting  # as in `ask`
         self._refusal = ""
         return connection

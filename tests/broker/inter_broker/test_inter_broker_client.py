@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -20,8 +22,11 @@ from protocol.messages import (
     RequestHeader,
 )
 from protocol.wire.schema import Request
+from tests.broker.network.test_closed_connections import cycles_of_ours
 from tests.client.scripted_broker import Peer, broker
+from tests.kit.broker_process import free_port
 from tests.kit.coordination_fixtures import in_loop
+from tests.kit.waiting import turns
 
 
 class OtherBroker:
@@ -119,6 +124,25 @@ async def test_a_lost_connection_is_an_error_and_the_next_request_opens_another(
         assert await ask(client, 3) == 3
         assert len(other.peers) == 2
         client.close()
+
+
+@in_loop
+async def test_attempts_that_fail_are_in_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers try for as long as another is away: its requests would stay until a garbage collection finds them."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what is logged
+    async with other_broker() as (other, port):
+        away, leaving, closed = client_of(free_port()), client_of(port), client_of(port)
+        closed.close()
+        with cycles_of_ours() as found:
+            for number in range(3):
+                other.hangs_up = 1
+                for client in (away, leaving, closed):
+                    with contextlib.suppress(DisconnectedError):
+                        await ask(client, number)
+            await turns()
+        assert not found
+        away.close()
+        leaving.close()
 
 
 @in_loop
