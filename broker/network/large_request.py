@@ -31,6 +31,8 @@ class LargeRequest:
         self._clock = clock
         self._turn = turn
         self._slices: Slices
+        self._found: dict[int, Any] = {}
+        """Of the decoder: where the arrays of the request are."""
         self._is_decoded = False
         self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the effects of the request are complete."""
@@ -47,6 +49,7 @@ class LargeRequest:
             split = split_of(request[0], self._kind.route.splits)
             reply = await (self._handle(request[0]) if split is None else self._handle_shares(request[0], split))
         finally:
+            self._found.clear()
             if not self.effective.done():
                 self.effective.set_result(None)
         await self._slices.free(request)
@@ -57,7 +60,7 @@ class LargeRequest:
         await slices.pause()
         body, self._body = self._body, memoryview(b"")
         decode = kind.route.request_type.decoder_in_slices(kind.context.api_version, lazy=kind.route.lazy)
-        request = await slices.finish(decode(body, 0, slices.is_over))
+        request = await slices.finish(decode(body, 0, slices.is_over, self._found))
         await slices.pause()  # the handler begins slices of its own
         self._is_decoded = True
         return request

@@ -163,7 +163,8 @@ class DecodeCompiler:
 
     With `in_slices` it is a generator that returns the instance. It takes as third argument a function that says
     whether it should yield now; the buffer has to stay as it is meanwhile. The arrays whose paths are in `lazy` are
-    `LazyArray` where they are large, and the buffer has to stay as it is for as long as these are used.
+    `LazyArray` where they are large, and the buffer has to stay as it is for as long as these are used. A dictionary
+    may be given as fourth argument: the message and its lazy arrays are in a cycle until it is cleared.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class DecodeCompiler:
                 self._element(element[0], "o", element[2], element[1])
                 writer.line("return o, p")
         else:
-            with writer.block(f"def decode(b, p, {'s' if in_slices else f'm={self._limit}'}):"):
+            with writer.block(f"def decode(b, p, {'s, z=None' if in_slices else f'm={self._limit}'}):"):
                 self._message(struct, is_prefix=is_prefix, may_be_followed=may_be_followed or is_prefix)
         self.function = writer.compile("decode", f"<decode {struct.__name__} v{version}>")
 
@@ -221,7 +222,7 @@ class DecodeCompiler:
             writer.line("if s(): yield")
         writer.line("e = len(b)")
         if self._lazy:
-            writer.line("z = {}")
+            writer.line("if z is None: z = {}")
         # An element has at least a byte: a small message cannot have too many.
         writer.line("g = m if e >= m else 0")
         with writer.block("try:"):

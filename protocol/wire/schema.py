@@ -226,12 +226,13 @@ class Message(Struct):
     @classmethod
     def decoder_in_slices(
         cls, version: int, *, lazy: frozenset[str] = frozenset()
-    ) -> Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]:
+    ) -> Callable[..., Generator[None, None, Self]]:
         """As `decoder`, for large messages: a generator that returns the message. It yields when the function that it
         is given as third argument says so. The arrays whose paths are in `lazy`, such as `topics.partitions`, are
-        `LazyArray` where they are large. The buffer has to stay as it is meanwhile, or for as long as these are used.
+        `LazyArray` where they are large. The buffer has to stay as it is meanwhile, or for as long as these are used. A
+        dictionary as fourth argument is to be cleared then, so that the message is in no cycle.
         """
-        function: Callable[[Buffer, int, Callable[[], bool]], Generator[None, None, Self]]
+        function: Callable[..., Generator[None, None, Self]]
         function = _decoder(cls, version, in_slices=True, lazy=lazy)
         return function
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
+import mmap
 import random
 import re
 import tracemalloc
+import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,27 @@ def test_a_large_array_is_decoded_as_it_is_looked_at() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
+
+
+def test_what_was_decoded_lazily_is_in_no_cycle_once_it_is_cleared() -> None:
+    """A cycle would keep the frame until a garbage collection, which may freeze it for an hour."""
+    body = memoryview(fetch_unknown(10_000))[4:]
+    _, start = RequestHeader.decode_prefix(body, FetchRequest.api_key.request_header_version(11))
+    decode = FetchRequest.decoder_in_slices(11, lazy=frozenset({"topics", "topics.partitions"}))
+    found: dict[int, Any] = {}
+    buffer = mmap.mmap(-1, len(body))
+    buffer[:] = body
+    is_alive = weakref.ref(buffer)
+    gc.disable()
+    try:
+        request = finished(decode(memoryview(buffer), start, lambda: False, found))
+        assert isinstance(request, FetchRequest)
+        assert sum(len(topic.partitions) for topic in request.topics) == 10_000
+        found.clear()
+        del request, buffer
+        assert is_alive() is None
+    finally:
+        gc.enable()
 
 
 def test_a_large_element_of_a_large_array_is_decoded_once() -> None:
