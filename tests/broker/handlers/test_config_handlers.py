@@ -185,7 +185,6 @@ def test_replacing_drops_the_other_overrides() -> None:
         ((BROKER, "x"), ("max.connections", SET, "1"), ErrorCode.INVALID_REQUEST, "must be an integer"),
         ((BROKER, "0"), ("num.partitions", SET, "1"), ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamic"),
         ((BROKER, ""), ("listeners", SET, "A://:1"), ErrorCode.INVALID_REQUEST, "broker id must be specified"),
-        ((BROKER, "0"), ("listeners", SET, "PLAINTEXT://:1"), ErrorCode.INVALID_REQUEST, "Cannot update these configs"),
         ((BROKER, "0"), ("ssl.keystore.type", SET, "PEM"), ErrorCode.INVALID_REQUEST, "only per-listener"),
         ((BROKER, "0"), ("log.retention.ms", SET, "0"), ErrorCode.INVALID_REQUEST, "requirement failed"),
         ((BROKER, "0"), ("sasl.enabled.mechanisms", SET, "PLAIN"), ErrorCode.INVALID_REQUEST, "Cannot update"),
