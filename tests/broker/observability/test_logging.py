@@ -13,6 +13,7 @@ import pytest
 
 from broker.main import FILES_ONLY
 from tests.kit.broker_process import PATIENCE_S, ROOT, BrokerProcess
+from tests.kit.waiting import eventually
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")
 HOURS = """
@@ -90,9 +91,9 @@ def test_output_that_nobody_rotates_stays_empty(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("ODRADEK_DAEMON", FILES_ONLY)
     monkeypatch.setenv("LOG_DIR", str(tmp_path / "logs"))
     broker = BrokerProcess(tmp_path)
-    broker.start()
+    broker.launch()
+    eventually("the start", lambda: "started (" in written(tmp_path / "logs" / "server.log"))
     assert broker.stop() == 0
-    assert "started (" in written(tmp_path / "logs" / "server.log")
     assert broker.output.read_text() == ""
 
 
