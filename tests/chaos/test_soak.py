@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.soak.run import run_soak
+from tests.kit.due import ONE_IN, due
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -15,7 +16,10 @@ LONGEST_WAIT_S = 20.0
 """Of a small client beside the hostile one: on a machine that runs other tests, too, this shows a hang, not a delay."""
 
 
-@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "secured and hostile"])
+CLUSTERS = (pytest.param(False, id="plain"), pytest.param(True, id="secured and hostile"))
+
+
+@pytest.mark.parametrize("guarded", due(CLUSTERS, min(len(CLUSTERS), ONE_IN)))
 def test_faults_of_all_kinds_cost_nothing_that_was_acknowledged(guarded: bool, tmp_path: Path) -> None:
     soak = run_soak(
         tmp_path, minutes=1, seed=1, say=print, secured=guarded, hostile=guarded, longest_wait_s=LONGEST_WAIT_S
