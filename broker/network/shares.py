@@ -8,8 +8,7 @@ from typing import Any, Final
 from protocol.errors import ErrorCode
 from protocol.value import Value
 from protocol.wire.encoded_items import ItemEncoder
-from protocol.wire.schema import Request, Response, Struct, fields_of
-from protocol.wire.wire_types import ArrayOf
+from protocol.wire.schema import Request, Response, Struct
 
 SHARE: Final = 100
 """Elements of a share, if its API does not handle fewer at once."""
@@ -82,8 +81,12 @@ class Split(Value):
 
 
 def arrays_of(request_type: type[Request]) -> list[str]:
-    """The names of the arrays that requests of a type consist of."""
-    return [spec.name for spec in fields_of(request_type) if isinstance(spec.type, ArrayOf)]
+    """The names of the arrays that requests of a type consist of.
+
+    By the text of their annotations: to resolve those of all requests takes a start 10 ms.
+    """
+    annotations = request_type.__annotations__
+    return [name for name in request_type.declared_fields if annotations[name].startswith("list[")]
 
 
 def split_of(request: Request, splits: Sequence[Split]) -> Split | None:

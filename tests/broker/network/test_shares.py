@@ -7,12 +7,13 @@ import tracemalloc
 import pytest
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
-from broker.network.shares import JoinedAnswers, Split
+from broker.network.shares import JoinedAnswers, Split, arrays_of
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import (
+    REQUEST_TYPES,
     CreateAclsRequest,
     CreateAclsResponse,
     CreatePartitionsRequest,
@@ -32,7 +33,8 @@ from protocol.messages import (
     ProduceResponse,
 )
 from protocol.records.batch import Record, build_batch
-from protocol.wire.schema import Request
+from protocol.wire.schema import Request, fields_of
+from protocol.wire.wire_types import ArrayOf
 from tests.kit.in_process import InProcessBroker, play
 from tests.kit.in_process import Wire as Client
 
@@ -138,6 +140,12 @@ def test_every_array_is_split_or_whole_for_a_reason() -> None:
 
     with pytest.raises(ValueError, match="describe_groups says of an array of DESCRIBE_GROUPS neither"):
         HandlerRegistry([Forgetful()])
+
+
+@pytest.mark.parametrize("request_type", REQUEST_TYPES.values())
+def test_arrays_are_those_of_the_declaration(request_type: type[Request]) -> None:
+    declared = [spec.name for spec in fields_of(request_type) if isinstance(spec.type, ArrayOf)]
+    assert arrays_of(request_type) == declared
 
 
 async def _create(wire: Client, names: list[str], *, count: int = 1) -> CreateTopicsResponse:
