@@ -23,8 +23,6 @@ _length_at: Final = struct.Struct(">i").unpack_from
 _MIN_CAPACITY: Final = 4096
 _GROWTH: Final = 4
 _DIRECT_BYTES: Final = 32 * 1024
-MOST_DIRECT_BYTES: Final = 1 << 20
-"""Received at once of a frame that has its own buffer: a batch of most producers in one call, and 100 MB in many."""
 _SPARE_BYTES: Final = 4 << 20
 _MAP_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
@@ -150,7 +148,9 @@ class FrameReader:
         self._direct = self._size - self._filled >= _DIRECT_BYTES and self._filled > 0 and self._position == self._end
         if not self._direct:
             return self._shared.view
-        return memoryview(self._room(0))[self._filled : min(self._size, self._filled + MOST_DIRECT_BYTES)]
+        # The batches of a producer arrive in one call, very large frames in many: forty may arrive in one turn.
+        most = SHARED_BYTES if self._size > _SPARE_BYTES else self._size
+        return memoryview(self._room(0))[self._filled : min(self._size, self._filled + most)]
 
     def only_frame(self, count: int) -> memoryview | None:
         """The one frame that the `count` bytes just received are, where nothing else is here: what clients mostly send.

@@ -11,7 +11,7 @@ from broker.network import limits
 from broker.network import memory as memory_limits
 from broker.network.memory import ReplyMemory
 from broker.network.reply_writer import Parts
-from protocol.wire.frames import MOST_DIRECT_BYTES
+from protocol.wire.frames import SHARED_BYTES
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.kit.waiting import eventually_on_loop
 
@@ -123,7 +123,7 @@ def test_large_requests_are_received_in_turns(monkeypatch: pytest.MonkeyPatch) -
             del half
 
     run(scenario())
-    assert max(received) <= (1 << 20) + 2 * MOST_DIRECT_BYTES
+    assert max(received) <= (1 << 20) + 2 * SHARED_BYTES
 
 
 def test_connections_on_which_nothing_moves_are_closed_whatever_is_asked_for() -> None:
