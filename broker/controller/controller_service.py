@@ -288,7 +288,7 @@ class ControllerService:
     def _registration_changed(self, broker: BrokerImage) -> None:
         if self._broker is not None:
             self._broker = broker
-            if not self._membership.is_shared:  # Nobody watches the registration of a broker that is alone in its tree.
+            if not self._membership.is_shared:  # A lone broker has no watch on its registration.
                 self._begin(self._brokers_changed)
 
     def _answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:

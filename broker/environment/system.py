@@ -110,7 +110,7 @@ def memory_of_this_process() -> int | None:
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if "SC_PHYS_PAGES" in os.sysconf_names else []
     for path in _memory_limits_of_cgroups():
-        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" means unlimited
             limits.append(int(read_text(path)))
     return min([*limits, *_memory_limits_of_process()], default=None)
 
@@ -189,7 +189,7 @@ class SystemRandom:
 
 
 class _Threads(ThreadPoolExecutor):
-    """A pool that goes on with the threads that it has while there is no memory for one more."""
+    """A thread pool that keeps working with its present threads when the system refuses another."""
 
     def _adjust_thread_count(self) -> None:
         try:

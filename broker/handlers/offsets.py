@@ -230,7 +230,7 @@ class _Listing:
         return partition
 
     def searches(self) -> list[tuple[str, AskedPartition]]:
-        """The partitions whose records have to be searched."""
+        """The partitions that need a search in their records."""
         if self._version < FIRST_VERSION_WITH_ONE_OFFSET:
             return []
         return [

@@ -22,7 +22,7 @@ logger = logging.getLogger("kafka.network.SocketServer")
 
 STOPPING: Final = "the broker is shutting down"
 LONGEST_PERIOD_S: Final = 10.0
-"""Twice the longest time between two looks for idle connections. What their sockets have sent is noticed only there."""
+"""Twice the longest interval of the check for idle connections, which alone notices what their sockets have sent."""
 
 
 class ListenerSecurity(Protocol):

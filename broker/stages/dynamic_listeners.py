@@ -25,7 +25,7 @@ logger = logging.getLogger("kafka.server.DynamicListenerConfig")
 
 
 class DynamicListenerConfig:
-    """Owner of what is open: the listeners, their security, and the addresses that are registered for them.
+    """Owns the open listeners, their security and their registered addresses.
 
     A change of the configuration is checked before it is stored, and applied after that. If it cannot be applied (a
     port was taken in between) the listeners and the registration stay as they are, and the log says why.
@@ -127,7 +127,7 @@ class DynamicListenerConfig:
                     security = await self._environment.executor.run(self._security_for, config)
                     await self._socket_server.change(removed, [_endpoint(name, config, security) for name in added])
                 except (OSError, ConfigError) as error:
-                    logger.error("The listeners stay as they are: %s", error)
+                    logger.error("Could not change the listeners, keeping the open ones: %s", error)
                     return
                 logger.info(
                     "Listeners closed: %s, opened: %s",

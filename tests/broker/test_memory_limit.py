@@ -31,7 +31,7 @@ memory_bytes = int(sys.argv.pop(1))
 system.memory_of_this_process = lambda: memory_bytes
 runpy.run_module("broker", run_name="__main__", alter_sys=True)
 """
-"""Has the broker believe that it is in such a container. What it takes is measured: the kernel would end it."""
+"""Starts a broker that assumes this memory. The test measures its use, as the kernel would kill it at a real limit."""
 SIZES = [
     pytest.param(16, id="92-MB"),
     pytest.param(1, id="512-MB", marks=pytest.mark.slow),

@@ -18,6 +18,18 @@ def uuid_of(number: int) -> Uuid:
     return Uuid(number.to_bytes(16, "big"))
 
 
+def slice_of(checks: int) -> Callable[[], bool]:
+    """A slice that is over at the check with this number."""
+    left = checks
+
+    def is_over() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    return is_over
+
+
 class ManualClock(Clock):
     """Stands still unless a test moves it. `ms` moves both clocks; `set_back_ms` is how far the wall clock was set
     back since.

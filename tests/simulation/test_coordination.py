@@ -99,7 +99,7 @@ def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_client_that_connects_when_a_broker_registers_is_never_refused(seed: int) -> None:
-    """Whoever learns of a broker by its registration connects at once. The connection waits until the broker serves."""
+    """A client may connect as soon as it sees the registration. The connection waits until the broker serves."""
     world = World(seed)
     machine = world.add_broker({}, remote_coordination=True)
     host, port = machine.address.split(":")

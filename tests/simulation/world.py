@@ -14,6 +14,7 @@ from broker.server import KafkaServer, StartupError
 from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
 from protocol.uuids import Uuid
+from tests.kit.environment import slice_of
 from tests.kit.executor_worker import ExecutorWorker
 from tests.kit.memory_disk import PowerCut
 from tests.simulation import history
@@ -55,14 +56,7 @@ class SimClock:
 
     def begin_slice(self, seconds: float) -> Callable[[], bool]:
         """End the slice after as many items as the seed says: a callback takes no time."""
-        left = self._rng.randrange(1, 9)
-
-        def is_over() -> bool:
-            nonlocal left
-            left -= 1
-            return left <= 0
-
-        return is_over
+        return slice_of(self._rng.randrange(1, 9))
 
     def elements_at_once(self, most: int) -> int:
         """As many as the seed says."""

@@ -84,7 +84,7 @@ class DelegationTokenHandlers:
                 raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "")
 
     async def _renewers(self, request: CreateDelegationTokenRequest) -> tuple[Principal, ...]:
-        """Raises INVALID_PRINCIPAL_TYPE for those that are no users."""
+        """Raises INVALID_PRINCIPAL_TYPE for a principal that is not a user."""
         renewers = []
         async for each in in_slices(request.renewers, self._clock):
             if each.principal_type != "User":

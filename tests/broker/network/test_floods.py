@@ -20,7 +20,7 @@ from protocol.messages import REQUEST_TYPES, AlterClientQuotasRequest
 from protocol.wire.schema import Request, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, RecordsBlob, StructOf, Text, Versions
 from tests.kit import memory_file_system
-from tests.kit.environment import ManualClock
+from tests.kit.environment import ManualClock, slice_of
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import framed, new_topic, request_bytes
 
@@ -35,14 +35,7 @@ class CountedSlices(ManualClock):
     """Ends slices after CHECKS looks at them, and has few elements handled at once."""
 
     def begin_slice(self, seconds: float) -> Callable[[], bool]:
-        left = CHECKS
-
-        def is_over() -> bool:
-            nonlocal left
-            left -= 1
-            return left <= 0
-
-        return is_over
+        return slice_of(CHECKS)
 
     def elements_at_once(self, most: int) -> int:
         return min(most, CHECKS)
