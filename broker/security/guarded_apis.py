@@ -154,8 +154,6 @@ class _LargeGuard:
                 _put_behind(refused, refusal, self._answered)
             if slices.is_over():
                 await slices.pause()
-        if not getattr(allowed, self._asked.partition(".")[0]):
-            return refused
         return await self._handled(context, allowed, refused)
 
     async def _handled(self, context: RequestContext, allowed: Any, refused: Response) -> Reply:

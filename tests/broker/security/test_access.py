@@ -32,6 +32,7 @@ from protocol.messages import (
 )
 from tests.broker.network.effect_requests import Trial, metadata, produce
 from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
+from tests.kit.waiting import eventually_on_loop
 from tests.kit.wire_requests import fetch, new_topic
 
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -161,6 +162,16 @@ def test_a_refused_producer_without_acks_is_hung_up_on() -> None:
             7,
         )
         assert ends.topics[0].partitions[0].offset == 0
+
+    play(scenario)
+
+
+def test_a_large_produce_without_acks_that_is_refused_is_hung_up_on_too() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        wire = broker.wire()
+        wire.send(produce(("t",), tuple(range(1001)), b"v", acks=0), 9)
+        await eventually_on_loop("the end", lambda: wire.is_closed)
 
     play(scenario)
 
