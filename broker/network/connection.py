@@ -382,14 +382,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _account_held(self, claimed: int) -> None:
         """Charge the bytes of requests to the broker's memory for them (queued.max.request.bytes)."""
-        if 0 < claimed < self._held_bytes and self._server.request_memory.shrink(self, claimed):
+        memory, growth = self._server.request_memory, claimed - self._held_bytes
+        if growth <= 0 < claimed and memory.shrink(self, claimed):
             self._held_bytes = claimed
             return
-        self._release_held_bytes()
-        self.resume_reading(REQUEST_MEMORY)
+        if growth <= 0 or not self._served_bytes or REQUEST_MEMORY in self._paused_reasons:
+            self._release_held_bytes()
+            self.resume_reading(REQUEST_MEMORY)
+            growth = claimed
         if claimed:
             self._held_bytes = claimed
-            self._server.request_memory.take(self, claimed, self._reader.kept_bytes + self._served_bytes)
+            # Beside what is charged already: others must not get the memory of requests that are served.
+            memory.take(self, growth, self._reader.kept_bytes)
 
     def _release_held_bytes(self) -> None:
         if self._held_bytes:

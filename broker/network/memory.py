@@ -59,7 +59,7 @@ class RequestMemory:
         self._next_look: asyncio.TimerHandle | None = None
 
     def take(self, connection: Receiving, size: int, arrived: int = 0) -> None:
-        """Charge `size` bytes to `connection`, or pause it until they can be charged; `arrived` are here already."""
+        """Charge `size` more bytes to `connection`, or pause it until that is possible; `arrived` are here already."""
         if self._is_empty(self._held_bytes):
             self._waiting[connection] = (size, arrived)
             self._arrived[connection.client_address] += arrived
@@ -75,13 +75,12 @@ class RequestMemory:
         """Return what `take` charged, if anything; those that wait are served in order."""
         if connection in self._waiting:
             self._leave(connection)
-            return
         self._held_bytes -= self._held.pop(connection, 0)
         self._serve_waiting()
 
     def shrink(self, connection: Receiving, size: int) -> bool:
-        """Charge only `size` bytes of those that are charged to `connection`. False if none are."""
-        if connection not in self._held:
+        """Charge only `size` bytes of those charged to `connection`. False if it waits for some, or has none."""
+        if connection in self._waiting or connection not in self._held:
             return False
         self._held_bytes -= self._held[connection] - size
         self._held[connection] = size
@@ -113,7 +112,7 @@ class RequestMemory:
         return 0 <= self._limit_bytes <= held_bytes
 
     def _charge(self, connection: Receiving, size: int) -> None:
-        self._held[connection] = size
+        self._held[connection] = self._held.get(connection, 0) + size
         self._held_bytes += size
 
     def _look(self) -> None:

@@ -80,6 +80,32 @@ def test_requests_in_pieces_share_the_memory_for_them(monkeypatch: pytest.Monkey
     run(scenario())
 
 
+def test_a_request_that_is_served_keeps_its_memory_when_its_client_hangs_up() -> None:
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame[:1]], queued_bytes=100_000) as scripted:
+            memory = scripted.server.request_memory
+            first, first_writer = await scripted.connect()
+            first_writer.write(framed(b"x"))
+            assert await first.readexactly(1) == b"x"
+            (served,) = scripted.server.connections
+            served.hold_request(100_000)
+            served._settle()
+            second, second_writer = await scripted.connect()
+            second_writer.write(framed(b"y" * 200_000)[:150_000])
+            await eventually_on_loop("the second request waits", lambda: memory._waiting)
+            first_writer.close()
+            await eventually_on_loop("the first one is gone", lambda: served.closed)
+            await eventually_on_loop("one is open", lambda: len(scripted.server.connections) == 1)
+            assert list(memory._held) == [served]
+            assert served not in memory._waiting
+            served.release_request(100_000)
+            assert not memory._waiting
+            second_writer.close()
+            del second
+
+    run(scenario())
+
+
 def test_half_a_request_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_limits, "PROGRESS_S", 0.05)
 

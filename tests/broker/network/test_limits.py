@@ -160,6 +160,27 @@ def test_request_memory_that_is_needed_no_longer_goes_to_those_that_wait() -> No
     asyncio.run(scenario())
 
 
+def test_a_connection_that_waits_for_more_memory_keeps_what_it_has() -> None:
+    async def scenario() -> None:
+        memory = RequestMemory(100)
+        first, second = FakeConnection(), FakeConnection()
+        memory.take(first, 100)
+        memory.take(second, 10)
+        memory.take(first, 50)
+        assert first.paused
+        assert second.paused
+        assert not memory.shrink(first, 60)
+        memory.give_back(first)
+        assert not second.paused
+        assert first.paused  # it waits no longer, and has none
+        memory.give_back(second)
+        third = FakeConnection()
+        memory.take(third, 100)
+        assert not third.paused
+
+    asyncio.run(scenario())
+
+
 def test_frames_that_do_not_arrive_are_closed_once_others_wait() -> None:
     async def scenario() -> None:
         memory = RequestMemory(100)
