@@ -22,7 +22,7 @@ class LargeRequest:
     """A request that is decoded and handled in slices."""
 
     def __init__(
-        self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock, turn: Turn | None = None
+        self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock, turn: Turn | None
     ) -> None:
         """It is decoded when `turn` is granted."""
         self._kind = kind
@@ -104,9 +104,8 @@ class LargeRequest:
                     share.timeout_ms = max(0, timeout_ms - int((now_s() - started_s) * 1000))  # type: ignore[attr-defined]
                 answer, lets_pass = await self._effect(share)
                 answers.append(answer)
-                while answers and not joined.is_refusal and isinstance(first := answers[0], Response):
-                    joined.add(first)
-                    answers.popleft()
+                while answers and not joined.is_refusal and _is_there(answers[0]):
+                    joined.add(await _response(answers.popleft()))
                 if joined.is_refusal:
                     break
             if slices.is_over():
@@ -172,6 +171,10 @@ def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     later.then(lambda _, value: None if response.done() else response.set_result(value))
     return response
+
+
+def _is_there(answer: Response | asyncio.Future[Response]) -> bool:
+    return isinstance(answer, Response) or answer.done()
 
 
 async def _response(answer: Response | asyncio.Future[Response]) -> Response:
