@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import cast
 
@@ -12,7 +12,8 @@ from broker.handlers.leader_hints import hint_readers
 from broker.network.client_quotas import ClientQuotas, Stopwatch
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
-from broker.network.slices import in_slices
+from broker.network.shares import JoinedAnswers, Split
+from broker.network.slices import Slices
 from broker.replication.delayed_fetch import FetchResult
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.fetch_session import (
@@ -33,7 +34,6 @@ from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
-from protocol.wire.encoded_items import ItemEncoder
 
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_OF_ZSTD = 10
@@ -52,6 +52,7 @@ REFUSED_UNREAD = frozenset(
 )
 """Errors of a partition that Kafka finds before it reads the partition."""
 
+_PARTITIONS = Split("topics.partitions")
 _DENIED = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 AbortedTransaction = FetchResponse.AbortedTransaction
@@ -97,16 +98,18 @@ class FetchHandlers:
 
     async def _fetch_in_slices(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
         """Read some partitions at a time, and answer without a session if there is something to answer at once."""
-        told = _EncodedResponse(context.api_version)
+        told = JoinedAnswers(_PARTITIONS, FetchResponse, context.api_version)
+        endpoints: dict[int, FetchResponse.NodeEndpoint] = {}
+        slices = Slices(self._clock)
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         size = 0
         is_complete = request.max_wait_ms <= 0
-        async for share in in_slices(_shares(request), self._clock):
-            if not share:
+        for share in _PARTITIONS.shares(request, PARTITIONS_PER_SHARE, slices.is_over):
+            if slices.is_over():
+                await slices.pause()
+            if not isinstance(share, FetchRequest):
                 continue
-            part = request.replace(
-                topics=share, session_epoch=FINAL_EPOCH, max_wait_ms=0, max_bytes=max(max_bytes - size, 0)
-            )
+            part = share.replace(session_epoch=FINAL_EPOCH, max_wait_ms=0, max_bytes=max(max_bytes - size, 0))
             outcome = self._fetch_timed(context, part, min_one_message=size == 0)
             response = await outcome.future if isinstance(outcome, Waiting) else outcome
             if response.error_code or response.throttle_time_ms:
@@ -116,9 +119,13 @@ class FetchHandlers:
                     size += len(each.records or b"")
                     is_complete = is_complete or bool(each.error_code) or each.preferred_read_replica >= 0
                     is_complete = is_complete or each.diverging_epoch is not None
+            endpoints |= {each.node_id: each for each in response.node_endpoints}
+            response.node_endpoints = []
             told.add(response)
         if is_complete or size >= min(request.min_bytes, max_bytes):
-            return told.response()
+            answer = cast("FetchResponse", told.response())
+            answer.node_endpoints = list(endpoints.values())
+            return answer
         outcome = self._fetch_timed(context, request)
         return await outcome.future if isinstance(outcome, Waiting) else outcome
 
@@ -211,74 +218,12 @@ class FetchHandlers:
         return response
 
 
-class _EncodedResponse:
-    """The answers about the shares of a request, encoded at once: as objects those about a million partitions would
-    take ten times as much.
-    """
-
-    def __init__(self, version: int) -> None:
-        self._version = version
-        self._topics = ItemEncoder(TopicResponse, FetchResponse, version)
-        self._last: TopicResponse | None = None
-        """The topic whose partitions may go on in the next share."""
-        self._partitions = ItemEncoder(PartitionData, FetchResponse, version)
-        self._endpoints: dict[int, FetchResponse.NodeEndpoint] = {}
-
-    def add(self, response: FetchResponse) -> None:
-        """Put the answer about a share behind the others."""
-        for topic in response.responses:
-            if self._last is None or (self._last.topic, self._last.topic_id) != (topic.topic, topic.topic_id):
-                self._end_topic()
-                self._last = topic
-            for partition in topic.partitions:
-                self._partitions.add(partition)
-        for endpoint in response.node_endpoints:
-            self._endpoints.setdefault(endpoint.node_id, endpoint)
-
-    def response(self) -> FetchResponse:
-        """The answer about all shares, without a session."""
-        self._end_topic()
-        return FetchResponse(
-            session_id=INVALID_SESSION_ID,
-            responses=self._topics.array(),
-            node_endpoints=list(self._endpoints.values()),
-        )
-
-    def _end_topic(self) -> None:
-        if self._last is not None:
-            self._last.partitions = self._partitions.array()
-            self._topics.add(self._last)
-            self._partitions = ItemEncoder(PartitionData, FetchResponse, self._version)
-
-
 def _is_large(request: FetchRequest) -> bool:
     """Whether a full fetch is about so many partitions that it is read in shares."""
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return False
     size = len(request.topics)
     return size > PARTITIONS_AT_ONCE or size + sum(len(each.partitions) for each in request.topics) > PARTITIONS_AT_ONCE
-
-
-def _shares(request: FetchRequest) -> Iterator[list[FetchRequest.FetchTopic]]:
-    """The topics of a request with at most PARTITIONS_PER_SHARE partitions at a time. Some may have none."""
-    share: list[FetchRequest.FetchTopic] = []
-    room = PARTITIONS_PER_SHARE
-    for topic in request.topics:
-        partitions: list[FetchRequest.FetchPartition] = []
-        for partition in topic.partitions:
-            partitions.append(partition)
-            room -= 1
-            if not room:
-                yield [*share, topic.replace(partitions=partitions)]
-                share, partitions, room = [], [], PARTITIONS_PER_SHARE
-        if partitions:
-            share.append(topic.replace(partitions=partitions))
-        room -= 1
-        if not room:
-            yield share
-            share, room = [], PARTITIONS_PER_SHARE
-    if share:
-        yield share
 
 
 def _readable(

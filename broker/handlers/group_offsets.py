@@ -45,7 +45,6 @@ Topics = list[tuple[str, list[int]]]
 """Names of topics with partitions."""
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 

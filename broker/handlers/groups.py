@@ -44,6 +44,7 @@ from protocol.messages import (
     SyncGroupResponse,
 )
 from protocol.value import maker
+from protocol.wire.wire_types import SMALL_ELEMENTS
 
 if TYPE_CHECKING:
     from cluster.groups.shard import GroupDescription
@@ -53,8 +54,6 @@ FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT: Final = 9
 FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
 FIRST_SYNC_WITH_PROTOCOL: Final = 5
 FIRST_LEAVE_OF_MANY: Final = 3
-ASSIGNMENTS_AT_ONCE: Final = 1_000
-"""More are copied in slices."""
 
 CLASSIC_GROUP_TYPE: Final = "classic"
 
@@ -100,7 +99,7 @@ class GroupHandlers:
         names_missing = request.protocol_type is None or request.protocol_name is None
         if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
             return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if len(request.assignments) > ASSIGNMENTS_AT_ONCE:
+        if len(request.assignments) > SMALL_ELEMENTS:
             return self._sync_in_slices(request)
         assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
         return self._service.responses.respond_later(self._sync(request, assignments), None, ANYTHING)

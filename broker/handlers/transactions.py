@@ -11,7 +11,7 @@ from typing import Final
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import SMALL_LIST, Slices, in_slices
+from broker.network.slices import Slices, in_slices
 from broker.transactions.marker_writer import Marker, MarkerWriter, Outcome
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import Question, TransactionVerifier
@@ -30,6 +30,7 @@ from protocol.messages import (
     WriteTxnMarkersResponse,
 )
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition, by_topic, is_internal
+from protocol.wire.wire_types import SMALL_ELEMENTS
 
 FIRST_VERSION_WITH_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_BROKERS: Final = 4
@@ -108,7 +109,7 @@ class TransactionHandlers:
 
     def _add(self, context: RequestContext, transaction: _Transaction) -> _Codes | Awaitable[_Codes]:
         topics = transaction.topics
-        if len(topics) > SMALL_LIST or sum(len(topic.partitions) for topic in topics) > SMALL_LIST:
+        if len(topics) > SMALL_ELEMENTS or sum(len(topic.partitions) for topic in topics) > SMALL_ELEMENTS:
             return self._add_many(context, transaction)
         partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
         refused = self._refusals(context, partitions)
