@@ -400,7 +400,8 @@ class LogManager:
                 task.complete()
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
-        failed = {log.directory.path for log in self.logs.values() if log.directory.failure is not None}
+        logs = (*self.logs.values(), *self.futures.logs.values())
+        failed = {log.directory.path for log in logs if log.directory.failure is not None}
         closed = [each for each in self.directories if each.path not in self._not_recovered | failed]
         self.checkpoints.write_recovery_points(closed)
         self.checkpoints.write_log_start_offsets()

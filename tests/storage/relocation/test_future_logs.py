@@ -9,6 +9,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.directory.clean_shutdown import take_clean_shutdown
 from storage.log_config import LogConfig
 from storage.relocation.adjust_task import AdjustTask, BeginTask
 from storage.relocation.copy_task import CopyTask
@@ -85,6 +86,15 @@ class TestMoving:
             sizes.append(step(manager, max_bytes=1).copied_bytes)
         assert max(sizes) <= CONFIG.segment_bytes
         assert sum(sizes) == log.size_bytes
+
+    def test_a_directory_with_a_future_log_that_failed_is_not_marked_as_cleanly_shut_down(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = opened(file_system)
+        future = manager.futures.create(filled(manager), manager.futures.directory_at(B), T0)
+        future.local.fail(FileNotFoundError(2, "No such file"), "Error while copying")
+        close_cleanly(manager)
+        assert take_clean_shutdown(file_system, A) is not None
+        assert take_clean_shutdown(file_system, B) is None
 
     def test_appends_between_the_steps(self) -> None:
         manager = opened(MemoryFileSystem())
