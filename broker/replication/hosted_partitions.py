@@ -141,7 +141,11 @@ class HostedPartitions:
         self._informed_epoch = command.broker_epoch
         for topic in command.topics:
             for state in topic.partitions:
-                partition = self.partitions.get(TopicPartition(topic.topic, state.partition))
+                topic_partition = TopicPartition(topic.topic, state.partition)
+                offline = self._offline.get(topic_partition)
+                if offline is not None and offline.state.leader_epoch >= state.leader_epoch:
+                    offline.state = state.before()
+                partition = self.partitions.get(topic_partition)
                 if partition is None:
                     continue
                 known, told = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)

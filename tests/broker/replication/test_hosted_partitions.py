@@ -351,6 +351,17 @@ async def test_a_replica_without_room_keeps_its_epoch_until_it_is_made(broker: B
 
 
 @on_loop
+async def test_a_replica_without_room_follows_a_tree_that_was_set_back(broker: Broker) -> None:
+    broker.disks.inject = lambda _operation, path: Fault(errno.ENOSPC) if path.endswith(".log") else None
+    assert await broker.lead(state(leader=OTHER, epoch=5), is_new=True) == {0: ErrorCode.NONE}
+    broker.fence.broker_epoch = 60
+    assert await broker.lead(state(epoch=3), is_full=True, broker_epoch=60) == {0: ErrorCode.NONE}
+    broker.disks.inject = lambda _operation, _path: None
+    await broker.hosted.retry_failed_logs()
+    assert role(broker) == (True, 3)
+
+
+@on_loop
 async def test_a_topic_of_the_name_is_made_again_while_its_disk_is_away(broker: Broker) -> None:
     await broker.lead(state(), is_new=True)
     broker.break_disk(A)
