@@ -244,6 +244,8 @@ class FetchSessionCache:
         now_s = self._monotonic_s()
         keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
         held_bytes = 0 if is_follower else sum(map(_bytes_of, keyed))
+        if 0 <= self._most_bytes < held_bytes:
+            return INVALID_SESSION_ID
         while len(self._sessions) >= self._max_sessions or (held_bytes and not self._has_room(held_bytes)):
             oldest = self._replaceable(now_s, is_follower)
             if oldest is None:

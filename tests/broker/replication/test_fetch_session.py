@@ -163,6 +163,9 @@ def test_sessions_of_consumers_have_a_bound_in_bytes() -> None:
     third, _ = answer(cache.open(request(0, 0, 1, 2), 12, NAMES.get))
     assert 0 not in (second, third)
     assert isinstance(cache.open(request(second, 1), 12, NAMES.get), ErrorFetchContext)
+    time.now_s = 300
+    assert answer(cache.open(request(0, 0, *range(10)), 12, NAMES.get))[0] == 0
+    assert not isinstance(cache.open(request(third, 1), 12, NAMES.get), ErrorFetchContext), "for one that never fits"
 
 
 def test_a_large_session_gets_no_more_partitions() -> None:
