@@ -211,8 +211,10 @@ class KazooCoordination:
         )
         try:
             await probe.connect()
-            has_cluster = await probe.exists(CLUSTER_ID) is not None
-            await probe.close()
+            try:
+                has_cluster = await probe.exists(CLUSTER_ID) is not None
+            finally:
+                await probe.close()
         except CoordinationError as error:
             logger.warning("ZooKeeper does not take another session either: %s", error)
             return
