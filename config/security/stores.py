@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from config.definitions import ConfigError
-from config.security.jks import JKS_BEGINS, Jks, JksError, JksPasswordError, pem, read_jks
+from config.security.jks import JKS_BEGINS, Jks, JksError, JksPasswordError, read_jks
+from config.security.pkcs12 import Pkcs12, read_pkcs12
 from config.security.secret_files import read_bytes
 from config.security.store_config import AllowedChanges, Store
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE: Final = 64
@@ -88,8 +86,7 @@ def read_trusted(store: Store) -> str:
     else:
         opened = _open_pkcs12(store, content)
         # As Java: of an entry with a key, its own certificate is trusted and the rest of its chain is not.
-        found = opened.additional_certs if opened.key is None else [opened.cert]
-        certificates = "".join(_certificate_pem(each.certificate) for each in found if each is not None)
+        certificates = "".join(opened.others) if opened.key is None else opened.certificate or ""
     if not certificates:
         name, value = store.name, store.location or "[hidden]"
         raise ConfigError(name, value, "it has no certificate to trust")
@@ -120,33 +117,21 @@ def _open_jks(store: Store, content: bytes) -> Jks:
 
 
 def _from_pkcs12(store: Store, content: bytes) -> KeyPem:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     if store.key_password is not None and store.key_password != store.password:
         reason = "a PKCS12 store has one password, that of ssl.keystore.password"
         raise ConfigError(store.key_password_name, "[hidden]", reason)
     opened = _open_pkcs12(store, content)
-    if opened.key is None or opened.cert is None:
+    if opened.key is None or opened.certificate is None:
         raise ConfigError(store.name, store.location, "it has no private key with its certificate")
-    key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    chain = [opened.cert, *opened.additional_certs]
-    return KeyPem(key, "".join(_certificate_pem(each.certificate) for each in chain))
+    return KeyPem(opened.key, opened.certificate + "".join(opened.others))
 
 
-def _open_pkcs12(store: Store, content: bytes) -> PKCS12KeyAndCertificates:
-    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
-
+def _open_pkcs12(store: Store, content: bytes) -> Pkcs12:
     try:
-        return load_pkcs12(content, (store.password or "").encode() or None)
+        return read_pkcs12(content, store.password)
     except ValueError as error:
         reason = f"it does not open the store {store.location}, or that is neither PKCS12 nor JKS: {error}"
         raise ConfigError(store.password_name, "[hidden]", reason) from error
-
-
-def _certificate_pem(certificate: object) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return pem("CERTIFICATE", certificate.public_bytes(Encoding.DER))  # type: ignore[attr-defined]  # loaded lazily
 
 
 def _pem_text(store: Store) -> str:

@@ -37,7 +37,7 @@ class LoadedTls(NamedTuple):
 
 class TlsLoader:
     """Makes contexts. Reads each key store once, however many listeners name it: it takes 0.3 s to open a PKCS12 store
-    with a key of 4,096 bits, and other threads wait.
+    with a key of 4,096 bits.
 
     Holds private keys: a loader lives no longer than a start or a look at the stores.
     """

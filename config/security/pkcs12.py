@@ -1,0 +1,88 @@
+"""PKCS12 stores as PEM.
+
+`cryptography` checks an RSA key when it opens a store, and holds the interpreter's lock meanwhile: 0.35 s for a key of
+4,096 bits, in which no other thread runs. So a thread that is not the main one has a child process open the store. The
+thread was started so that the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from config.security.jks import pem
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate
+
+_ROOT: Final = os.path.realpath(f"{__file__}/../../..")
+_START: Final = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from config.security.pkcs12 import main
+main()
+"""
+
+
+class Pkcs12(NamedTuple):
+    """The content of a store in PEM: a private key with its certificate, and further certificates."""
+
+    key: str | None
+    certificate: str | None
+    others: tuple[str, ...]
+
+
+def read_pkcs12(content: bytes, password: str | None) -> Pkcs12:
+    """The content of a store. Raises ValueError for a wrong password and for what is not PKCS12."""
+    if threading.current_thread() is threading.main_thread():
+        return _decoded(content, password)
+    try:
+        return _decoded_by_child(content, password)
+    except (OSError, subprocess.SubprocessError):
+        # No process could be started, or it was killed: a late answer is better than none.
+        return _decoded(content, password)
+
+
+def _decoded(content: bytes, password: str | None) -> Pkcs12:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+    opened, key = load_pkcs12(content, (password or "").encode() or None), None
+    if opened.key is not None:
+        key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    own = None if opened.cert is None else _certificate(opened.cert)
+    return Pkcs12(key, own, tuple(map(_certificate, opened.additional_certs)))
+
+
+def _certificate(found: PKCS12Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return pem("CERTIFICATE", found.certificate.public_bytes(Encoding.DER))
+
+
+def _decoded_by_child(content: bytes, password: str | None) -> Pkcs12:
+    """Secrets go through pipes: everybody may read a command line. Raises SubprocessError for a child that failed."""
+    task = json.dumps([b64encode(content).decode(), password]).encode()
+    command = [sys.executable, "-P", "-c", _START, _ROOT]
+    result = subprocess.run(command, input=task, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    found, error = json.loads(result.stdout)
+    if error is not None:
+        raise ValueError(error)
+    key, certificate, others = found
+    return Pkcs12(key, certificate, tuple(others))
+
+
+def main() -> None:
+    """The child: read a store and its password, write its content or the reason why it cannot be read."""
+    content, password = json.load(sys.stdin)
+    found, reason = None, None
+    try:
+        found = _decoded(b64decode(content), password)
+    except ValueError as error:
+        reason = str(error)
+    json.dump((found, reason), sys.stdout)
