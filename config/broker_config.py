@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Final, cast
 
-from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, BrokerKeys, declared_key
 from config.config_providers import is_provider_key, refuse_reference
-from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
+from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Effect, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
     EndPoint,
@@ -22,7 +22,6 @@ from config.listeners import (
 from config.properties import load_properties
 from config.refusals import refusals
 from config.rules import rules
-from config.security.authorization import AUTHORIZER_KEYS
 from config.security.token_settings import settings_of_tokens
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 from protocol.errors import detached
@@ -36,126 +35,17 @@ if TYPE_CHECKING:
     from config.security.ssl_config import ClientSsl, SslConfig
     from config.zookeeper.connect import ZookeeperAddress
 
-T = TypeVar("T")
 _LISTENER_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
 """The limits that a single listener may have too."""
 
 
-class Setting(Generic[T]):
-    """A typed attribute of BrokerConfig; the attribute's name is the key's with underscores for dots."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.replace("_", ".")
-        if self.name not in BROKER_KEYS:
-            raise AttributeError(f"{self.name} is not declared")
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Setting[T]: ...
-    @overload
-    def __get__(self, instance: BrokerConfig, owner: type) -> T: ...
-    def __get__(self, instance: BrokerConfig | None, owner: type) -> Setting[T] | T:
-        return self if instance is None else cast("T", instance.values[self.name])
-
-
-class BrokerConfig:
+class BrokerConfig(BrokerKeys):
     """The parsed configuration of one broker; immutable.
 
     `originals` is the text that was set, `values` every declared key's parsed value. Attributes exist for the keys
     that have an effect here (`without_effect` tells which of the set ones have none). Times are in the unit of the
     name, sizes in bytes. Raises ConfigError (key, value, what is allowed) from the constructor and `load`.
     """
-
-    broker_id: Setting[int] = Setting()
-    broker_id_generation_enable: Setting[bool] = Setting()
-    reserved_broker_max_id: Setting[int] = Setting()
-    broker_rack: Setting[str | None] = Setting()
-    zookeeper_connect: Setting[str | None] = Setting()
-    zookeeper_session_timeout_ms: Setting[int] = Setting()
-    zookeeper_max_in_flight_requests: Setting[int] = Setting()
-    replica_lag_time_max_ms: Setting[int] = Setting()
-    replica_socket_timeout_ms: Setting[int] = Setting()
-    quota_window_num: Setting[int] = Setting()
-    quota_window_size_seconds: Setting[int] = Setting()
-    controller_quota_window_num: Setting[int] = Setting()
-    controller_quota_window_size_seconds: Setting[int] = Setting()
-    replication_quota_window_num: Setting[int] = Setting()
-    replication_quota_window_size_seconds: Setting[int] = Setting()
-    replica_selector_class: Setting[str | None] = Setting()
-    replica_fetch_max_bytes: Setting[int] = Setting()
-    replica_fetch_wait_max_ms: Setting[int] = Setting()
-    replica_fetch_min_bytes: Setting[int] = Setting()
-    replica_fetch_response_max_bytes: Setting[int] = Setting()
-    replica_fetch_backoff_ms: Setting[int] = Setting()
-    num_replica_fetchers: Setting[int] = Setting()
-    controlled_shutdown_enable: Setting[bool] = Setting()
-    controlled_shutdown_max_retries: Setting[int] = Setting()
-    controlled_shutdown_retry_backoff_ms: Setting[int] = Setting()
-    controller_socket_timeout_ms: Setting[int] = Setting()
-    auto_leader_rebalance_enable: Setting[bool] = Setting()
-    eligible_leader_replicas_enable: Setting[bool] = Setting()
-    leader_imbalance_per_broker_percentage: Setting[int] = Setting()
-    leader_imbalance_check_interval_seconds: Setting[int] = Setting()
-    socket_request_max_bytes: Setting[int] = Setting()
-    socket_listen_backlog_size: Setting[int] = Setting()
-    max_connections: Setting[int] = Setting()
-    max_connections_per_ip: Setting[int] = Setting()
-    max_connection_creation_rate: Setting[int] = Setting()
-    connections_max_idle_ms: Setting[int] = Setting()
-    connection_failed_authentication_delay_ms: Setting[int] = Setting()
-    queued_max_request_bytes: Setting[int] = Setting()
-    num_io_threads: Setting[int] = Setting()
-    fetch_max_bytes: Setting[int] = Setting()
-    max_incremental_fetch_session_cache_slots: Setting[int] = Setting()
-    request_timeout_ms: Setting[int] = Setting()
-    num_partitions: Setting[int] = Setting()
-    num_recovery_threads_per_data_dir: Setting[int] = Setting()
-    default_replication_factor: Setting[int] = Setting()
-    auto_create_topics_enable: Setting[bool] = Setting()
-    delete_topic_enable: Setting[bool] = Setting()
-    min_insync_replicas: Setting[int] = Setting()
-    replica_high_watermark_checkpoint_interval_ms: Setting[int] = Setting()
-    log_flush_scheduler_interval_ms: Setting[int] = Setting()
-    log_flush_offset_checkpoint_interval_ms: Setting[int] = Setting()
-    log_flush_start_offset_checkpoint_interval_ms: Setting[int] = Setting()
-    log_retention_check_interval_ms: Setting[int] = Setting()
-    log_initial_task_delay_ms: Setting[int] = Setting()
-    log_cleaner_enable: Setting[bool] = Setting()
-    log_cleaner_threads: Setting[int] = Setting()
-    log_cleaner_backoff_ms: Setting[int] = Setting()
-    log_cleaner_dedupe_buffer_size: Setting[int] = Setting()
-    log_cleaner_io_buffer_size: Setting[int] = Setting()
-    log_cleaner_io_buffer_load_factor: Setting[float] = Setting()
-    log_cleaner_io_max_bytes_per_second: Setting[float] = Setting()
-    log_dir_reserve_bytes: Setting[int] = Setting()
-    log_scrub_interval_ms: Setting[int] = Setting()
-    log_scrub_max_bytes_per_second: Setting[int] = Setting()
-    log_validate_records: Setting[str] = Setting()
-    group_min_session_timeout_ms: Setting[int] = Setting()
-    group_max_session_timeout_ms: Setting[int] = Setting()
-    group_initial_rebalance_delay_ms: Setting[int] = Setting()
-    group_max_size: Setting[int] = Setting()
-    offset_metadata_max_bytes: Setting[int] = Setting()
-    offsets_commit_timeout_ms: Setting[int] = Setting()
-    offsets_load_buffer_size: Setting[int] = Setting()
-    offsets_retention_minutes: Setting[int] = Setting()
-    offsets_retention_check_interval_ms: Setting[int] = Setting()
-    offsets_topic_num_partitions: Setting[int] = Setting()
-    offsets_topic_replication_factor: Setting[int] = Setting()
-    offsets_topic_segment_bytes: Setting[int] = Setting()
-    offsets_topic_compression_codec: Setting[int] = Setting()
-    transaction_state_log_num_partitions: Setting[int] = Setting()
-    transaction_state_log_replication_factor: Setting[int] = Setting()
-    transaction_state_log_segment_bytes: Setting[int] = Setting()
-    transaction_state_log_min_isr: Setting[int] = Setting()
-    transaction_state_log_load_buffer_size: Setting[int] = Setting()
-    transaction_max_timeout_ms: Setting[int] = Setting()
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: Setting[int] = Setting()
-    transaction_remove_expired_transaction_cleanup_interval_ms: Setting[int] = Setting()
-    transaction_partition_verification_enable: Setting[bool] = Setting()
-    transactional_id_expiration_ms: Setting[int] = Setting()
-    producer_id_expiration_ms: Setting[int] = Setting()
-    producer_id_expiration_check_interval_ms: Setting[int] = Setting()
-    metrics_listener: Setting[str | None] = Setting()
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         errors = self._read(properties)
@@ -239,14 +129,8 @@ class BrokerConfig:
 
     def without_effect(self) -> list[str]:
         """Set keys that Kafka knows and nobody acts on here; most that are for a single listener are among them."""
-        acted_on = EFFECTIVE_KEYS | AUTHORIZER_KEYS.keys()
         known = [name for name in self.originals if name in ELSEWHERE_KEYS or declared_key(name) is not None]
-        return [
-            name
-            for name in known
-            if name in ELSEWHERE_KEYS
-            or (name not in acted_on and not self._is_security_key(name) and not self._limits_a_listener(name))
-        ]
+        return [name for name in known if name in ELSEWHERE_KEYS or not self._has_effect(name)]
 
     def remarks(self) -> dict[str, str]:
         """The differences from the text of keys that are in force, by key."""
@@ -265,16 +149,24 @@ class BrokerConfig:
         names = {each.listener_name.lower() for each in self.listeners}
         return of_listener is not None and of_listener[1] in names and of_listener[2] in _LISTENER_LIMITS
 
-    def _is_security_key(self, name: str) -> bool:
-        """Whether it says something about security that is in use, such as a listener with TLS or SASL."""
-        of_listener = LISTENER_KEY.match(name)
-        key = base_name(name if of_listener is None else of_listener[2])
-        if key.startswith("password.encoder."):
-            return "password.encoder.secret" in self.originals
-        if key.startswith("delegation.token."):
-            return settings_of_tokens(self.values) is not None
-        is_sasl = key.startswith(("sasl.", "org.apache.kafka.sasl.")) or key == "connections.max.reauth.ms"
-        return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
+    def _has_effect(self, name: str) -> bool:
+        """Whether this broker acts on a declared key, also on one of a single listener."""
+        declared = declared_key(name)
+        if declared is None:
+            return False
+        match declared.effect:
+            case Effect.ALWAYS:
+                return declared.refusal is None and (LISTENER_KEY.match(name) is None or self._limits_a_listener(name))
+            case Effect.TLS:
+                return bool(self.ssl)
+            case Effect.SASL:
+                return bool(self.sasl)
+            case Effect.TOKENS:
+                return settings_of_tokens(self.values) is not None
+            case Effect.ENCODER:
+                return "password.encoder.secret" in self.originals
+            case Effect.NEVER:
+                return False
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
         """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError, also for a secret that refers
@@ -419,30 +311,3 @@ class BrokerConfig:
             from config.zookeeper.tls import parse_zookeeper_tls
 
             self.zookeeper_tls = parse_zookeeper_tls(self.values)
-
-
-_TOPIC_KEYS_WITHOUT_EFFECT = frozenset({
-    "preallocate", "local.retention.ms", "local.retention.bytes", "message.format.version",
-    "message.downconversion.enable",
-})  # fmt: skip
-"""Kept and shown, and nobody acts on them."""
-
-EFFECTIVE_KEYS = frozenset(
-    {member.name for member in vars(BrokerConfig).values() if isinstance(member, Setting)}
-    | {name for name in BROKER_KEYS if name.startswith("zookeeper.") and "migration" not in name}
-    | {name for key, names in BROKER_SYNONYMS.items() if key not in _TOPIC_KEYS_WITHOUT_EFFECT for name in names}
-    | {
-        "node.id",
-        "listeners",
-        "advertised.listeners",
-        "listener.security.protocol.map",
-        "inter.broker.listener.name",
-        "security.inter.broker.protocol",
-        "inter.broker.protocol.version",
-        "log.dir",
-        "log.dirs",
-        "authorizer.class.name",
-        "max.connections.per.ip.overrides",
-    }
-)
-"""The keys this broker acts on."""

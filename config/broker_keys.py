@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import re
 
-from config import (
-    keys_cluster,
-    keys_coordination,
-    keys_coordinators,
-    keys_log,
-    keys_network,
-    keys_odradek,
-    keys_sasl,
-    keys_security,
-)
-from config.definitions import ConfigKey, ConfigType, table
+from config.definitions import ConfigKey, ConfigKeys, ConfigType, table
+from config.keys_cluster import ClusterKeys
+from config.keys_coordination import CoordinationKeys
+from config.keys_coordinators import CoordinatorKeys
+from config.keys_log import LogKeys
+from config.keys_network import NetworkKeys
+from config.keys_odradek import OdradekKeys
+from config.keys_sasl import SaslKeys
+from config.keys_security import SecurityKeys
 from config.security.authorization import AUTHORIZER_KEYS
 
+
+class BrokerKeys(
+    NetworkKeys, LogKeys, ClusterKeys, CoordinatorKeys, SecurityKeys, SaslKeys, CoordinationKeys, OdradekKeys
+):
+    """Every key of a broker, as attributes."""
+
+
 BROKER_KEYS = table(
-    (
-        *keys_network.KEYS,
-        *keys_log.KEYS,
-        *keys_cluster.KEYS,
-        *keys_coordinators.KEYS,
-        *keys_security.KEYS,
-        *keys_sasl.KEYS,
-        *keys_coordination.KEYS,
-        *keys_odradek.KEYS,
-    )
+    key for subject in BrokerKeys.__bases__ if issubclass(subject, ConfigKeys) for key in subject.declared()
 )
 """Every key of a broker."""
 

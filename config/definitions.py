@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from enum import Enum, IntEnum
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 """A parsed value: LIST keys give tuples, CLASS and PASSWORD keys text, nullable keys None."""
@@ -75,6 +75,18 @@ class UpdateMode(IntEnum):
     READ_ONLY = 0
     PER_BROKER = 1
     CLUSTER_WIDE = 2
+
+
+class Effect(Enum):
+    """When a key that is set changes what this broker does."""
+
+    ALWAYS = "always"
+    NEVER = "never"
+    """The key is accepted and described, and that is all."""
+    TLS = "a listener has TLS"
+    SASL = "a listener has SASL"
+    TOKENS = "delegation tokens are enabled"
+    ENCODER = "password.encoder.secret is set"
 
 
 class Range(NamedTuple):
@@ -164,6 +176,7 @@ class ConfigKey(NamedTuple):
     update_mode: UpdateMode = UpdateMode.READ_ONLY
     refusal: str | None = None
     internal: bool = False
+    effect: Effect = Effect.ALWAYS
 
     @property
     def is_sensitive(self) -> bool:
@@ -176,6 +189,55 @@ class ConfigKey(NamedTuple):
         if self.valid is not None:
             self.valid.check(self.name, value)
         return value
+
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """The declaration of a key in a class of `ConfigKeys`, and the attribute that reads its parsed value."""
+
+    def __init__(self, key: ConfigKey) -> None:
+        self.key = key
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not self.key.name:
+            self.key = self.key._replace(name=name.replace("_", "."))
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, instance: ConfigKeys, owner: type) -> T: ...
+    def __get__(self, instance: ConfigKeys | None, owner: type) -> Any:
+        return self if instance is None else instance.values[self.key.name]
+
+
+def setting(
+    value_type: ConfigType,
+    default: T,
+    doc: str,
+    valid: Validator | None = None,
+    update_mode: UpdateMode = UpdateMode.READ_ONLY,
+    *,
+    name: str = "",
+    effect: Effect = Effect.ALWAYS,
+    refusal: str | None = None,
+    internal: bool = False,
+) -> Setting[T]:
+    """Declare a key. Its name is the attribute's with dots for underscores, unless `name` is given."""
+    assert default is None or isinstance(default, bool | int | float | str | tuple)
+    return Setting(ConfigKey(name, value_type, default, doc, valid, update_mode, refusal, internal, effect))
+
+
+class ConfigKeys:
+    """The keys of one subject, each declared as an attribute; BrokerConfig inherits them all."""
+
+    values: Mapping[str, Value]
+
+    @classmethod
+    def declared(cls) -> tuple[ConfigKey, ...]:
+        """The keys that this class declares, in their order; not those it inherits."""
+        return tuple(member.key for member in vars(cls).values() if isinstance(member, Setting))
 
 
 # Patterns as text: most starts never need them, and compiling costs more than the rest of this module.

@@ -2,112 +2,66 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKey, Matching, OneOf, Range
+from config.definitions import ConfigKeys, Effect, Matching, OneOf, Range, Setting, setting
 from config.vocabulary import BOOLEAN, CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING
 
-KEYS = (
-    ConfigKey("group.min.session.timeout.ms", INT, 6000, "Shortest session timeout that a group member may ask for."),
-    ConfigKey(
-        "group.max.session.timeout.ms",
-        INT,
-        1_800_000,
-        "Longest session timeout that a group member may ask for.",
-    ),
-    ConfigKey(
-        "group.initial.rebalance.delay.ms",
-        INT,
-        3000,
-        "How long a new group waits for more members before its first assignment.",
-    ),
-    ConfigKey("group.max.size", INT, INT_MAX, "Members that a group may have.", Range(1)),
-    ConfigKey(
-        "group.coordinator.rebalance.protocols",
+
+class CoordinatorKeys(ConfigKeys):
+    """Groups, offsets, producer ids and transactions."""
+
+    group_min_session_timeout_ms = setting(INT, 6000, "Shortest session timeout that a group member may ask for.")
+    group_max_session_timeout_ms = setting(INT, 1_800_000, "Longest session timeout that a group member may ask for.")
+    group_initial_rebalance_delay_ms = setting(
+        INT, 3000, "How long a new group waits for more members before its first assignment."
+    )
+    group_max_size = setting(INT, INT_MAX, "Members that a group may have.", Range(1))
+    group_coordinator_rebalance_protocols: Setting[tuple[str, ...]] = setting(
         LIST,
         ("classic",),
         "Group protocols served.",
         OneOf(("consumer", "classic", "share", "unknown")),
-    ),
-    ConfigKey(
-        "group.coordinator.threads",
-        INT,
-        1,
-        "Threads of the new group coordinator in Kafka; accepted and shown.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.coordinator.append.linger.ms",
-        INT,
-        10,
-        "How long the new group coordinator gathers writes.",
-        Range(0),
-    ),
-    ConfigKey(
-        "group.coordinator.new.enable",
-        BOOLEAN,
-        False,
-        "Whether the coordinator of KIP-848 is used.",
-        internal=True,
-    ),
-    ConfigKey(
-        "group.consumer.session.timeout.ms",
-        INT,
-        45_000,
-        "Session timeout of members of the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.min.session.timeout.ms",
-        INT,
-        45_000,
-        "Shortest session timeout in the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.max.session.timeout.ms",
-        INT,
-        60_000,
-        "Longest session timeout in the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.heartbeat.interval.ms",
-        INT,
-        5000,
-        "Heartbeat interval of members of the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.min.heartbeat.interval.ms",
-        INT,
-        5000,
-        "Shortest heartbeat interval in the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.max.heartbeat.interval.ms",
-        INT,
-        15_000,
-        "Longest heartbeat interval in the consumer protocol.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.max.size",
-        INT,
-        INT_MAX,
-        "Members that a group of the consumer protocol may have.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.consumer.assignors",
+        effect=Effect.NEVER,
+    )
+    group_coordinator_threads = setting(
+        INT, 1, "Threads of the new group coordinator in Kafka; accepted and shown.", Range(1), effect=Effect.NEVER
+    )
+    group_coordinator_append_linger_ms = setting(
+        INT, 10, "How long the new group coordinator gathers writes.", Range(0), effect=Effect.NEVER
+    )
+    group_coordinator_new_enable = setting(
+        BOOLEAN, False, "Whether the coordinator of KIP-848 is used.", internal=True, effect=Effect.NEVER
+    )
+    group_consumer_session_timeout_ms = setting(
+        INT, 45_000, "Session timeout of members of the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_min_session_timeout_ms = setting(
+        INT, 45_000, "Shortest session timeout in the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_max_session_timeout_ms = setting(
+        INT, 60_000, "Longest session timeout in the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_heartbeat_interval_ms = setting(
+        INT, 5000, "Heartbeat interval of members of the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_min_heartbeat_interval_ms = setting(
+        INT, 5000, "Shortest heartbeat interval in the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_max_heartbeat_interval_ms = setting(
+        INT, 15_000, "Longest heartbeat interval in the consumer protocol.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_max_size = setting(
+        INT, INT_MAX, "Members that a group of the consumer protocol may have.", Range(1), effect=Effect.NEVER
+    )
+    group_consumer_assignors: Setting[tuple[str, ...]] = setting(
         LIST,
         (
             "org.apache.kafka.coordinator.group.assignor.UniformAssignor",
             "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
         ),
         "Server-side assignors of the consumer protocol.",
-    ),
-    ConfigKey(
-        "group.consumer.migration.policy",
+        effect=Effect.NEVER,
+    )
+    group_consumer_migration_policy = setting(
         STRING,
         "disabled",
         "Whether groups move between the classic and the consumer protocol.",
@@ -116,181 +70,98 @@ KEYS = (
             "String must be one of (case insensitive): DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL",
         ),
         internal=True,
-    ),
-    ConfigKey("group.share.enable", BOOLEAN, False, "Whether share groups are served (KIP-932).", internal=True),
-    ConfigKey("group.share.delivery.count.limit", INT, 5, "Deliveries of a record in a share group.", Range(2, 10)),
-    ConfigKey("group.share.heartbeat.interval.ms", INT, 5000, "Heartbeat interval in a share group.", Range(1)),
-    ConfigKey("group.share.max.groups", SHORT, 10, "Share groups allowed.", Range(1, 100)),
-    ConfigKey(
-        "group.share.max.heartbeat.interval.ms",
-        INT,
-        15_000,
-        "Longest heartbeat interval in a share group.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.share.max.record.lock.duration.ms",
-        INT,
-        60_000,
-        "Longest time for which a record may be acquired.",
-        Range(30_000, 3_600_000),
-    ),
-    ConfigKey("group.share.max.session.timeout.ms", INT, 60_000, "Longest session timeout in a share group.", Range(1)),
-    ConfigKey("group.share.max.size", SHORT, 200, "Members that a share group may have.", Range(10, 1000)),
-    ConfigKey(
-        "group.share.min.heartbeat.interval.ms",
-        INT,
-        5000,
-        "Shortest heartbeat interval in a share group.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.share.min.record.lock.duration.ms",
-        INT,
-        15_000,
-        "Shortest time for which a record may be acquired.",
-        Range(1000, 30_000),
-    ),
-    ConfigKey(
-        "group.share.min.session.timeout.ms",
-        INT,
-        45_000,
-        "Shortest session timeout in a share group.",
-        Range(1),
-    ),
-    ConfigKey(
-        "group.share.partition.max.record.locks",
-        INT,
-        200,
-        "Records of a partition that may be acquired at a time.",
-        Range(100, 10_000),
-    ),
-    ConfigKey(
-        "group.share.record.lock.duration.ms",
-        INT,
-        30_000,
-        "Time for which a record is acquired.",
-        Range(1000, 60_000),
-    ),
-    ConfigKey("group.share.session.timeout.ms", INT, 45_000, "Session timeout in a share group.", Range(1)),
-    ConfigKey("offset.metadata.max.bytes", INT, 4096, "Longest text that may go with a committed offset."),
-    ConfigKey("offsets.load.buffer.size", INT, 5_242_880, "Bytes read at a time when offsets are loaded.", Range(1)),
-    ConfigKey("offsets.retention.minutes", INT, 10_080, "How long offsets of an empty group are kept.", Range(1)),
-    ConfigKey(
-        "offsets.retention.check.interval.ms",
-        LONG,
-        600_000,
-        "How often expired offsets are looked for.",
-        Range(1),
-    ),
-    ConfigKey(
-        "offsets.topic.num.partitions",
-        INT,
-        50,
-        "Partitions of __consumer_offsets when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "offsets.topic.replication.factor",
-        SHORT,
-        3,
-        "Replicas of __consumer_offsets when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "offsets.topic.segment.bytes",
-        INT,
-        104_857_600,
-        "Segment size of __consumer_offsets when it is created.",
-        Range(1),
-    ),
-    ConfigKey("offsets.topic.compression.codec", INT, 0, "Codec number for batches of offsets; 0 for none."),
-    ConfigKey("offsets.commit.timeout.ms", INT, 5000, "How long a commit of offsets waits for its replicas.", Range(1)),
-    ConfigKey("offsets.commit.required.acks", SHORT, -1, "Acknowledgements a commit of offsets needs; -1 for all."),
-    ConfigKey(
-        "producer.id.expiration.ms",
-        INT,
-        86_400_000,
-        "Time after which an idle producer's sequence numbers are forgotten.",
-        Range(1),
-        CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "producer.id.expiration.check.interval.ms",
-        INT,
-        600_000,
-        "How often idle producers are looked for.",
-        Range(1),
-        internal=True,
-    ),
-    ConfigKey(
-        "transaction.max.timeout.ms",
-        INT,
-        900_000,
-        "Longest transaction timeout that a producer may ask for.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transactional.id.expiration.ms",
-        INT,
-        604_800_000,
-        "Time after which an unused transactional id is forgotten.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.state.log.num.partitions",
-        INT,
-        50,
-        "Partitions of __transaction_state when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.state.log.replication.factor",
-        SHORT,
-        3,
-        "Replicas of __transaction_state when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.state.log.min.isr",
-        INT,
-        2,
-        "min.insync.replicas of __transaction_state when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.state.log.segment.bytes",
-        INT,
-        104_857_600,
-        "Segment size of __transaction_state when it is created.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.state.log.load.buffer.size",
-        INT,
-        5_242_880,
-        "Bytes read at a time when transactions are loaded.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        INT,
-        10_000,
-        "How often timed-out transactions are aborted.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        INT,
-        3_600_000,
-        "How often expired transactional ids are removed.",
-        Range(1),
-    ),
-    ConfigKey(
-        "transaction.partition.verification.enable",
+        effect=Effect.NEVER,
+    )
+    group_share_enable = setting(
+        BOOLEAN, False, "Whether share groups are served (KIP-932).", internal=True, effect=Effect.NEVER
+    )
+    group_share_delivery_count_limit = setting(
+        INT, 5, "Deliveries of a record in a share group.", Range(2, 10), effect=Effect.NEVER
+    )
+    group_share_heartbeat_interval_ms = setting(
+        INT, 5000, "Heartbeat interval in a share group.", Range(1), effect=Effect.NEVER
+    )
+    group_share_max_groups = setting(SHORT, 10, "Share groups allowed.", Range(1, 100), effect=Effect.NEVER)
+    group_share_max_heartbeat_interval_ms = setting(
+        INT, 15_000, "Longest heartbeat interval in a share group.", Range(1), effect=Effect.NEVER
+    )
+    group_share_max_record_lock_duration_ms = setting(
+        INT, 60_000, "Longest time for which a record may be acquired.", Range(30_000, 3_600_000), effect=Effect.NEVER
+    )
+    group_share_max_session_timeout_ms = setting(
+        INT, 60_000, "Longest session timeout in a share group.", Range(1), effect=Effect.NEVER
+    )
+    group_share_max_size = setting(
+        SHORT, 200, "Members that a share group may have.", Range(10, 1000), effect=Effect.NEVER
+    )
+    group_share_min_heartbeat_interval_ms = setting(
+        INT, 5000, "Shortest heartbeat interval in a share group.", Range(1), effect=Effect.NEVER
+    )
+    group_share_min_record_lock_duration_ms = setting(
+        INT, 15_000, "Shortest time for which a record may be acquired.", Range(1000, 30_000), effect=Effect.NEVER
+    )
+    group_share_min_session_timeout_ms = setting(
+        INT, 45_000, "Shortest session timeout in a share group.", Range(1), effect=Effect.NEVER
+    )
+    group_share_partition_max_record_locks = setting(
+        INT, 200, "Records of a partition that may be acquired at a time.", Range(100, 10_000), effect=Effect.NEVER
+    )
+    group_share_record_lock_duration_ms = setting(
+        INT, 30_000, "Time for which a record is acquired.", Range(1000, 60_000), effect=Effect.NEVER
+    )
+    group_share_session_timeout_ms = setting(
+        INT, 45_000, "Session timeout in a share group.", Range(1), effect=Effect.NEVER
+    )
+    offset_metadata_max_bytes = setting(INT, 4096, "Longest text that may go with a committed offset.")
+    offsets_load_buffer_size = setting(INT, 5_242_880, "Bytes read at a time when offsets are loaded.", Range(1))
+    offsets_retention_minutes = setting(INT, 10_080, "How long offsets of an empty group are kept.", Range(1))
+    offsets_retention_check_interval_ms = setting(LONG, 600_000, "How often expired offsets are looked for.", Range(1))
+    offsets_topic_num_partitions = setting(INT, 50, "Partitions of __consumer_offsets when it is created.", Range(1))
+    offsets_topic_replication_factor = setting(SHORT, 3, "Replicas of __consumer_offsets when it is created.", Range(1))
+    offsets_topic_segment_bytes = setting(
+        INT, 104_857_600, "Segment size of __consumer_offsets when it is created.", Range(1)
+    )
+    offsets_topic_compression_codec = setting(INT, 0, "Codec number for batches of offsets; 0 for none.")
+    offsets_commit_timeout_ms = setting(INT, 5000, "How long a commit of offsets waits for its replicas.", Range(1))
+    offsets_commit_required_acks = setting(
+        SHORT, -1, "Acknowledgements a commit of offsets needs; -1 for all.", effect=Effect.NEVER
+    )
+    producer_id_expiration_ms = setting(
+        INT, 86_400_000, "Time after which an idle producer's sequence numbers are forgotten.", Range(1), CLUSTER_WIDE
+    )
+    producer_id_expiration_check_interval_ms = setting(
+        INT, 600_000, "How often idle producers are looked for.", Range(1), internal=True
+    )
+    transaction_max_timeout_ms = setting(
+        INT, 900_000, "Longest transaction timeout that a producer may ask for.", Range(1)
+    )
+    transactional_id_expiration_ms = setting(
+        INT, 604_800_000, "Time after which an unused transactional id is forgotten.", Range(1)
+    )
+    transaction_state_log_num_partitions = setting(
+        INT, 50, "Partitions of __transaction_state when it is created.", Range(1)
+    )
+    transaction_state_log_replication_factor = setting(
+        SHORT, 3, "Replicas of __transaction_state when it is created.", Range(1)
+    )
+    transaction_state_log_min_isr = setting(
+        INT, 2, "min.insync.replicas of __transaction_state when it is created.", Range(1)
+    )
+    transaction_state_log_segment_bytes = setting(
+        INT, 104_857_600, "Segment size of __transaction_state when it is created.", Range(1)
+    )
+    transaction_state_log_load_buffer_size = setting(
+        INT, 5_242_880, "Bytes read at a time when transactions are loaded.", Range(1)
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms = setting(
+        INT, 10_000, "How often timed-out transactions are aborted.", Range(1)
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms = setting(
+        INT, 3_600_000, "How often expired transactional ids are removed.", Range(1)
+    )
+    transaction_partition_verification_enable = setting(
         BOOLEAN,
         True,
         "Whether a transactional write is checked against its transaction first (KIP-890).",
         update_mode=CLUSTER_WIDE,
-    ),
-)
+    )

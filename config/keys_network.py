@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKey, OneOf, Range
+from config.definitions import ConfigKeys, Effect, OneOf, Range, Setting, setting
 from config.vocabulary import (
     BOOLEAN,
     CLASS,
@@ -20,266 +20,177 @@ from config.vocabulary import (
     STRING,
 )
 
-KEYS = (
-    ConfigKey("broker.id", INT, -1, "Number that identifies this broker in the cluster; -1 asks for a generated one."),
-    ConfigKey("node.id", INT, -1, "Another name of broker.id, kept equal to it."),
-    ConfigKey(
-        "broker.id.generation.enable",
-        BOOLEAN,
-        True,
-        "Whether a broker without broker.id gets a generated one, above reserved.broker.max.id.",
-    ),
-    ConfigKey("reserved.broker.max.id", INT, 1000, "Largest number that may be given to a broker by hand.", Range(0)),
-    ConfigKey(
-        "broker.rack",
-        STRING,
-        None,
-        "Name of the rack or zone this broker stands in; replicas of a partition are spread over racks.",
-    ),
-    ConfigKey(
-        "listeners",
+
+class NetworkKeys(ConfigKeys):
+    """The endpoints, threads and limits of the network layer, and identity of the broker."""
+
+    broker_id = setting(INT, -1, "Number that identifies this broker in the cluster; -1 asks for a generated one.")
+    node_id = setting(INT, -1, "Another name of broker.id, kept equal to it.")
+    broker_id_generation_enable = setting(
+        BOOLEAN, True, "Whether a broker without broker.id gets a generated one, above reserved.broker.max.id."
+    )
+    reserved_broker_max_id = setting(INT, 1000, "Largest number that may be given to a broker by hand.", Range(0))
+    broker_rack: Setting[str | None] = setting(
+        STRING, None, "Name of the rack or zone this broker stands in; replicas of a partition are spread over racks."
+    )
+    listeners_text = setting(
         STRING,
         "PLAINTEXT://:9092",
         "Comma-separated endpoints to listen on, as NAME://host:port; an empty host means every interface.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "advertised.listeners",
+        name="listeners",
+    )
+    advertised_listeners_text: Setting[str | None] = setting(
         STRING,
         None,
         "Endpoints told to clients when they differ from `listeners`, as containers and NAT need.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "listener.security.protocol.map",
+        name="advertised.listeners",
+    )
+    listener_security_protocol_map = setting(
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Which security protocol each listener name speaks, as NAME:PROTOCOL pairs.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey("inter.broker.listener.name", STRING, None, "Listener that brokers use among themselves."),
-    ConfigKey(
-        "security.inter.broker.protocol",
+    )
+    inter_broker_listener_name_text: Setting[str | None] = setting(
+        STRING, None, "Listener that brokers use among themselves.", name="inter.broker.listener.name"
+    )
+    security_inter_broker_protocol = setting(
         STRING,
         "PLAINTEXT",
         "Security protocol that brokers use among themselves when no listener name is set for it.",
         OneOf(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
-    ),
-    ConfigKey(
-        "control.plane.listener.name",
-        STRING,
-        None,
-        "Separate listener for what the controller says to brokers.",
-        refusal=NO_CONTROL_PLANE,
-    ),
-    ConfigKey(
-        "early.start.listeners",
-        STRING,
-        None,
-        "Listeners that accept requests before authorization is ready (KRaft).",
-        refusal=NO_KRAFT,
-    ),
-    ConfigKey(
-        "socket.send.buffer.bytes",
-        INT,
-        102_400,
-        "SO_SNDBUF of client sockets; -1 keeps the operating system's value.",
-    ),
-    ConfigKey(
-        "socket.receive.buffer.bytes",
-        INT,
-        102_400,
-        "SO_RCVBUF of client sockets; -1 keeps the operating system's value.",
-    ),
-    ConfigKey(
-        "socket.request.max.bytes",
-        INT,
-        104_857_600,
-        "Largest request accepted; a larger one closes the connection.",
-        Range(1),
-    ),
-    ConfigKey("socket.listen.backlog.size", INT, 50, "Connections that may wait to be accepted.", Range(1)),
-    ConfigKey(
-        "socket.connection.setup.timeout.ms",
-        LONG,
-        10_000,
-        "How long a connection to another broker may take at first.",
-    ),
-    ConfigKey(
-        "socket.connection.setup.timeout.max.ms",
-        LONG,
-        30_000,
-        "How long a connection to another broker may take after repeated failures.",
-    ),
-    ConfigKey("max.connections", INT, INT_MAX, "Connections accepted by the whole broker.", Range(0), CLUSTER_WIDE),
-    ConfigKey("max.connections.per.ip", INT, INT_MAX, "Connections accepted from one address.", Range(0), CLUSTER_WIDE),
-    ConfigKey(
-        "max.connections.per.ip.overrides",
+    )
+    control_plane_listener_name: Setting[str | None] = setting(
+        STRING, None, "Separate listener for what the controller says to brokers.", refusal=NO_CONTROL_PLANE
+    )
+    early_start_listeners: Setting[str | None] = setting(
+        STRING, None, "Listeners that accept requests before authorization is ready (KRaft).", refusal=NO_KRAFT
+    )
+    socket_send_buffer_bytes = setting(
+        INT, 102_400, "SO_SNDBUF of client sockets; -1 keeps the operating system's value.", effect=Effect.NEVER
+    )
+    socket_receive_buffer_bytes = setting(
+        INT, 102_400, "SO_RCVBUF of client sockets; -1 keeps the operating system's value.", effect=Effect.NEVER
+    )
+    socket_request_max_bytes = setting(
+        INT, 104_857_600, "Largest request accepted; a larger one closes the connection.", Range(1)
+    )
+    socket_listen_backlog_size = setting(INT, 50, "Connections that may wait to be accepted.", Range(1))
+    socket_connection_setup_timeout_ms = setting(
+        LONG, 10_000, "How long a connection to another broker may take at first.", effect=Effect.NEVER
+    )
+    socket_connection_setup_timeout_max_ms = setting(
+        LONG, 30_000, "How long a connection to another broker may take after repeated failures.", effect=Effect.NEVER
+    )
+    max_connections = setting(INT, INT_MAX, "Connections accepted by the whole broker.", Range(0), CLUSTER_WIDE)
+    max_connections_per_ip = setting(INT, INT_MAX, "Connections accepted from one address.", Range(0), CLUSTER_WIDE)
+    max_connections_per_ip_overrides_text = setting(
         STRING,
         "",
         "Other limits for single addresses, as host:count pairs.",
         update_mode=CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "max.connection.creation.rate",
-        INT,
-        INT_MAX,
-        "New connections accepted per second.",
-        Range(0),
-        CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "connections.max.idle.ms",
-        LONG,
-        600_000,
-        "Idle time after which a connection is closed; a negative value never closes one.",
-    ),
-    ConfigKey("queued.max.requests", INT, 500, "Requests that may wait before the network stops being read.", Range(1)),
-    ConfigKey(
-        "queued.max.request.bytes",
-        LONG,
-        -1,
-        "Bytes of requests that may wait before the network stops being read; -1 for a quarter of the memory.",
-    ),
-    ConfigKey(
-        "num.network.threads",
+        name="max.connections.per.ip.overrides",
+    )
+    max_connection_creation_rate = setting(INT, INT_MAX, "New connections accepted per second.", Range(0), CLUSTER_WIDE)
+    connections_max_idle_ms = setting(
+        LONG, 600_000, "Idle time after which a connection is closed; a negative value never closes one."
+    )
+    queued_max_requests = setting(
+        INT, 500, "Requests that may wait before the network stops being read.", Range(1), effect=Effect.NEVER
+    )
+    queued_max_request_bytes = setting(
+        LONG, -1, "Bytes of requests that may wait before the network stops being read; -1 for a quarter of the memory."
+    )
+    num_network_threads = setting(
         INT,
         3,
         "Threads for the network in Kafka; accepted and shown, this broker has one event loop.",
         Range(1),
         CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "num.io.threads",
+        effect=Effect.NEVER,
+    )
+    num_io_threads = setting(
         INT,
         8,
         "Threads for requests in Kafka; here, for reads and flushes that would block the event loop.",
         Range(1),
         CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "background.threads",
-        INT,
-        10,
-        "Threads for housekeeping in Kafka; accepted and shown.",
-        Range(1),
-        CLUSTER_WIDE,
-    ),
-    ConfigKey("request.timeout.ms", INT, 30_000, "How long a request to another broker may wait for its answer."),
-    ConfigKey("fetch.max.bytes", INT, 57_671_680, "Most bytes in the answer to one Fetch request.", Range(1024)),
-    ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1000, "Fetch sessions kept at a time.", Range(0)),
-    ConfigKey(
-        "max.request.partition.size.limit",
-        INT,
-        2000,
-        "Partitions that a single DescribeTopicPartitions answer may hold.",
-        Range(1),
-    ),
-    ConfigKey(
-        "message.max.bytes",
+    )
+    background_threads = setting(
+        INT, 10, "Threads for housekeeping in Kafka; accepted and shown.", Range(1), CLUSTER_WIDE, effect=Effect.NEVER
+    )
+    request_timeout_ms = setting(INT, 30_000, "How long a request to another broker may wait for its answer.")
+    fetch_max_bytes = setting(INT, 57_671_680, "Most bytes in the answer to one Fetch request.", Range(1024))
+    max_incremental_fetch_session_cache_slots = setting(INT, 1000, "Fetch sessions kept at a time.", Range(0))
+    max_request_partition_size_limit = setting(
+        INT, 2000, "Partitions that a single DescribeTopicPartitions answer may hold.", Range(1), effect=Effect.NEVER
+    )
+    message_max_bytes = setting(
         INT,
         1_048_588,
         "Largest record batch accepted, after compression, unless the topic says otherwise.",
         Range(0),
         CLUSTER_WIDE,
-    ),
-    ConfigKey(
-        "fetch.purgatory.purge.interval.requests",
-        INT,
-        1000,
-        "How many finished Fetch requests may stay in the waiting list.",
-    ),
-    ConfigKey(
-        "producer.purgatory.purge.interval.requests",
-        INT,
-        1000,
-        "How many finished Produce requests may stay in the waiting list.",
-    ),
-    ConfigKey(
-        "delete.records.purgatory.purge.interval.requests",
-        INT,
-        1,
-        "How many finished DeleteRecords requests may stay in the waiting list.",
-    ),
-    ConfigKey("quota.window.num", INT, 11, "Samples kept for client quotas.", Range(1)),
-    ConfigKey("quota.window.size.seconds", INT, 1, "Length of one sample for client quotas.", Range(1)),
-    ConfigKey("controller.quota.window.num", INT, 11, "Samples kept for the quota on topic changes.", Range(1)),
-    ConfigKey(
-        "controller.quota.window.size.seconds",
-        INT,
-        1,
-        "Length of one sample for the quota on topic changes.",
-        Range(1),
-    ),
-    ConfigKey("replication.quota.window.num", INT, 11, "Samples kept for replication quotas.", Range(1)),
-    ConfigKey(
-        "replication.quota.window.size.seconds",
-        INT,
-        1,
-        "Length of one sample for replication quotas.",
-        Range(1),
-    ),
-    ConfigKey(
-        "alter.log.dirs.replication.quota.window.num",
-        INT,
-        11,
-        "Samples kept for the quota on moves between log directories.",
-        Range(1),
-    ),
-    ConfigKey(
-        "alter.log.dirs.replication.quota.window.size.seconds",
-        INT,
-        1,
-        "Length of one sample for the quota on moves between log directories.",
-        Range(1),
-    ),
-    ConfigKey("client.quota.callback.class", CLASS, None, "Java class that decides client quotas.", refusal=NO_PLUGINS),
-    ConfigKey("metric.reporters", LIST, (), "Java classes that receive metrics.", update_mode=CLUSTER_WIDE),
-    ConfigKey("metrics.num.samples", INT, 2, "Samples kept for a metric.", Range(1)),
-    ConfigKey("metrics.recording.level", STRING, "INFO", "Detail of metrics: INFO, DEBUG or TRACE."),
-    ConfigKey("metrics.sample.window.ms", LONG, 30_000, "Length of one sample of a metric.", Range(1)),
-    ConfigKey(
-        "auto.include.jmx.reporter",
-        BOOLEAN,
-        True,
-        "Whether Kafka shows metrics by JMX without being told; accepted and shown.",
-    ),
-    ConfigKey(
-        "kafka.metrics.polling.interval.secs",
-        INT,
-        10,
-        "How often kafka.metrics.reporters are called.",
-        Range(1),
-    ),
-    ConfigKey("kafka.metrics.reporters", LIST, (), "Java classes that receive Yammer metrics."),
-    ConfigKey("telemetry.max.bytes", INT, 1_048_576, "Largest metrics message accepted from a client.", Range(1)),
-    ConfigKey(
-        "server.max.startup.time.ms",
-        LONG,
-        LONG_MAX,
-        "Longest start-up allowed (KRaft).",
-        Range(0),
-        internal=True,
-    ),
-    ConfigKey(
-        "unstable.api.versions.enable",
+    )
+    fetch_purgatory_purge_interval_requests = setting(
+        INT, 1000, "How many finished Fetch requests may stay in the waiting list.", effect=Effect.NEVER
+    )
+    producer_purgatory_purge_interval_requests = setting(
+        INT, 1000, "How many finished Produce requests may stay in the waiting list.", effect=Effect.NEVER
+    )
+    delete_records_purgatory_purge_interval_requests = setting(
+        INT, 1, "How many finished DeleteRecords requests may stay in the waiting list.", effect=Effect.NEVER
+    )
+    quota_window_num = setting(INT, 11, "Samples kept for client quotas.", Range(1))
+    quota_window_size_seconds = setting(INT, 1, "Length of one sample for client quotas.", Range(1))
+    controller_quota_window_num = setting(INT, 11, "Samples kept for the quota on topic changes.", Range(1))
+    controller_quota_window_size_seconds = setting(
+        INT, 1, "Length of one sample for the quota on topic changes.", Range(1)
+    )
+    replication_quota_window_num = setting(INT, 11, "Samples kept for replication quotas.", Range(1))
+    replication_quota_window_size_seconds = setting(INT, 1, "Length of one sample for replication quotas.", Range(1))
+    alter_log_dirs_replication_quota_window_num = setting(
+        INT, 11, "Samples kept for the quota on moves between log directories.", Range(1), effect=Effect.NEVER
+    )
+    alter_log_dirs_replication_quota_window_size_seconds = setting(
+        INT, 1, "Length of one sample for the quota on moves between log directories.", Range(1), effect=Effect.NEVER
+    )
+    client_quota_callback_class: Setting[str | None] = setting(
+        CLASS, None, "Java class that decides client quotas.", refusal=NO_PLUGINS
+    )
+    metric_reporters: Setting[tuple[str, ...]] = setting(
+        LIST, (), "Java classes that receive metrics.", update_mode=CLUSTER_WIDE, effect=Effect.NEVER
+    )
+    metrics_num_samples = setting(INT, 2, "Samples kept for a metric.", Range(1), effect=Effect.NEVER)
+    metrics_recording_level = setting(STRING, "INFO", "Detail of metrics: INFO, DEBUG or TRACE.", effect=Effect.NEVER)
+    metrics_sample_window_ms = setting(LONG, 30_000, "Length of one sample of a metric.", Range(1), effect=Effect.NEVER)
+    auto_include_jmx_reporter = setting(
+        BOOLEAN, True, "Whether Kafka shows metrics by JMX without being told; accepted and shown.", effect=Effect.NEVER
+    )
+    kafka_metrics_polling_interval_secs = setting(
+        INT, 10, "How often kafka.metrics.reporters are called.", Range(1), effect=Effect.NEVER
+    )
+    kafka_metrics_reporters: Setting[tuple[str, ...]] = setting(
+        LIST, (), "Java classes that receive Yammer metrics.", effect=Effect.NEVER
+    )
+    telemetry_max_bytes = setting(
+        INT, 1_048_576, "Largest metrics message accepted from a client.", Range(1), effect=Effect.NEVER
+    )
+    server_max_startup_time_ms = setting(
+        LONG, LONG_MAX, "Longest start-up allowed (KRaft).", Range(0), internal=True, effect=Effect.NEVER
+    )
+    unstable_api_versions_enable = setting(
         BOOLEAN,
         False,
         "Whether versions of requests still in development are served.",
         internal=True,
-    ),
-    ConfigKey(
-        "unstable.feature.versions.enable",
-        BOOLEAN,
-        False,
-        "Whether feature levels still in development are offered.",
-        internal=True,
-    ),
-    ConfigKey(
-        "inter.broker.protocol.version",
-        STRING,
-        "3.9-IV0",
-        "Version of the messages that brokers exchange.",
-        METADATA_VERSION,
-    ),
-)
+        effect=Effect.NEVER,
+    )
+    unstable_feature_versions_enable = setting(
+        BOOLEAN, False, "Whether feature levels still in development are offered.", internal=True, effect=Effect.NEVER
+    )
+    inter_broker_protocol_version = setting(
+        STRING, "3.9-IV0", "Version of the messages that brokers exchange.", METADATA_VERSION
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKey
+from config.definitions import ConfigKeys, Effect, Setting, setting
 from config.vocabulary import (
     CLASS,
     DOUBLE,
@@ -17,206 +17,122 @@ from config.vocabulary import (
     STRING,
 )
 
-KEYS = (
-    ConfigKey("sasl.client.callback.handler.class", CLASS, None, "Java class for SASL clients.", refusal=NO_MECHANISM),
-    ConfigKey(
-        "sasl.enabled.mechanisms",
-        LIST,
-        ("GSSAPI",),
-        "SASL mechanisms offered.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.jaas.config",
-        PASSWORD,
-        None,
-        "JAAS configuration of a listener's mechanism.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.kerberos.kinit.cmd",
-        STRING,
-        "/usr/bin/kinit",
-        "Path of kinit.",
-        update_mode=PER_BROKER,
-        refusal=NO_KINIT,
-    ),
-    ConfigKey(
-        "sasl.kerberos.min.time.before.relogin",
-        LONG,
-        60_000,
-        "Pause between Kerberos logins.",
-        update_mode=PER_BROKER,
-        refusal=NO_KINIT,
-    ),
-    ConfigKey(
-        "sasl.kerberos.principal.to.local.rules",
+
+class SaslKeys(ConfigKeys):
+    """SASL."""
+
+    sasl_client_callback_handler_class: Setting[str | None] = setting(
+        CLASS, None, "Java class for SASL clients.", refusal=NO_MECHANISM, effect=Effect.SASL
+    )
+    sasl_enabled_mechanisms: Setting[tuple[str, ...]] = setting(
+        LIST, ("GSSAPI",), "SASL mechanisms offered.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_jaas_config: Setting[str | None] = setting(
+        PASSWORD, None, "JAAS configuration of a listener's mechanism.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_kerberos_kinit_cmd = setting(
+        STRING, "/usr/bin/kinit", "Path of kinit.", update_mode=PER_BROKER, refusal=NO_KINIT, effect=Effect.SASL
+    )
+    sasl_kerberos_min_time_before_relogin = setting(
+        LONG, 60_000, "Pause between Kerberos logins.", update_mode=PER_BROKER, refusal=NO_KINIT, effect=Effect.SASL
+    )
+    sasl_kerberos_principal_to_local_rules: Setting[tuple[str, ...]] = setting(
         LIST,
         ("DEFAULT",),
         "Rules from a Kerberos principal to a short name.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.kerberos.service.name",
-        STRING,
-        None,
-        "Kerberos principal name of the brokers.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.kerberos.ticket.renew.jitter",
+        effect=Effect.SASL,
+    )
+    sasl_kerberos_service_name: Setting[str | None] = setting(
+        STRING, None, "Kerberos principal name of the brokers.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_kerberos_ticket_renew_jitter = setting(
         DOUBLE,
         0.05,
         "Random part of the time of a ticket's renewal.",
         update_mode=PER_BROKER,
         refusal=NO_KINIT,
-    ),
-    ConfigKey(
-        "sasl.kerberos.ticket.renew.window.factor",
+        effect=Effect.SASL,
+    )
+    sasl_kerberos_ticket_renew_window_factor = setting(
         DOUBLE,
         0.8,
         "Part of a ticket's life after which it is renewed.",
         update_mode=PER_BROKER,
         refusal=NO_KINIT,
-    ),
-    ConfigKey(
-        "sasl.login.callback.handler.class",
-        CLASS,
-        None,
-        "Java class for SASL logins.",
-    ),
-    ConfigKey("sasl.login.class", CLASS, None, "Java class of the login.", refusal=NO_MECHANISM),
-    ConfigKey(
-        "sasl.login.connect.timeout.ms",
-        INT,
-        None,
-        "How long a connection to an OAuth server may take.",
-    ),
-    ConfigKey(
-        "sasl.login.read.timeout.ms",
-        INT,
-        None,
-        "How long an answer of an OAuth server may take.",
-    ),
-    ConfigKey(
-        "sasl.login.refresh.buffer.seconds",
-        SHORT,
-        300,
-        "Time kept before a credential's end for its refresh.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.login.refresh.min.period.seconds",
-        SHORT,
-        60,
-        "Shortest time between refreshes of a credential.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.login.refresh.window.factor",
+        effect=Effect.SASL,
+    )
+    sasl_login_callback_handler_class: Setting[str | None] = setting(
+        CLASS, None, "Java class for SASL logins.", effect=Effect.SASL
+    )
+    sasl_login_class: Setting[str | None] = setting(
+        CLASS, None, "Java class of the login.", refusal=NO_MECHANISM, effect=Effect.SASL
+    )
+    sasl_login_connect_timeout_ms: Setting[int | None] = setting(
+        INT, None, "How long a connection to an OAuth server may take.", effect=Effect.SASL
+    )
+    sasl_login_read_timeout_ms: Setting[int | None] = setting(
+        INT, None, "How long an answer of an OAuth server may take.", effect=Effect.SASL
+    )
+    sasl_login_refresh_buffer_seconds = setting(
+        SHORT, 300, "Time kept before a credential's end for its refresh.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_login_refresh_min_period_seconds = setting(
+        SHORT, 60, "Shortest time between refreshes of a credential.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_login_refresh_window_factor = setting(
         DOUBLE,
         0.8,
         "Part of a credential's life after which it is refreshed.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.login.refresh.window.jitter",
-        DOUBLE,
-        0.05,
-        "Random part of the time of a credential's refresh.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.login.retry.backoff.max.ms",
-        LONG,
-        10_000,
-        "Longest pause between logins at an OAuth server.",
-    ),
-    ConfigKey(
-        "sasl.login.retry.backoff.ms",
-        LONG,
-        100,
-        "First pause between logins at an OAuth server.",
-    ),
-    ConfigKey(
-        "sasl.mechanism.controller.protocol",
-        STRING,
-        "GSSAPI",
-        "SASL mechanism towards KRaft controllers.",
-        refusal=NO_MECHANISM,
-    ),
-    ConfigKey(
-        "sasl.mechanism.inter.broker.protocol",
+        effect=Effect.SASL,
+    )
+    sasl_login_refresh_window_jitter = setting(
+        DOUBLE, 0.05, "Random part of the time of a credential's refresh.", update_mode=PER_BROKER, effect=Effect.SASL
+    )
+    sasl_login_retry_backoff_max_ms = setting(
+        LONG, 10_000, "Longest pause between logins at an OAuth server.", effect=Effect.SASL
+    )
+    sasl_login_retry_backoff_ms = setting(
+        LONG, 100, "First pause between logins at an OAuth server.", effect=Effect.SASL
+    )
+    sasl_mechanism_controller_protocol = setting(
+        STRING, "GSSAPI", "SASL mechanism towards KRaft controllers.", refusal=NO_MECHANISM, effect=Effect.SASL
+    )
+    sasl_mechanism_inter_broker_protocol = setting(
         STRING,
         "GSSAPI",
         "SASL mechanism that brokers use among themselves.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.clock.skew.seconds",
-        INT,
-        30,
-        "Clock difference allowed in token times.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.expected.audience",
-        LIST,
-        None,
-        "Audiences accepted in a token.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.expected.issuer",
-        STRING,
-        None,
-        "Issuer expected in a token.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        LONG,
-        3_600_000,
-        "How often the issuer's keys are read.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        LONG,
-        10_000,
-        "Longest pause between attempts to read the issuer's keys.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        LONG,
-        100,
-        "First pause between attempts to read the issuer's keys.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.jwks.endpoint.url",
-        STRING,
-        None,
-        "Where the issuer's keys are.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.scope.claim.name",
-        STRING,
-        "scope",
-        "Claim with a token's scope.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.sub.claim.name",
-        STRING,
-        "sub",
-        "Claim with a token's subject.",
-    ),
-    ConfigKey(
-        "sasl.oauthbearer.token.endpoint.url",
-        STRING,
-        None,
-        "Where tokens are issued.",
-    ),
-    ConfigKey(
-        "sasl.server.callback.handler.class",
-        CLASS,
-        None,
-        "Java class for a SASL server's mechanism.",
-    ),
-    ConfigKey("sasl.server.max.receive.size", INT, 524_288, "Largest SASL message accepted."),
-)
+        effect=Effect.SASL,
+    )
+    sasl_oauthbearer_clock_skew_seconds = setting(
+        INT, 30, "Clock difference allowed in token times.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_expected_audience: Setting[tuple[str, ...] | None] = setting(
+        LIST, None, "Audiences accepted in a token.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_expected_issuer: Setting[str | None] = setting(
+        STRING, None, "Issuer expected in a token.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms = setting(
+        LONG, 3_600_000, "How often the issuer's keys are read.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = setting(
+        LONG, 10_000, "Longest pause between attempts to read the issuer's keys.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = setting(
+        LONG, 100, "First pause between attempts to read the issuer's keys.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_jwks_endpoint_url: Setting[str | None] = setting(
+        STRING, None, "Where the issuer's keys are.", effect=Effect.SASL
+    )
+    sasl_oauthbearer_scope_claim_name = setting(STRING, "scope", "Claim with a token's scope.", effect=Effect.SASL)
+    sasl_oauthbearer_sub_claim_name = setting(STRING, "sub", "Claim with a token's subject.", effect=Effect.SASL)
+    sasl_oauthbearer_token_endpoint_url: Setting[str | None] = setting(
+        STRING, None, "Where tokens are issued.", effect=Effect.SASL
+    )
+    sasl_server_callback_handler_class: Setting[str | None] = setting(
+        CLASS, None, "Java class for a SASL server's mechanism.", effect=Effect.SASL
+    )
+    sasl_server_max_receive_size = setting(INT, 524_288, "Largest SASL message accepted.", effect=Effect.SASL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKey, OneOf, Range
+from config.definitions import ConfigKeys, Effect, OneOf, Range, Setting, setting
 from config.vocabulary import (
     AUTHORIZERS,
     BOOLEAN,
@@ -17,211 +17,139 @@ from config.vocabulary import (
     STRING,
 )
 
-KEYS = (
-    ConfigKey("authorizer.class.name", STRING, "", "Class that decides who may do what.", AUTHORIZERS),
-    ConfigKey(
-        "principal.builder.class",
+
+class SecurityKeys(ConfigKeys):
+    """Authorization, delegation tokens and TLS."""
+
+    authorizer_class_name = setting(STRING, "", "Class that decides who may do what.", AUTHORIZERS)
+    principal_builder_class = setting(
         CLASS,
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         "Class that names the principal of a connection.",
         update_mode=PER_BROKER,
         refusal=NO_PLUGINS,
-    ),
-    ConfigKey("security.providers", STRING, None, "Java security providers.", refusal=NO_PLUGINS),
-    ConfigKey(
-        "connection.failed.authentication.delay.ms",
-        INT,
-        100,
-        "How long the close of a connection waits after failed authentication.",
-        Range(0),
-    ),
-    ConfigKey(
-        "connections.max.reauth.ms",
-        LONG,
-        0,
-        "Time after which a SASL session must authenticate again; 0 for never.",
-    ),
-    ConfigKey("delegation.token.master.key", PASSWORD, None, "Old name of delegation.token.secret.key."),
-    ConfigKey(
-        "delegation.token.secret.key",
+    )
+    security_providers: Setting[str | None] = setting(STRING, None, "Java security providers.", refusal=NO_PLUGINS)
+    connection_failed_authentication_delay_ms = setting(
+        INT, 100, "How long the close of a connection waits after failed authentication.", Range(0)
+    )
+    connections_max_reauth_ms = setting(
+        LONG, 0, "Time after which a SASL session must authenticate again; 0 for never.", effect=Effect.SASL
+    )
+    delegation_token_master_key: Setting[str | None] = setting(
+        PASSWORD, None, "Old name of delegation.token.secret.key.", effect=Effect.TOKENS
+    )
+    delegation_token_secret_key: Setting[str | None] = setting(
         PASSWORD,
         None,
         "Secret that signs delegation tokens, the same on all brokers; without it there are none.",
-    ),
-    ConfigKey("delegation.token.max.lifetime.ms", LONG, 604_800_000, "Longest life of a delegation token.", Range(1)),
-    ConfigKey(
-        "delegation.token.expiry.time.ms", LONG, 86_400_000, "Life of a delegation token between renewals.", Range(1)
-    ),
-    ConfigKey(
-        "delegation.token.expiry.check.interval.ms",
-        LONG,
-        3_600_000,
-        "How often the controller removes expired delegation tokens.",
-        Range(1),
-    ),
-    ConfigKey(
-        "password.encoder.secret",
-        PASSWORD,
-        None,
-        "Secret that encodes passwords kept in ZooKeeper.",
-    ),
-    ConfigKey(
-        "password.encoder.old.secret",
-        PASSWORD,
-        None,
-        "Former secret, while passwords are encoded anew.",
-        refusal=NO_ENCODER,
-    ),
-    ConfigKey("password.encoder.keyfactory.algorithm", STRING, None, "Key factory for encoding passwords."),
-    ConfigKey("password.encoder.cipher.algorithm", STRING, "AES/CBC/PKCS5Padding", "Cipher for encoding passwords."),
-    ConfigKey("password.encoder.key.length", INT, 128, "Key length for encoding passwords.", Range(8)),
-    ConfigKey("password.encoder.iterations", INT, 4096, "Iterations for encoding passwords.", Range(1024)),
-    ConfigKey(
-        "ssl.allow.dn.changes",
-        BOOLEAN,
-        False,
-        "Whether a renewed certificate may have another subject.",
-    ),
-    ConfigKey(
-        "ssl.allow.san.changes",
-        BOOLEAN,
-        False,
-        "Whether a renewed certificate may lack alternative names.",
-    ),
-    ConfigKey(
-        "ssl.cipher.suites",
-        LIST,
-        (),
-        "TLS cipher suites allowed; empty for all.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.client.auth",
+        effect=Effect.TOKENS,
+    )
+    delegation_token_max_lifetime_ms = setting(
+        LONG, 604_800_000, "Longest life of a delegation token.", Range(1), effect=Effect.TOKENS
+    )
+    delegation_token_expiry_time_ms = setting(
+        LONG, 86_400_000, "Life of a delegation token between renewals.", Range(1), effect=Effect.TOKENS
+    )
+    delegation_token_expiry_check_interval_ms = setting(
+        LONG, 3_600_000, "How often the controller removes expired delegation tokens.", Range(1), effect=Effect.TOKENS
+    )
+    password_encoder_secret: Setting[str | None] = setting(
+        PASSWORD, None, "Secret that encodes passwords kept in ZooKeeper.", effect=Effect.ENCODER
+    )
+    password_encoder_old_secret: Setting[str | None] = setting(
+        PASSWORD, None, "Former secret, while passwords are encoded anew.", refusal=NO_ENCODER, effect=Effect.ENCODER
+    )
+    password_encoder_keyfactory_algorithm: Setting[str | None] = setting(
+        STRING, None, "Key factory for encoding passwords.", effect=Effect.ENCODER
+    )
+    password_encoder_cipher_algorithm = setting(
+        STRING, "AES/CBC/PKCS5Padding", "Cipher for encoding passwords.", effect=Effect.ENCODER
+    )
+    password_encoder_key_length = setting(
+        INT, 128, "Key length for encoding passwords.", Range(8), effect=Effect.ENCODER
+    )
+    password_encoder_iterations = setting(
+        INT, 4096, "Iterations for encoding passwords.", Range(1024), effect=Effect.ENCODER
+    )
+    ssl_allow_dn_changes = setting(
+        BOOLEAN, False, "Whether a renewed certificate may have another subject.", effect=Effect.TLS
+    )
+    ssl_allow_san_changes = setting(
+        BOOLEAN, False, "Whether a renewed certificate may lack alternative names.", effect=Effect.TLS
+    )
+    ssl_cipher_suites: Setting[tuple[str, ...]] = setting(
+        LIST, (), "TLS cipher suites allowed; empty for all.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_client_auth = setting(
         STRING,
         "none",
         "Whether clients must show a certificate.",
         OneOf(("required", "requested", "none")),
         PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.enabled.protocols",
-        LIST,
-        ("TLSv1.2", "TLSv1.3"),
-        "TLS versions allowed.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.endpoint.identification.algorithm",
+        effect=Effect.TLS,
+    )
+    ssl_enabled_protocols: Setting[tuple[str, ...]] = setting(
+        LIST, ("TLSv1.2", "TLSv1.3"), "TLS versions allowed.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_endpoint_identification_algorithm = setting(
         STRING,
         "https",
         "How a server's name is checked against its certificate.",
         update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.engine.factory.class",
-        CLASS,
-        None,
-        "Java class that makes TLS engines.",
-        update_mode=PER_BROKER,
-        refusal=NO_PLUGINS,
-    ),
-    ConfigKey(
-        "ssl.key.password",
-        PASSWORD,
-        None,
-        "Password of the private key.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.keymanager.algorithm",
-        STRING,
-        "SunX509",
-        "Java key manager algorithm.",
-        update_mode=PER_BROKER,
-        refusal=NO_PLUGINS,
-    ),
-    ConfigKey(
-        "ssl.keystore.certificate.chain",
-        PASSWORD,
-        None,
-        "Certificate chain in PEM.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey("ssl.keystore.key", PASSWORD, None, "Private key in PEM.", update_mode=PER_BROKER),
-    ConfigKey(
-        "ssl.keystore.location",
-        STRING,
-        None,
-        "File with the broker's key and certificate.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.keystore.password",
-        PASSWORD,
-        None,
-        "Password of the key store.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey("ssl.keystore.type", STRING, "JKS", "Format of the key store.", update_mode=PER_BROKER),
-    ConfigKey(
-        "ssl.principal.mapping.rules",
-        STRING,
-        "DEFAULT",
-        "Rules from a certificate's subject to a principal.",
-    ),
-    ConfigKey(
-        "ssl.protocol",
+        effect=Effect.TLS,
+    )
+    ssl_engine_factory_class: Setting[str | None] = setting(
+        CLASS, None, "Java class that makes TLS engines.", update_mode=PER_BROKER, refusal=NO_PLUGINS, effect=Effect.TLS
+    )
+    ssl_key_password: Setting[str | None] = setting(
+        PASSWORD, None, "Password of the private key.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_keymanager_algorithm = setting(
+        STRING, "SunX509", "Java key manager algorithm.", update_mode=PER_BROKER, refusal=NO_PLUGINS, effect=Effect.TLS
+    )
+    ssl_keystore_certificate_chain: Setting[str | None] = setting(
+        PASSWORD, None, "Certificate chain in PEM.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_keystore_key: Setting[str | None] = setting(
+        PASSWORD, None, "Private key in PEM.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_keystore_location: Setting[str | None] = setting(
+        STRING, None, "File with the broker's key and certificate.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_keystore_password: Setting[str | None] = setting(
+        PASSWORD, None, "Password of the key store.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_keystore_type = setting(STRING, "JKS", "Format of the key store.", update_mode=PER_BROKER, effect=Effect.TLS)
+    ssl_principal_mapping_rules = setting(
+        STRING, "DEFAULT", "Rules from a certificate's subject to a principal.", effect=Effect.TLS
+    )
+    ssl_protocol = setting(
         STRING,
         "TLSv1.3",
         "TLS version of a context; ssl.enabled.protocols says what is spoken.",
         OneOf(("TLS", "TLSv1.2", "TLSv1.3")),
         PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.provider", STRING, None, "Java security provider for TLS.", update_mode=PER_BROKER, refusal=NO_PLUGINS
-    ),
-    ConfigKey(
-        "ssl.secure.random.implementation",
-        STRING,
-        None,
-        "Java random generator for TLS.",
-        update_mode=PER_BROKER,
-        refusal=NO_PLUGINS,
-    ),
-    ConfigKey(
-        "ssl.trustmanager.algorithm",
-        STRING,
-        "PKIX",
-        "Java trust manager algorithm.",
-        update_mode=PER_BROKER,
-        refusal=NO_PLUGINS,
-    ),
-    ConfigKey(
-        "ssl.truststore.certificates",
-        PASSWORD,
-        None,
-        "Trusted certificates in PEM.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.truststore.location",
-        STRING,
-        None,
-        "File with trusted certificates.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.truststore.password",
-        PASSWORD,
-        None,
-        "Password of the trust store.",
-        update_mode=PER_BROKER,
-    ),
-    ConfigKey(
-        "ssl.truststore.type",
-        STRING,
-        "JKS",
-        "Format of the trust store.",
-        update_mode=PER_BROKER,
-    ),
-)
+        effect=Effect.TLS,
+    )
+    ssl_provider: Setting[str | None] = setting(
+        STRING, None, "Java security provider for TLS.", update_mode=PER_BROKER, refusal=NO_PLUGINS, effect=Effect.TLS
+    )
+    ssl_secure_random_implementation: Setting[str | None] = setting(
+        STRING, None, "Java random generator for TLS.", update_mode=PER_BROKER, refusal=NO_PLUGINS, effect=Effect.TLS
+    )
+    ssl_trustmanager_algorithm = setting(
+        STRING, "PKIX", "Java trust manager algorithm.", update_mode=PER_BROKER, refusal=NO_PLUGINS, effect=Effect.TLS
+    )
+    ssl_truststore_certificates: Setting[str | None] = setting(
+        PASSWORD, None, "Trusted certificates in PEM.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_truststore_location: Setting[str | None] = setting(
+        STRING, None, "File with trusted certificates.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_truststore_password: Setting[str | None] = setting(
+        PASSWORD, None, "Password of the trust store.", update_mode=PER_BROKER, effect=Effect.TLS
+    )
+    ssl_truststore_type = setting(
+        STRING, "JKS", "Format of the trust store.", update_mode=PER_BROKER, effect=Effect.TLS
+    )

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from config.definitions import ConfigError, ConfigKey, RefusedKeyError, Value
-from config.keys_sasl import KEYS as SASL_KEYS
-from config.keys_security import KEYS as SECURITY_KEYS
+from config.keys_sasl import SaslKeys
+from config.keys_security import SecurityKeys
 from config.security.kerberos.login import KerberosLogin
 from config.security.oauthbearer.token_login import HANDLER_KEY, URLENCODE, TokenLogin
 from config.security.oauthbearer.token_rules import MECHANISM
@@ -18,7 +18,9 @@ from config.security.ssl_config import ClientSsl, parse_client_ssl
 from config.security.store_config import SslKeys
 
 _CLIENT_KEYS: Final = {
-    key.name: key for key in (*SECURITY_KEYS, *SASL_KEYS, URLENCODE) if key.name.startswith(("ssl.", "sasl."))
+    key.name: key
+    for key in (*SecurityKeys.declared(), *SaslKeys.declared(), URLENCODE)
+    if key.name.startswith(("ssl.", "sasl."))
 }
 _BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
 

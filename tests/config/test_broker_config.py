@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from config import dynamic_keys
-from config.broker_config import EFFECTIVE_KEYS, BrokerConfig, Setting
+from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS
-from config.definitions import ConfigError, ConfigRuleError, value_to_text
+from config.definitions import ConfigError, ConfigRuleError, Effect, parse_value, value_to_text
 from config.listeners import EndPoint
 from config.rules import too_old_protocol
 from config.security.authorization import Authorization, authorization
@@ -21,6 +21,8 @@ from config.security.token_settings import settings_of_tokens
 from config.topic_config import BROKER_SYNONYMS
 
 ROOT = Path(__file__).parents[2]
+STORE_KEY = re.compile(r"zookeeper\.ssl\.(keystore|truststore)\.")
+"""Keys that are read by their prefix."""
 AUTHORIZER = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
 
 
@@ -312,27 +314,29 @@ def test_dynamic_overrides_make_a_new_configuration() -> None:
         static.with_dynamic({"log.retention.ms": "0"})
 
 
-def test_an_attribute_needs_a_declared_key() -> None:
-    with pytest.raises((RuntimeError, AttributeError)):
-        type("Broken", (), {"no_such_key": Setting()})
-    assert isinstance(BrokerConfig.num_partitions, Setting)
-
-
-def test_every_effective_key_is_declared() -> None:
-    assert set(BROKER_KEYS) >= EFFECTIVE_KEYS
+def test_a_default_has_the_type_of_its_key() -> None:
+    for key in BROKER_KEYS.values():
+        text = value_to_text(key.default)
+        assert parse_value(key.name, key.type, text) == key.default, key.name
 
 
 def test_what_has_an_effect_is_read_somewhere() -> None:
-    """An attribute that nobody reads would hide a key without effect from the operator."""
+    """A key that nobody reads would hide from the operator that it has no effect."""
     code = "\n".join(
         path.read_text()
-        for package in ("broker", "cluster", "storage")
+        for package in ("broker", "cluster", "storage", "config")
         for path in sorted((ROOT / package).rglob("*.py"))
+        if not path.name.startswith("keys_") and path.name != "topic_config.py"
     )
-    attributes = [name for name, member in vars(BrokerConfig).items() if isinstance(member, Setting)]
-    own = "".join((ROOT / "config" / name).read_text() for name in ("broker_config.py", "rules.py"))
-    unread = [name for name in attributes if f".{name}" not in code + own]
-    assert unread == []
+    used = set(re.findall(r'"([a-z.A-Z]+)"', code)) | {name for names in BROKER_SYNONYMS.values() for name in names}
+    attributes = set(re.findall(r"\.([a-z_]+)", code))
+    unread = [
+        key.name
+        for key in BROKER_KEYS.values()
+        if key.effect is Effect.ALWAYS and key.refusal is None and key.name not in used
+        if key.name.replace(".", "_") not in attributes and not STORE_KEY.match(key.name)
+    ]
+    assert not unread, " ".join(unread)
 
 
 def test_importing_the_package_is_quick() -> None:
@@ -430,7 +434,7 @@ def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:
     listed, _ = BrokerConfig.examine({name: value_to_text(each.default) or "" for name, each in BROKER_KEYS.items()})
     security = ("ssl.", "sasl.", "connections.max.reauth", "password.encoder.", "delegation.token.", "process.roles")
     for name in listed.without_effect():
-        if name not in KEPT and not name.startswith(security):
+        if name not in KEPT and not name.startswith(security) and BROKER_KEYS[name].refusal is None:
             assert not named & {name, topic_keys.get(name, name)}, name
 
 

@@ -20,7 +20,7 @@ from broker.observability.metric_definitions import DEFINITIONS
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigKey, UpdateMode, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
-from config.keys_odradek import KEYS as OWN_KEYS
+from config.keys_odradek import OdradekKeys
 from config.topic_config import TOPIC_KEYS
 from protocol.messages import REQUEST_TYPES
 from tests.parity.known_differences import KnownDifference, known_differences
@@ -107,7 +107,7 @@ def _key_row(key: ConfigKey, *extra: str) -> str:
 
 def broker_keys() -> str:
     """Every key of server.properties that is supported."""
-    own = {key.name for key in OWN_KEYS}
+    own = {key.name for key in OdradekKeys.declared()}
     keys = [key for key in BROKER_KEYS.values() if not key.internal and key.refusal is None and key.name not in own]
     rows = [_key_row(key, _update(key)) for key in sorted(keys)]
     return table("key | default | dynamic | meaning", rows)
@@ -115,7 +115,7 @@ def broker_keys() -> str:
 
 def own_keys() -> str:
     """Odradek's own keys."""
-    return table("key | default | meaning", [_key_row(key) for key in OWN_KEYS])
+    return table("key | default | meaning", [_key_row(key) for key in OdradekKeys.declared()])
 
 
 def refused_keys() -> str:
