@@ -195,14 +195,29 @@ T = TypeVar("T")
 
 
 class Setting(Generic[T]):
-    """The declaration of a key in a class of `ConfigKeys`, and the attribute that reads its parsed value."""
+    """The declaration of a key in a class of `ConfigKeys`, and the attribute that reads its parsed value.
 
-    def __init__(self, key: ConfigKey) -> None:
-        self.key = key
+    The key's name is the attribute's with dots for underscores, unless `name` is given.
+    """
+
+    def __init__(
+        self,
+        value_type: ConfigType,
+        default: T,
+        doc: str,
+        valid: Validator | None = None,
+        update_mode: UpdateMode = UpdateMode.READ_ONLY,
+        *,
+        name: str = "",
+        effect: Effect = Effect.ALWAYS,
+        refusal: str | None = None,
+        internal: bool = False,
+    ) -> None:
+        self._name = name
+        self._declared: Any = value_type, default, doc, valid, update_mode, refusal, internal, effect
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if not self.key.name:
-            self.key = self.key._replace(name=name.replace("_", "."))
+        self.key = ConfigKey(self._name or name.replace("_", "."), *self._declared)
 
     @overload
     def __get__(self, instance: None, owner: type) -> Setting[T]: ...
@@ -210,23 +225,6 @@ class Setting(Generic[T]):
     def __get__(self, instance: ConfigKeys, owner: type) -> T: ...
     def __get__(self, instance: ConfigKeys | None, owner: type) -> Any:
         return self if instance is None else instance.values[self.key.name]
-
-
-def setting(
-    value_type: ConfigType,
-    default: T,
-    doc: str,
-    valid: Validator | None = None,
-    update_mode: UpdateMode = UpdateMode.READ_ONLY,
-    *,
-    name: str = "",
-    effect: Effect = Effect.ALWAYS,
-    refusal: str | None = None,
-    internal: bool = False,
-) -> Setting[T]:
-    """Declare a key. Its name is the attribute's with dots for underscores, unless `name` is given."""
-    assert default is None or isinstance(default, bool | int | float | str | tuple)
-    return Setting(ConfigKey(name, value_type, default, doc, valid, update_mode, refusal, internal, effect))
 
 
 class ConfigKeys:
