@@ -44,6 +44,10 @@ MEMORY_FOR_REQUESTS = 4
 """The divisor that gives the share of the memory for requests that arrive in pieces: a quarter."""
 MEMORY_FOR_REPLIES = 8
 """As much for replies that clients do not read."""
+IDLE_BYTES = 40 << 20
+"""Memory of a broker that does nothing; the rest of a small memory is for requests."""
+REQUEST_TIMES = 8
+"""Memory of a large request and its answer, as a multiple of its bytes (9: Metadata of a hundred thousand topics)."""
 CONTACT_PATIENCE_S = 5.0
 """A stop waits so long for a tree that does not answer."""
 
@@ -85,6 +89,7 @@ class KafkaServer:
         self._environment = environment
         self._launched_s = environment.clock.monotonic_s() if launched_s is None else launched_s
         self.failed = asyncio.Event()
+        self._max_request_bytes = max_request_bytes(config, environment.memory_bytes)
         connection_limits = ConnectionLimits(
             config.max_connections,
             config.max_connections_per_ip,
@@ -97,8 +102,8 @@ class KafkaServer:
             environment.executor,
             environment.clock,
             connection_limits,
-            RequestMemory(_request_memory_bytes(config, environment)),
-            max_request_bytes=config.socket_request_max_bytes,
+            RequestMemory(_request_memory_bytes(config, environment, self._max_request_bytes)),
+            max_request_bytes=self._max_request_bytes,
             max_idle_ms=config.connections_max_idle_ms,
             max_unread_reply_bytes=_reply_memory_bytes(environment),
             on_read_error=self._reading_failed,
@@ -144,6 +149,14 @@ class KafkaServer:
     async def _open(self) -> ServingBroker:
         """Everything but serving, stage by stage."""
         config, environment = self._config, self._environment
+        if self._max_request_bytes < config.socket_request_max_bytes:
+            logger.warning(
+                "Refusing requests of more than %d bytes, although socket.request.max.bytes is %d: this process may "
+                "use %s bytes of memory (a limit of its cgroup, its container or ulimit)",
+                self._max_request_bytes,
+                config.socket_request_max_bytes,
+                environment.memory_bytes,
+            )
         await self._listeners.bind()
         if config.metrics_listener:
             from broker.observability.metrics import MetricsServer
@@ -290,11 +303,22 @@ class KafkaServer:
         self.failed.set()
 
 
-def _request_memory_bytes(config: BrokerConfig, environment: Environment) -> int:
-    """Bytes that requests which arrive in pieces may hold together; -1 for no limit."""
+def max_request_bytes(config: BrokerConfig, memory_bytes: int | None) -> int:
+    """socket.request.max.bytes, or less where one such request could take more memory than there is. A request with a
+    record of message.max.bytes always has room.
+    """
+    if memory_bytes is None:
+        return config.socket_request_max_bytes
+    one_record = config.topic_defaults()["max.message.bytes"]
+    assert isinstance(one_record, int)
+    return min(config.socket_request_max_bytes, max((memory_bytes - IDLE_BYTES) // REQUEST_TIMES, 2 * one_record))
+
+
+def _request_memory_bytes(config: BrokerConfig, environment: Environment, largest_bytes: int) -> int:
+    """Bytes that requests which arrive in pieces may hold together, at least one of the largest; -1 for no limit."""
     if config.queued_max_request_bytes >= 0 or environment.memory_bytes is None:
         return config.queued_max_request_bytes
-    return max(environment.share_of_memory(MEMORY_FOR_REQUESTS), config.socket_request_max_bytes)
+    return max(environment.share_of_memory(MEMORY_FOR_REQUESTS), largest_bytes)
 
 
 def _reply_memory_bytes(environment: Environment) -> int:

@@ -46,8 +46,8 @@ class Floods:
         self._divisor = divisor
 
     def half_frames(self) -> list[bytes]:
-        """Of forty frames of 100 MB, most of each."""
-        return [heavy.half_frame(100_000_000 // self._divisor)] * 40
+        """Of forty frames of 50 MB, most of each."""
+        return [heavy.half_frame(50_000_000 // self._divisor)] * 40
 
     def batches(self) -> list[bytes]:
         """Twelve times some large requests of producers."""
@@ -143,5 +143,33 @@ def test_floods_leave_a_broker_within_its_memory(divisor: int, tmp_path: Path) -
         assert peak_bytes(broker) < memory_bytes
         assert broker.stop() == 0
         assert " ERROR " not in broker.output.read_text()
+    finally:
+        broker.kill()
+
+
+def test_a_request_that_is_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
+    """One of 100 MB, which socket.request.max.bytes allows, ended a broker in a container of 64 MB."""
+    memory_bytes = 64 * MEGABYTE
+    broker = BrokerProcess(tmp_path)
+    broker.program = ("-c", IN_SO_MUCH_MEMORY, str(memory_bytes))
+    broker.start()
+    try:
+        with connected(broker.address) as connection, contextlib.suppress(OSError):
+            connection.sendall(heavy.half_frame(100_000_000))
+            assert not connection.recv(1), "it is closed"
+        with connected(broker.address) as connection:
+            connection.sendall(heavy.metadata_of_unknown(70_000))
+            (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+            while size:
+                size -= len(connection.recv(size))
+        host, _, port = broker.address.rpartition(":")
+        with WireClient(host, int(port)) as client:
+            client.ask(new_topic(TOPIC, 1), 7)
+        produces(broker.address)
+        assert peak_bytes(broker) < memory_bytes
+        assert broker.stop() == 0
+        output = broker.output.read_text()
+        assert "Refusing requests of more than 3145728 bytes, although socket.request.max.bytes is 104857600" in output
+        assert "Invalid receive (size = 100000000 larger than 3145728)" in output
     finally:
         broker.kill()
