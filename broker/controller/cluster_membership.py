@@ -185,7 +185,7 @@ class ClusterMembership:
                 epoch = await self.zk_client.register_broker(registration)
             except NodeExistsError:
                 raise _already_registered(registration) from None
-        self._fence.broker_epoch = epoch
+        self._fence.registered(epoch)
         self._registration = wanted
         if self.is_shared:
             await self._keep_registered(self.coordination, registration.broker_id)
@@ -266,6 +266,7 @@ class ClusterMembership:
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
             return
         self._has_expired = True
+        self._fence.registration_ended()
         if not self.is_shared:
             self.lost("its session has expired")
         elif self._renewal is None:
@@ -328,7 +329,7 @@ class ClusterMembership:
                 epoch,
                 known,
             )
-            self._fence.controller_epoch = epoch
+            self._fence.follow_older_tree(epoch)
 
     async def without_contact(self, patience_s: float) -> None:
         """Return when the tree has answered nothing for so long, also where its connection stands."""

@@ -98,24 +98,43 @@ class CommandFence:
 
     def __init__(self) -> None:
         self.broker_epoch = NO_EPOCH
-        """The czxid of this broker's registration; -1 before there is one."""
+        """The czxid of this broker's registration, or of the last one; -1 before there is one."""
+        self._is_registered = True
+        self._is_tree_older = False
         self.controller_epoch = 0
         """The highest of all commands obeyed."""
         self._last = (NO_EPOCH, NO_EPOCH, NO_NUMBER)
         """Controller epoch, broker epoch and number of the last command that has a number."""
 
+    def registration_ended(self) -> None:
+        """Refuse what is addressed to this registration: the session has ended, and the next one registers anew."""
+        self._is_registered = False
+
+    def follow_older_tree(self, controller_epoch: int) -> None:
+        """Obey the controllers of a tree that was set back to an older state. The next broker epoch may be lower."""
+        self.controller_epoch = controller_epoch
+        self._is_tree_older = True
+
+    def registered(self, broker_epoch: int) -> None:
+        """Obey what is addressed to this registration."""
+        self.broker_epoch = broker_epoch
+        self._is_registered = True
+        self._is_tree_older = False
+
     def admit(self, command: Command) -> None:
         """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
 
-        A broker epoch above ours is not stale: the controller heard of the registration before we did.
+        While this broker registers, a newer broker epoch is obeyed: the controller may hear of the registration before
+        the answer is here. Otherwise such a command comes from a controller of a tree that has been set back since.
 
         A controller sends a command again when it is not answered in time. The first copy may arrive after the answer
         to the second, and even after newer commands: it would delete the log of a topic that was made anew.
         """
-        if command.broker_epoch not in (NO_EPOCH, self.broker_epoch) and command.broker_epoch < self.broker_epoch:
+        if not self._is_addressed_by(command.broker_epoch):
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"the command is for broker epoch {command.broker_epoch}, which is older than {self.broker_epoch}",
+                f"the command is for broker epoch {command.broker_epoch}, and that of this broker "
+                f"{'is' if self._is_registered else 'was'} {self.broker_epoch}",
             )
         if command.controller_epoch < self.controller_epoch:
             raise ApiError(
@@ -125,6 +144,13 @@ class CommandFence:
         if command.number != NO_NUMBER and command.broker_epoch != NO_EPOCH:
             self._admit_number(command)
         self.controller_epoch = command.controller_epoch
+
+    def _is_addressed_by(self, broker_epoch: int) -> bool:
+        if NO_EPOCH in (broker_epoch, self.broker_epoch):
+            return True
+        if self._is_registered:
+            return broker_epoch == self.broker_epoch
+        return broker_epoch > self.broker_epoch or (self._is_tree_older and broker_epoch != self.broker_epoch)
 
     def _admit_number(self, command: Command) -> None:
         controller_epoch, broker_epoch, last = self._last

@@ -11,7 +11,7 @@ import pytest
 from broker.controller.cluster_membership import ClusterMembership
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
-from cluster.controller.commands import CommandFence, LeaderAndIsr
+from cluster.controller.commands import Command, CommandFence, LeaderAndIsr
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import BrokerRegistration
@@ -57,6 +57,27 @@ async def test_a_broker_whose_session_expires_comes_back_as_another_life() -> No
     full = [each for each in member.inbox.commands if isinstance(each, LeaderAndIsr) and each.is_full]
     assert full[-1].broker_epoch == member.epoch
     assert not member.lost
+
+
+@in_loop
+async def test_only_commands_to_the_registration_that_lasts_are_obeyed() -> None:
+    """Neither those to the last one, nor those of a controller of a tree that has been set back since."""
+    cluster = await ControllerCluster().start()
+    member = cluster.members[3]
+    refused: list[ErrorCode] = []
+
+    def command(broker_epoch: int) -> None:
+        with pytest.raises(ApiError) as raised:
+            member.fence.admit(Command(9, 99, broker_epoch))
+        refused.append(raised.value.error_code)
+
+    async def began(_broker: object) -> None:
+        command(member.epoch + 100)
+
+    member.membership.on_session_change(lambda: command(member.epoch), began)
+    await member.expire()
+    await cluster.until("it is back", lambda: cluster.all_know([1, 2, 3]))
+    assert refused == [ErrorCode.STALE_BROKER_EPOCH] * 2
 
 
 @in_loop

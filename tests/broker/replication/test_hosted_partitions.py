@@ -175,6 +175,7 @@ def test_a_command_of_the_past_changes_nothing(epochs: dict[str, int], refusal: 
 async def test_a_newer_controller_and_an_unknown_broker_epoch_are_obeyed(broker: Broker) -> None:
     await broker.lead(state(), is_new=True)
     assert await broker.lead(state(epoch=4), controller_epoch=8, broker_epoch=-1) == {0: ErrorCode.NONE}
+    broker.fence.registration_ended()
     assert await broker.lead(state(epoch=5), controller_epoch=8, broker_epoch=60) == {0: ErrorCode.NONE}
     with pytest.raises(ApiError):
         await broker.lead(state(epoch=6))
@@ -271,6 +272,7 @@ async def test_a_late_copy_of_a_full_command_sets_nothing_aside(broker: Broker) 
     with pytest.raises(ApiError, match="comes after"):
         await broker.lead(state(), topic="u", is_full=True, number=1)
     assert sorted(broker.directories()) == ["t-0", "u-0"]
+    broker.fence.registered(51)
     await broker.lead(state(), topic="u", is_full=True, broker_epoch=51, number=1)
     assert list(broker.hosted.partitions) == [TopicPartition("u", 0)]
 

@@ -54,3 +54,31 @@ def test_a_command_that_is_refused_leaves_no_trace() -> None:
     assert not is_admitted(fence, 9, controller_epoch=6)
     assert not is_admitted(fence, 9, broker_epoch=49)
     assert is_admitted(fence, 6)
+
+
+def test_a_newer_broker_epoch_is_obeyed_only_while_the_answer_to_the_registration_is_awaited() -> None:
+    fence = CommandFence()
+    assert is_admitted(fence, NO_NUMBER, broker_epoch=50), "the first registration"
+    fence.registered(50)
+    assert not is_admitted(fence, NO_NUMBER, controller_epoch=9, broker_epoch=60)
+    fence.registration_ended()
+    assert not is_admitted(fence, NO_NUMBER, controller_epoch=9)
+    assert is_admitted(fence, NO_NUMBER, broker_epoch=60)
+    fence.registered(60)
+    assert is_admitted(fence, NO_NUMBER, broker_epoch=60)
+    assert not is_admitted(fence, NO_NUMBER)
+
+
+def test_a_controller_of_a_tree_that_was_set_back_since_is_refused() -> None:
+    """Otherwise this broker would refuse every controller of the older tree, whose epochs are lower."""
+    lost, new = {"controller_epoch": 7, "broker_epoch": 50}, {"controller_epoch": 4, "broker_epoch": 30}
+    fence = CommandFence()
+    fence.registered(50)
+    assert is_admitted(fence, NO_NUMBER, **lost)
+    fence.registration_ended()
+    fence.follow_older_tree(3)
+    assert not is_admitted(fence, NO_NUMBER, **lost)
+    assert is_admitted(fence, NO_NUMBER, **new), "it may hear of the registration before this broker"
+    fence.registered(30)
+    assert not is_admitted(fence, NO_NUMBER, **lost)
+    assert is_admitted(fence, NO_NUMBER, **new)

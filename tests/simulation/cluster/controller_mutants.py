@@ -92,7 +92,7 @@ def _new_session_with_the_old_epoch() -> Iterator[None]:
         before = self.broker_epoch
         broker = await original(self, wanted)
         if before >= 0:
-            self._fence.broker_epoch = before
+            self._fence.broker_epoch, self._fence._is_registered = before, False
         return broker
 
     with replaced(ClusterMembership, "_register", register):
