@@ -178,15 +178,41 @@ class HostedPartitions:
         ]
 
     def _obey_or_report(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
-        """Obey for one partition. An error is the answer for it alone: the others of the command get their roles."""
+        """Obey for one partition. An error is the answer for it alone: the others of the command get their roles.
+
+        What failed unexpectedly is tried a second time. Then the replica is offline until the next start, so that the
+        controller has another one lead: it would not send this role again.
+        """
         try:
-            return self._obey(topic, state)
+            try:
+                return self._obey(topic, state)
+            except ApiError:
+                raise
+            except Exception:
+                logger.exception("%s-%d does not take its role; trying again", topic.topic, state.partition)
+                self._roll_back(topic, state)
+                return self._obey(topic, state)
         except ApiError as error:
             logger.error("%s-%d does not take its role: %s", topic.topic, state.partition, error)
             return error.error_code
-        except Exception:
-            logger.exception("%s-%d does not take its role", topic.topic, state.partition)
-            return ErrorCode.UNKNOWN_SERVER_ERROR
+        except Exception as error:
+            logger.exception("%s-%d does not take its role, and is offline", topic.topic, state.partition)
+            topic_partition = TopicPartition(topic.topic, state.partition)
+            self._roll_back(topic, state)
+            self.partitions.pop(topic_partition, None)
+            reason = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not take its role: {error!r}")
+            self._offline[topic_partition] = OfflineReplica(reason, topic.known_id, state)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _roll_back(self, topic: TopicStates, state: PartitionImage) -> None:
+        """Have a replica that took half a role neither lead nor follow, and not know the leader epoch."""
+        partition = self.partitions.get(TopicPartition(topic.topic, state.partition))
+        if partition is None:
+            return
+        try:
+            self._resign(partition, state.before())
+        except Exception:  # of somebody who is told; the replica itself has resigned
+            logger.exception("Not everybody was told that %s has no role", partition.topic_partition)
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)

@@ -174,14 +174,39 @@ def test_an_outcome_that_cannot_be_given_holds_up_no_other() -> None:
     asyncio.run(scenario())
 
 
-def test_a_role_that_cannot_be_taken_is_the_matter_of_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partition, "become_leader", Bugs().before(Partition.become_leader))
+@pytest.mark.parametrize("leader", [1, 2], ids=["leads", "follows"])
+@pytest.mark.parametrize("bug_count", [1, 2])
+def test_a_role_that_cannot_be_taken_is_the_matter_of_one_partition(
+    monkeypatch: pytest.MonkeyPatch, bug_count: int, leader: int
+) -> None:
+    """It is tried twice. Then the controller hears that the replica is offline, and has another one lead."""
+    method = "become_leader" if leader == 1 else "resign"
 
     async def scenario() -> None:
         broker = Broker()
-        answer = await broker.lead(state(number=0), state(number=1), is_new=True)
-        assert answer == {0: ErrorCode.UNKNOWN_SERVER_ERROR, 1: ErrorCode.NONE}
-        assert await broker.lead(state(number=0, epoch=4)) == {0: ErrorCode.NONE}
+        await broker.lead(state(number=0, epoch=2), state(number=1, epoch=2), is_new=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, method, Bugs(bug_count).before(getattr(Partition, method)))
+            answer = await broker.lead(state(number=0, leader=leader), state(number=1, leader=leader))
+        is_offline = bug_count == 2 and leader == 1
+        assert answer == {0: ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE, 1: ErrorCode.NONE}
+        later = ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE
+        assert await broker.lead(state(number=0, epoch=4)) == {0: later}
+        assert (A in broker.hosted.partitions) is not is_offline
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_of_leadership_that_fails_leaves_no_leader_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        listener = Bugs(3).before(lambda *_: None)
+        broker.hosted.add_leadership_listener(listener)
+        assert await broker.lead(state(number=0), is_new=True) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+        assert broker.led[-1] == (A, False)
+        assert not broker.hosted.partitions
 
     asyncio.run(scenario())
 
