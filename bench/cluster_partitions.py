@@ -9,7 +9,7 @@ from bench import starts
 from bench.brokers import Broker
 from bench.clusters import REPLICAS, Cluster, SessionWatch, cluster_of
 from bench.scenario import Context, Measure, Sample
-from protocol.messages import MetadataRequest, MetadataResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.kit.wire_client import WireClient
 
 FEW = 10

@@ -11,7 +11,7 @@ from bench.brokers import SESSION_TIMEOUT_MS, Broker, await_listening
 from bench.clusters import Cluster, SessionWatch, cluster_of
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import idle_memory, produce, start
-from protocol.messages import MetadataRequest, MetadataResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.kit.wire_client import WireClient
 
 BROKERS = 3

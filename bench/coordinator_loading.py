@@ -14,14 +14,9 @@ from bench.scenario import Context, Measure, Sample
 from bench.wait_loads import await_coordinator, connect, few, make_topics
 from bench.waits import memory_bytes
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
+from protocol.messages.group_offsets import OffsetCommitResponse, OffsetFetchResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from tests.kit import group_requests
 from tests.kit.wire_client import WireClient
 

@@ -14,7 +14,7 @@ from bench.scenario import Context, Measure, Sample, Scenario
 from bench.scenarios import throughput
 from bench.wait_loads import await_coordinator, connect, encoded, few, make_topics
 from protocol.errors import ErrorCode
-from protocol.messages import OffsetCommitResponse
+from protocol.messages.group_offsets import OffsetCommitResponse
 from tests.kit import group_requests
 from tests.kit.wire_requests import framed
 

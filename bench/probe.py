@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from protocol.messages import ApiVersionsRequest
+from protocol.messages.api_versions import ApiVersionsRequest
 from tests.kit.wire_requests import framed, request_bytes
 
 PAUSE_S = 0.001

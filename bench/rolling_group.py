@@ -14,12 +14,7 @@ from typing import Final
 from bench.wait_loads import encoded
 from client.group_codec import encode_assignment, encode_subscription
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    SyncGroupResponse,
-)
+from protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
 from tests.kit import group_requests as requests
 

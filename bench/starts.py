@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.brokers import Broker
 from protocol.errors import ErrorCode
-from protocol.messages import MetadataRequest, MetadataResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.records.batch import Record, build_batch
 from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from storage.log.producer_snapshot import encode_snapshot

@@ -18,23 +18,14 @@ from bench.brokers import Broker
 from bench.scenario import Context
 from bench.starts import led
 from protocol.config_resources import ConfigResourceType
-from protocol.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    IncrementalAlterConfigsRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    MetadataRequest,
-    OffsetCommitRequest,
-    ProduceRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_offsets import OffsetCommitRequest
+from protocol.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
 from tests.kit import heavy_requests as heavy

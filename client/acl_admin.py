@@ -18,7 +18,7 @@ from protocol.acl_types import (
     ResourceType,
     code_of,
 )
-from protocol.messages import (
+from protocol.messages.security import (
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsRequest,

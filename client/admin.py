@@ -17,7 +17,15 @@ from client.kafka_client import KafkaClient
 from client.metadata import Metadata
 from protocol.config_resources import AlterConfigOp, ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -26,14 +34,6 @@ from protocol.messages import (
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
 )
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID

@@ -22,7 +22,8 @@ from client.settings import MAX_FRAME_BYTES
 from odradek import __version__
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode, detached
-from protocol.messages import ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
 from protocol.wire.schema import Request, Response
 

@@ -19,14 +19,14 @@ from client.groups import GroupMetadata, OffsetAndMetadata, commit_errors, make_
 from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, CoordinatorType, KafkaClient
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.group_offsets import OffsetCommitResponse
+from protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    OffsetCommitResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )

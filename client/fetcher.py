@@ -25,7 +25,7 @@ from client.kafka_client import FETCH, KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import Record, RecordBatch, read_batches
 from protocol.records.control_records import ControlRecordType, control_type
 from protocol.topic_partition import TopicPartition

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from client.assignors import Subscription
-from protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.topic_partition import TopicPartition, by_topic
 from protocol.wire.schema import Message, encode_versioned
 

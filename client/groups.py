@@ -12,13 +12,15 @@ from client.coordinator import Coordinator
 from client.errors import DisconnectedError, UnsupportedVersionError
 from client.kafka_client import CoordinatorType, KafkaClient
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+)
+from protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,

@@ -20,12 +20,8 @@ from client.errors import ClientTimeoutError, DisconnectedError, SettingsError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request, Response
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages import MetadataResponse
+from protocol.messages.metadata import MetadataResponse
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value, field
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from client.errors import raise_for
 from client.kafka_client import KafkaClient
-from protocol.messages import (
+from protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     DescribeClientQuotasRequest,

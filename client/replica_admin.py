@@ -12,17 +12,16 @@ from typing import NamedTuple
 from client.errors import raise_for, refusal
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError
-from protocol.messages import (
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
+    ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition, by_topic
 
 

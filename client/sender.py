@@ -23,7 +23,8 @@ from client.settings import ProducerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from client.transactions.transaction_manager import TransactionManager
 from protocol.errors import ApiError, EncodeError, ErrorCode, detached
-from protocol.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.clients.Producer")

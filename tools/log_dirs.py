@@ -8,7 +8,7 @@ from typing import Any
 
 from client import admin
 from protocol.errors import ErrorCode
-from protocol.messages import DescribeLogDirsResponse
+from protocol.messages.log_dirs import DescribeLogDirsResponse
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, run_tool
 from tools.support.error_texts import exception_of
 from tools.support.options import Option, OptionParser, Options

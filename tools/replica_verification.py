@@ -21,7 +21,7 @@ from client.errors import ClientError
 from client.kafka_client import FETCH, KafkaClient
 from client.metadata import Metadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID

@@ -19,7 +19,8 @@ from bench.scenario import Context, Measure, Sample, Scenario
 from bench.scenarios import READY_TOPIC, throughput
 from bench.wait_loads import PATIENCE_S, few
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
-from protocol.messages import AlterClientQuotasRequest, AlterClientQuotasResponse, CreateAclsRequest, CreateAclsResponse
+from protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from protocol.messages.security import CreateAclsRequest, CreateAclsResponse
 from protocol.wire.schema import Request, Response
 from tests.kit.wire_client import WireClient
 

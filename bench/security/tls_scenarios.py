@@ -15,7 +15,7 @@ from bench.brokers import Broker
 from bench.probe import ask_on
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import consume, produce
-from protocol.messages import ApiVersionsRequest
+from protocol.messages.api_versions import ApiVersionsRequest
 from tests.kit.broker_process import free_port
 from tests.kit.security.certificates import Authority
 from tests.kit.wire_requests import framed, request_bytes

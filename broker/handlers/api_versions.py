@@ -7,7 +7,7 @@ import re
 from broker.network.registry import HandlerRegistry, RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's pattern of client software names and versions. Linear: no nested repetition."""

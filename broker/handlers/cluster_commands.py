@@ -9,7 +9,7 @@ from broker.controller.channels import BrokerChannel
 from broker.network.registry import RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,

@@ -14,7 +14,7 @@ from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,

@@ -22,7 +22,7 @@ from config.topic_config import TOPIC_KEYS
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
+from protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     DescribeConfigsRequest,

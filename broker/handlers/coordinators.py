@@ -11,7 +11,7 @@ from broker.network.shares import Split
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

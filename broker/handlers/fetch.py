@@ -32,7 +32,7 @@ from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, Isolatio
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 
 UNKNOWN_OFFSET = -1

@@ -10,7 +10,8 @@ from typing import TypeVar
 from broker.network.registry import RequestContext
 from broker.replication.replica_manager import LeaderHint, ReplicaManager
 from protocol.errors import ErrorCode
-from protocol.messages import FetchResponse, ProduceResponse
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.produce import ProduceResponse
 from protocol.topic_partition import TopicPartition
 
 FIRST_PRODUCE_VERSION = 10

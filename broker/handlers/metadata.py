@@ -19,7 +19,7 @@ from cluster.znodes import NO_LEADER, Endpoint
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,

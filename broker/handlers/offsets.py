@@ -16,14 +16,13 @@ from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
+from protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from protocol.topic_partition import TopicPartition, is_internal
 from storage.segment.indexes import TimestampAndOffset
 

@@ -15,7 +15,7 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode, detached
-from protocol.messages import ProduceRequest, ProduceResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
 from protocol.records.record_format import (

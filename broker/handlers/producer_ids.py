@@ -20,7 +20,7 @@ from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
+from protocol.messages.producer_ids import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     InitProducerIdRequest,

@@ -10,15 +10,15 @@ from broker.network.shares import Split
 from cluster.metadata_image import MetadataImage, PartitionImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 
 _Altered = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse

@@ -15,7 +15,7 @@ from broker.network.shares import Split
 from cluster.controller.topics import NewTopic, TopicPlan
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,

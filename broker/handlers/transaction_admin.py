@@ -10,7 +10,7 @@ from broker.network.slices import in_slices
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,

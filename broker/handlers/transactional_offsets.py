@@ -17,7 +17,7 @@ from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.records.batch import NO_SEQUENCE
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 

@@ -19,7 +19,7 @@ from cluster.coordinators.results import Reply
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,

@@ -24,7 +24,7 @@ from cluster.controller.commands import (
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,

@@ -14,7 +14,7 @@ from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import UpdateMetadataRequest
+from protocol.messages.cluster_commands import UpdateMetadataRequest
 from protocol.uuids import Uuid
 from protocol.wire.encoded_items import ItemEncoder
 

@@ -24,7 +24,7 @@ from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.metadata_image import BrokerImage
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from protocol.messages.cluster_commands import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request, Response
 

@@ -19,16 +19,15 @@ from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
+from protocol.messages.cluster_requests import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
 )
+from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID, Uuid
 

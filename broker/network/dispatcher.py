@@ -38,7 +38,9 @@ from broker.network.slices import SLICE_S, Slices
 from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
-from protocol.messages import RESPONSE_TYPES, ApiVersionsResponse, RequestHeader
+from protocol.messages import RESPONSE_TYPES
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.headers import RequestHeader
 from protocol.value import Value, maker
 from protocol.wire.frames import kept
 from protocol.wire.schema import Request, Response

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid
 
 PartitionData = FetchResponse.PartitionData

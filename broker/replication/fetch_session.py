@@ -14,7 +14,7 @@ from broker.environment.contract import Random
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.session_watch import SessionWatch
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid
 
 INVALID_SESSION_ID: Final = 0

@@ -9,7 +9,7 @@ from broker.environment.contract import Clock, Executor
 from cluster.replication.follower import Decision, after_offsets
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from protocol.wire.schema import Request, Response

@@ -11,7 +11,7 @@ from typing import Final
 
 from cluster.replication.follower import FetchPosition
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID, Uuid
 

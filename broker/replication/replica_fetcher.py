@@ -21,7 +21,7 @@ from client.errors import DisconnectedError
 from cluster.replication.follower import Decision, FetchPosition, Step, after_answer, position
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, DecodeError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from storage.log.leader_epoch import EpochEntry
 

@@ -23,7 +23,7 @@ from protocol.acl_types import (
 )
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.security import (
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsRequest,

@@ -17,7 +17,8 @@ from broker.security.guards.topics import TopicGuards
 from broker.security.replies import Outcome, Proceed
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
-from protocol.messages import DescribeConfigsResponse, ProduceResponse
+from protocol.messages.configs import DescribeConfigsResponse
+from protocol.messages.produce import ProduceResponse
 from protocol.wire.encoded_items import with_items
 from protocol.wire.schema import Response
 

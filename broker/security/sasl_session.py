@@ -24,8 +24,8 @@ from cluster.security.sasl_exchange import AuthenticationError, Exchange
 from config.security.sasl_config import SaslConfig
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    RequestHeader,
+from protocol.messages.headers import RequestHeader
+from protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

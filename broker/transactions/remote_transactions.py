@@ -11,7 +11,7 @@ from broker.transactions.marker_writer import Marker, Outcome
 from broker.transactions.transaction_guards import Question, Verdict
 from client.errors import DisconnectedError
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     WriteTxnMarkersRequest,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from client.errors import raise_for, refusal
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError
-from protocol.messages import (
+from protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,

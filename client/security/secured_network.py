@@ -18,7 +18,7 @@ from config.security.oauthbearer.token_login import TokenLogin
 from config.security.sasl_config import Login
 from config.security.tls_context import TlsLoader
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

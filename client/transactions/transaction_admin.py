@@ -13,9 +13,8 @@ from client.admin import ask_leaders
 from client.errors import UnsupportedVersionError
 from client.kafka_client import CoordinatorType, KafkaClient
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
+from protocol.messages.producer_ids import DescribeProducersRequest, DescribeProducersResponse
+from protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,

@@ -42,12 +42,11 @@ from client.transactions.transaction_requests import (
 )
 from client.transactions.transactional_state import State, TransactionState
 from protocol.errors import ApiError, EncodeError, ErrorCode
-from protocol.messages import (
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     TxnOffsetCommitResponse,
 )
 from protocol.topic_partition import TopicPartition

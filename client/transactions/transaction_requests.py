@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from client.groups import GroupMetadata, OffsetAndMetadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

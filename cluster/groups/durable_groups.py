@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, EndTxnRecord, OffsetRecord
-from protocol.messages import GroupMetadataValue
+from protocol.messages.group_records import GroupMetadataValue
 from protocol.records.control_records import ControlRecordType
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field

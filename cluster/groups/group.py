@@ -10,7 +10,8 @@ from cluster.coordinators.results import Reply, make_reply
 from cluster.groups.membership_events import Protocols, join_error, size_of, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import GroupMetadataValue, JoinGroupResponse, SyncGroupResponse
+from protocol.messages.group_records import GroupMetadataValue
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
 
 

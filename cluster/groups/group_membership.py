@@ -24,7 +24,7 @@ from cluster.groups.membership_events import (
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
-from protocol.messages import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value
 
 PROTOCOLS_OF_A_GROUP: Final = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.groups.group import Group, Member
 from protocol.errors import NO_ERROR
-from protocol.messages import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.value import maker
 
 _make_join_response = maker(JoinGroupResponse)

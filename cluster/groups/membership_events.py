@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from protocol.errors import ErrorCode
-from protocol.messages import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value, field, maker
 
 Protocols = list[tuple[str, bytes]]

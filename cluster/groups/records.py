@@ -11,7 +11,7 @@ import struct
 from typing import Final, NamedTuple
 
 from protocol.errors import DecodeError
-from protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from protocol.records.control_records import EndTxnMarker, encode_end_txn_marker
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field

@@ -8,7 +8,7 @@ from typing import Final
 
 from cluster.transactions.transaction_state import TransactionState
 from protocol.errors import DecodeError
-from protocol.messages import TransactionLogKey, TransactionLogValue
+from protocol.messages.transactions import TransactionLogKey, TransactionLogValue
 from protocol.topic_partition import TopicPartition, by_topic
 from protocol.value import Value, field
 from protocol.wire.schema import decode_versioned, encode_versioned

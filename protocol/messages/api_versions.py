@@ -6,7 +6,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
 
 
-class ApiVersionsRequest(Request, api_key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):
+class ApiVersionsRequest(Request, api_key=ApiKey.API_VERSIONS, versions="0-4"):
     """Asks which APIs and versions the broker serves.
 
     - v3: flexible; name and version of the client's software (KIP-511)
@@ -17,7 +17,7 @@ class ApiVersionsRequest(Request, api_key=ApiKey.API_VERSIONS, versions="0-4", f
     client_software_version: string = field("3+", default="", ignorable=True)
 
 
-class ApiVersionsResponse(Response, api_key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Response, api_key=ApiKey.API_VERSIONS, versions="0-4"):
     """The APIs that the broker serves. Its header never has tagged fields.
 
     - v1: throttle time

@@ -23,7 +23,7 @@ from protocol.wire.schema import (
 from protocol.wire.wire_types import MAX_ELEMENTS
 
 
-class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7", flexible="4+"):
+class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"):
     """Roles that a broker is to take.
 
     - v1: whether a replica begins with this request
@@ -80,7 +80,7 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
     live_leaders: list[LeaderAndIsrLiveLeader]
 
 
-class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-7", flexible="4+"):
+class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"):
     """Which roles were taken.
 
     - v1: KAFKA_STORAGE_ERROR may be answered
@@ -106,7 +106,7 @@ class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-
     topics: list[LeaderAndIsrTopicError] = field("5+", default=[])
 
 
-class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4", flexible="2+"):
+class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4"):
     """Replicas that a broker is to let go of.
 
     - v1: broker epoch (KIP-380); partitions by topic
@@ -152,7 +152,7 @@ class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4", f
     topic_states: list[StopReplicaTopicState] = field("3+", default=[])
 
 
-class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4", flexible="2+"):
+class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4"):
     """Which replicas are gone.
 
     - v2: flexible
@@ -170,7 +170,7 @@ class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4",
     partition_errors: list[StopReplicaPartitionError]
 
 
-class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0-8", flexible="6+"):
+class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0-8"):
     """Metadata that a broker is to tell its clients: all live brokers, and the partitions that changed.
 
     - v1: several endpoints of a broker
@@ -232,7 +232,7 @@ class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0
     live_brokers: list[UpdateMetadataBroker]
 
 
-class UpdateMetadataResponse(Response, api_key=ApiKey.UPDATE_METADATA, versions="0-8", flexible="6+"):
+class UpdateMetadataResponse(Response, api_key=ApiKey.UPDATE_METADATA, versions="0-8"):
     """Whether the metadata was taken.
 
     - v6: flexible

@@ -7,7 +7,7 @@ from protocol.uuids import ZERO_UUID
 from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, int64, string, uuid
 
 
-class ControlledShutdownRequest(Request, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3", flexible="3+"):
+class ControlledShutdownRequest(Request, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3"):
     """A broker wants to stop: the partitions that it leads are to get other leaders.
 
     - v1: the client id is in the header
@@ -19,7 +19,7 @@ class ControlledShutdownRequest(Request, api_key=ApiKey.CONTROLLED_SHUTDOWN, ver
     broker_epoch: int64 = field("2+", default=-1, ignorable=True)
 
 
-class ControlledShutdownResponse(Response, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3", flexible="3+"):
+class ControlledShutdownResponse(Response, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3"):
     """The partitions that the broker still leads; without any it may stop.
 
     - v3: flexible
@@ -35,7 +35,7 @@ class ControlledShutdownResponse(Response, api_key=ApiKey.CONTROLLED_SHUTDOWN, v
     remaining_partitions: list[RemainingPartition]
 
 
-class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0-3", flexible="0+"):
+class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0-3"):
     """In-sync replicas that leaders want (KIP-497).
 
     - v1: leader recovery state (KIP-704)
@@ -71,7 +71,7 @@ class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0
     topics: list[TopicData]
 
 
-class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions="0-3", flexible="0+"):
+class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions="0-3"):
     """The partitions as they are now.
 
     - v1: leader recovery state (KIP-704)
@@ -104,14 +104,14 @@ class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions=
     topics: list[TopicData]
 
 
-class AllocateProducerIdsRequest(Request, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, versions="0", flexible="0+"):
+class AllocateProducerIdsRequest(Request, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, versions="0"):
     """Asks for a block of producer ids (KIP-730)."""
 
     broker_id: int32
     broker_epoch: int64 = -1
 
 
-class AllocateProducerIdsResponse(Response, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, versions="0", flexible="0+"):
+class AllocateProducerIdsResponse(Response, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, versions="0"):
     """A block of producer ids that nobody else gets."""
 
     throttle_time_ms: int32

@@ -9,7 +9,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, boolean, field, int8, int16, int32, nullable_string, string
 
 
-class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4", flexible="4+"):
+class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4"):
     """Resources whose configuration is asked for (KIP-133).
 
     - v1: synonyms
@@ -29,7 +29,7 @@ class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions=
     include_documentation: boolean = field("3+", default=False)
 
 
-class DescribeConfigsResponse(Response, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4", flexible="4+"):
+class DescribeConfigsResponse(Response, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4"):
     """Configuration values with their sources.
 
     - v1: source and synonyms instead of a flag for defaults
@@ -73,7 +73,7 @@ class DescribeConfigsResponse(Response, api_key=ApiKey.DESCRIBE_CONFIGS, version
     results: list[DescribeConfigsResult]
 
 
-class AlterConfigsRequest(Request, api_key=ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+"):
+class AlterConfigsRequest(Request, api_key=ApiKey.ALTER_CONFIGS, versions="0-2"):
     """Configurations that replace all of a resource's overrides (KIP-133).
 
     - v2: flexible
@@ -96,7 +96,7 @@ class AlterConfigsRequest(Request, api_key=ApiKey.ALTER_CONFIGS, versions="0-2",
     validate_only: boolean
 
 
-class AlterConfigsResponse(Response, api_key=ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+"):
+class AlterConfigsResponse(Response, api_key=ApiKey.ALTER_CONFIGS, versions="0-2"):
     """The outcome per resource.
 
     - v2: flexible
@@ -114,7 +114,7 @@ class AlterConfigsResponse(Response, api_key=ApiKey.ALTER_CONFIGS, versions="0-2
     responses: list[AlterConfigsResourceResponse]
 
 
-class IncrementalAlterConfigsRequest(Request, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"):
+class IncrementalAlterConfigsRequest(Request, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1"):
     """Changes to single configuration keys (KIP-339).
 
     - v1: flexible
@@ -138,9 +138,7 @@ class IncrementalAlterConfigsRequest(Request, api_key=ApiKey.INCREMENTAL_ALTER_C
     validate_only: boolean
 
 
-class IncrementalAlterConfigsResponse(
-    Response, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"
-):
+class IncrementalAlterConfigsResponse(Response, api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1"):
     """The outcome per resource.
 
     - v1: flexible

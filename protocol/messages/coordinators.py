@@ -6,7 +6,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, nullable_string, string
 
 
-class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+"):
+class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions="0-6"):
     """Asks for coordinators. Key types: 0 group, 1 transactional id, 2 share group.
 
     - v1: key type
@@ -21,7 +21,7 @@ class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions=
     coordinator_keys: list[string] = field("4+", default=[])
 
 
-class FindCoordinatorResponse(Response, api_key=ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+"):
+class FindCoordinatorResponse(Response, api_key=ApiKey.FIND_COORDINATOR, versions="0-6"):
     """The coordinators, or why there is none yet.
 
     - v1: throttle time and error message

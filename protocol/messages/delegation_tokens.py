@@ -9,7 +9,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, bytes_, field, int16, int32, int64, nullable_string, string
 
 
-class CreateDelegationTokenRequest(Request, api_key=ApiKey.CREATE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):
+class CreateDelegationTokenRequest(Request, api_key=ApiKey.CREATE_DELEGATION_TOKEN, versions="0-3"):
     """A token that is to be, for its owner: who asks, unless another principal is named.
 
     - v2: flexible
@@ -28,7 +28,7 @@ class CreateDelegationTokenRequest(Request, api_key=ApiKey.CREATE_DELEGATION_TOK
     max_lifetime_ms: int64
 
 
-class CreateDelegationTokenResponse(Response, api_key=ApiKey.CREATE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):
+class CreateDelegationTokenResponse(Response, api_key=ApiKey.CREATE_DELEGATION_TOKEN, versions="0-3"):
     """The token.
 
     - v2: flexible
@@ -48,7 +48,7 @@ class CreateDelegationTokenResponse(Response, api_key=ApiKey.CREATE_DELEGATION_T
     throttle_time_ms: int32
 
 
-class RenewDelegationTokenRequest(Request, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2", flexible="2+"):
+class RenewDelegationTokenRequest(Request, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2"):
     """The token that is to last longer.
 
     - v2: flexible
@@ -58,7 +58,7 @@ class RenewDelegationTokenRequest(Request, api_key=ApiKey.RENEW_DELEGATION_TOKEN
     renew_period_ms: int64
 
 
-class RenewDelegationTokenResponse(Response, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2", flexible="2+"):
+class RenewDelegationTokenResponse(Response, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2"):
     """The end of the token, -1 with an error.
 
     - v2: flexible
@@ -69,7 +69,7 @@ class RenewDelegationTokenResponse(Response, api_key=ApiKey.RENEW_DELEGATION_TOK
     throttle_time_ms: int32
 
 
-class ExpireDelegationTokenRequest(Request, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2", flexible="2+"):
+class ExpireDelegationTokenRequest(Request, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2"):
     """The token that is to end, after a period or, if that is negative, at once.
 
     - v2: flexible
@@ -79,7 +79,7 @@ class ExpireDelegationTokenRequest(Request, api_key=ApiKey.EXPIRE_DELEGATION_TOK
     expiry_time_period_ms: int64
 
 
-class ExpireDelegationTokenResponse(Response, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2", flexible="2+"):
+class ExpireDelegationTokenResponse(Response, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2"):
     """The end of the token, -1 with an error.
 
     - v2: flexible
@@ -90,7 +90,7 @@ class ExpireDelegationTokenResponse(Response, api_key=ApiKey.EXPIRE_DELEGATION_T
     throttle_time_ms: int32
 
 
-class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):
+class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3"):
     """The owners whose tokens are asked for; null for all.
 
     - v2: flexible
@@ -105,9 +105,7 @@ class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION
     owners: list[DescribeDelegationTokenOwner] | None
 
 
-class DescribeDelegationTokenResponse(
-    Response, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"
-):
+class DescribeDelegationTokenResponse(Response, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3"):
     """The tokens.
 
     - v2: flexible

@@ -20,7 +20,7 @@ from protocol.wire.schema import (
 )
 
 
-class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17", flexible="12+"):
+class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17"):
     """Partitions and offsets to read from; the order of partitions is the order of service when `max_bytes` runs out.
 
     - v3: a limit for the whole response, which yields to the first batch (KIP-74)
@@ -80,7 +80,7 @@ class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17", flexible="12+
     rack_id: string = field("11+", default="", ignorable=True)
 
 
-class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17", flexible="12+"):
+class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17"):
     """Batches, the first of which may begin before the offset asked for.
 
     - v1: throttle time

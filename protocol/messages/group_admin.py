@@ -17,7 +17,7 @@ from protocol.wire.schema import (
 )
 
 
-class DescribeGroupsRequest(Request, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5", flexible="5+"):
+class DescribeGroupsRequest(Request, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5"):
     """Groups to describe.
 
     - v3: whether authorized operations are wanted
@@ -28,7 +28,7 @@ class DescribeGroupsRequest(Request, api_key=ApiKey.DESCRIBE_GROUPS, versions="0
     include_authorized_operations: boolean = field("3+", default=False)
 
 
-class DescribeGroupsResponse(Response, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5", flexible="5+"):
+class DescribeGroupsResponse(Response, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5"):
     """The groups. One that does not exist is described as Dead, without an error.
 
     - v1: throttle time
@@ -62,7 +62,7 @@ class DescribeGroupsResponse(Response, api_key=ApiKey.DESCRIBE_GROUPS, versions=
     groups: list[DescribedGroup]
 
 
-class ListGroupsRequest(Request, api_key=ApiKey.LIST_GROUPS, versions="0-5", flexible="3+"):
+class ListGroupsRequest(Request, api_key=ApiKey.LIST_GROUPS, versions="0-5"):
     """Asks for the groups that this broker coordinates; empty filters let everything through.
 
     - v3: flexible
@@ -74,7 +74,7 @@ class ListGroupsRequest(Request, api_key=ApiKey.LIST_GROUPS, versions="0-5", fle
     types_filter: list[string] = field("5+", default=[])
 
 
-class ListGroupsResponse(Response, api_key=ApiKey.LIST_GROUPS, versions="0-5", flexible="3+"):
+class ListGroupsResponse(Response, api_key=ApiKey.LIST_GROUPS, versions="0-5"):
     """The groups that this broker coordinates.
 
     - v1: throttle time
@@ -96,7 +96,7 @@ class ListGroupsResponse(Response, api_key=ApiKey.LIST_GROUPS, versions="0-5", f
     groups: list[ListedGroup]
 
 
-class DeleteGroupsRequest(Request, api_key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+class DeleteGroupsRequest(Request, api_key=ApiKey.DELETE_GROUPS, versions="0-2"):
     """Groups to delete with their offsets (KIP-229); they have to be empty.
 
     - v2: flexible
@@ -105,7 +105,7 @@ class DeleteGroupsRequest(Request, api_key=ApiKey.DELETE_GROUPS, versions="0-2",
     groups_names: list[string]
 
 
-class DeleteGroupsResponse(Response, api_key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+class DeleteGroupsResponse(Response, api_key=ApiKey.DELETE_GROUPS, versions="0-2"):
     """The outcome per group.
 
     - v2: flexible

@@ -6,7 +6,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, nullable_string, string
 
 
-class OffsetCommitRequest(Request, api_key=ApiKey.OFFSET_COMMIT, versions="0-9", flexible="8+"):
+class OffsetCommitRequest(Request, api_key=ApiKey.OFFSET_COMMIT, versions="0-9"):
     """Offsets to remember for a group.
 
     - v1: generation and member, and a time per partition that v2 dropped again
@@ -40,7 +40,7 @@ class OffsetCommitRequest(Request, api_key=ApiKey.OFFSET_COMMIT, versions="0-9",
     topics: list[OffsetCommitRequestTopic]
 
 
-class OffsetCommitResponse(Response, api_key=ApiKey.OFFSET_COMMIT, versions="0-9", flexible="8+"):
+class OffsetCommitResponse(Response, api_key=ApiKey.OFFSET_COMMIT, versions="0-9"):
     """The outcome per partition.
 
     - v3: throttle time
@@ -64,7 +64,7 @@ class OffsetCommitResponse(Response, api_key=ApiKey.OFFSET_COMMIT, versions="0-9
     topics: list[OffsetCommitResponseTopic]
 
 
-class OffsetFetchRequest(Request, api_key=ApiKey.OFFSET_FETCH, versions="0-9", flexible="6+"):
+class OffsetFetchRequest(Request, api_key=ApiKey.OFFSET_FETCH, versions="0-9"):
     """Asks for committed offsets; null topics ask for all that the group has.
 
     - v2: null topics
@@ -100,7 +100,7 @@ class OffsetFetchRequest(Request, api_key=ApiKey.OFFSET_FETCH, versions="0-9", f
     require_stable: boolean = field("7+", default=False)
 
 
-class OffsetFetchResponse(Response, api_key=ApiKey.OFFSET_FETCH, versions="0-9", flexible="6+"):
+class OffsetFetchResponse(Response, api_key=ApiKey.OFFSET_FETCH, versions="0-9"):
     """Committed offsets; -1 with no error where there is none.
 
     - v2: an error for the whole group

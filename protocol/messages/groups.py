@@ -24,7 +24,7 @@ from protocol.wire.schema import (
 )
 
 
-class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9", flexible="6+"):
+class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9"):
     """A member, known or new, asks to be in the next generation.
 
     - v1: a rebalance timeout apart from the session timeout (KIP-62)
@@ -51,7 +51,7 @@ class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9", flexi
     reason: nullable_string = field("8+", default=None, ignorable=True)
 
 
-class JoinGroupResponse(Response, api_key=ApiKey.JOIN_GROUP, versions="0-9", flexible="6+"):
+class JoinGroupResponse(Response, api_key=ApiKey.JOIN_GROUP, versions="0-9"):
     """The new generation; only its leader is told the members.
 
     - v2: throttle time
@@ -79,7 +79,7 @@ class JoinGroupResponse(Response, api_key=ApiKey.JOIN_GROUP, versions="0-9", fle
     members: list[JoinGroupResponseMember]
 
 
-class SyncGroupRequest(Request, api_key=ApiKey.SYNC_GROUP, versions="0-5", flexible="4+"):
+class SyncGroupRequest(Request, api_key=ApiKey.SYNC_GROUP, versions="0-5"):
     """Asks for the assignment; the leader sends all assignments.
 
     - v3: static members (KIP-345)
@@ -102,7 +102,7 @@ class SyncGroupRequest(Request, api_key=ApiKey.SYNC_GROUP, versions="0-5", flexi
     assignments: list[SyncGroupRequestAssignment]
 
 
-class SyncGroupResponse(Response, api_key=ApiKey.SYNC_GROUP, versions="0-5", flexible="4+"):
+class SyncGroupResponse(Response, api_key=ApiKey.SYNC_GROUP, versions="0-5"):
     """The member's assignment.
 
     - v1: throttle time
@@ -117,7 +117,7 @@ class SyncGroupResponse(Response, api_key=ApiKey.SYNC_GROUP, versions="0-5", fle
     assignment: bytes_
 
 
-class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4", flexible="4+"):
+class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4"):
     """A sign of life.
 
     - v3: static members (KIP-345)
@@ -130,7 +130,7 @@ class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4", flexib
     group_instance_id: nullable_string = field("3+", default=None)
 
 
-class HeartbeatResponse(Response, api_key=ApiKey.HEARTBEAT, versions="0-4", flexible="4+"):
+class HeartbeatResponse(Response, api_key=ApiKey.HEARTBEAT, versions="0-4"):
     """Whether the member is still in: REBALANCE_IN_PROGRESS asks it to join again.
 
     - v1: throttle time
@@ -141,7 +141,7 @@ class HeartbeatResponse(Response, api_key=ApiKey.HEARTBEAT, versions="0-4", flex
     error_code: int16
 
 
-class LeaveGroupRequest(Request, api_key=ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+"):
+class LeaveGroupRequest(Request, api_key=ApiKey.LEAVE_GROUP, versions="0-5"):
     """Members leave.
 
     - v3: several at once, also by instance id (KIP-345)
@@ -161,7 +161,7 @@ class LeaveGroupRequest(Request, api_key=ApiKey.LEAVE_GROUP, versions="0-5", fle
     members: list[MemberIdentity] = field("3+", default=[])
 
 
-class LeaveGroupResponse(Response, api_key=ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+"):
+class LeaveGroupResponse(Response, api_key=ApiKey.LEAVE_GROUP, versions="0-5"):
     """The outcome.
 
     - v1: throttle time

@@ -6,7 +6,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
 
 
-class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2", flexible="2+"):
+class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2"):
     """Log directories of this broker, and the replicas that are to be moved there.
 
     - v2: flexible
@@ -27,7 +27,7 @@ class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS,
     dirs: list[AlterReplicaLogDir]
 
 
-class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2", flexible="2+"):
+class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2"):
     """Whether each move was begun.
 
     - v2: flexible
@@ -49,7 +49,7 @@ class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIR
     results: list[AlterReplicaLogDirTopicResult]
 
 
-class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4", flexible="2+"):
+class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4"):
     """Partitions whose replicas on this broker are asked for; null for all.
 
     - v2: flexible
@@ -64,7 +64,7 @@ class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions
     topics: list[DescribableLogDirTopic] | None
 
 
-class DescribeLogDirsResponse(Response, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4", flexible="2+"):
+class DescribeLogDirsResponse(Response, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4"):
     """The log directories of this broker.
 
     - v2: flexible

@@ -19,7 +19,7 @@ from protocol.wire.schema import (
 )
 
 
-class MetadataRequest(Request, api_key=ApiKey.METADATA, versions="0-12", flexible="9+"):
+class MetadataRequest(Request, api_key=ApiKey.METADATA, versions="0-12"):
     """Topics to describe: null for all (in v0, an empty list), empty for none.
 
     - v4: whether a missing topic may be created
@@ -41,7 +41,7 @@ class MetadataRequest(Request, api_key=ApiKey.METADATA, versions="0-12", flexibl
     include_topic_authorized_operations: boolean = field("8+", default=False)
 
 
-class MetadataResponse(Response, api_key=ApiKey.METADATA, versions="0-12", flexible="9+"):
+class MetadataResponse(Response, api_key=ApiKey.METADATA, versions="0-12"):
     """The cluster as this broker knows it.
 
     - v1: controller, racks, internal topics
@@ -92,7 +92,7 @@ class MetadataResponse(Response, api_key=ApiKey.METADATA, versions="0-12", flexi
     cluster_authorized_operations: int32 = field("8-10", default=-0x80000000)
 
 
-class DescribeClusterRequest(Request, api_key=ApiKey.DESCRIBE_CLUSTER, versions="0-1", flexible="0+"):
+class DescribeClusterRequest(Request, api_key=ApiKey.DESCRIBE_CLUSTER, versions="0-1"):
     """Asks for brokers and controller (KIP-700).
 
     - v1: whether brokers (1) or controllers (2) are meant (KIP-919)
@@ -102,7 +102,7 @@ class DescribeClusterRequest(Request, api_key=ApiKey.DESCRIBE_CLUSTER, versions=
     endpoint_type: int8 = field("1+", default=1)
 
 
-class DescribeClusterResponse(Response, api_key=ApiKey.DESCRIBE_CLUSTER, versions="0-1", flexible="0+"):
+class DescribeClusterResponse(Response, api_key=ApiKey.DESCRIBE_CLUSTER, versions="0-1"):
     """The brokers and the controller.
 
     - v1: what kind of nodes are listed (KIP-919)

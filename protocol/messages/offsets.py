@@ -6,7 +6,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, int64, string
 
 
-class ListOffsetsRequest(Request, api_key=ApiKey.LIST_OFFSETS, versions="0-9", flexible="6+"):
+class ListOffsetsRequest(Request, api_key=ApiKey.LIST_OFFSETS, versions="0-9"):
     """Asks for offsets by timestamp.
 
     Negative timestamps stand for: -1 the end, -2 the start, -3 the largest timestamp (v7, KIP-734), -4 the local start
@@ -37,7 +37,7 @@ class ListOffsetsRequest(Request, api_key=ApiKey.LIST_OFFSETS, versions="0-9", f
     topics: list[ListOffsetsTopic]
 
 
-class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9", flexible="6+"):
+class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9"):
     """The first offset at or after each timestamp; -1 where there is none.
 
     - v1: one offset, with its timestamp, instead of a list
@@ -67,7 +67,7 @@ class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9",
     topics: list[ListOffsetsTopicResponse]
 
 
-class OffsetForLeaderEpochRequest(Request, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4", flexible="4+"):
+class OffsetForLeaderEpochRequest(Request, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4"):
     """Leader epochs whose end is asked for (KIP-101, KIP-279).
 
     - v2: the reader's leader epoch, for fencing (KIP-320)
@@ -92,7 +92,7 @@ class OffsetForLeaderEpochRequest(Request, api_key=ApiKey.OFFSET_FOR_LEADER_EPOC
     topics: list[OffsetForLeaderTopic]
 
 
-class OffsetForLeaderEpochResponse(Response, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4", flexible="4+"):
+class OffsetForLeaderEpochResponse(Response, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4"):
     """Where the epochs end.
 
     - v1: the epoch that was found

@@ -17,7 +17,7 @@ from protocol.wire.schema import (
 )
 
 
-class ProduceRequest(Request, api_key=ApiKey.PRODUCE, versions="0-11", flexible="9+"):
+class ProduceRequest(Request, api_key=ApiKey.PRODUCE, versions="0-11"):
     """Batches for partitions that this broker leads.
 
     - v3: transactional id; record format v2 is required from here on
@@ -46,7 +46,7 @@ class ProduceRequest(Request, api_key=ApiKey.PRODUCE, versions="0-11", flexible=
     topic_data: list[TopicProduceData]
 
 
-class ProduceResponse(Response, api_key=ApiKey.PRODUCE, versions="0-11", flexible="9+"):
+class ProduceResponse(Response, api_key=ApiKey.PRODUCE, versions="0-11"):
     """Where the batches landed, or why they did not.
 
     - v1: throttle time

@@ -8,7 +8,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, field, int16, int32, int64, nullable_string, string
 
 
-class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
+class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5"):
     """Asks for a producer id and epoch; the transactional id is null for a producer that is idempotent only.
 
     - v2: flexible
@@ -23,7 +23,7 @@ class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="
     producer_epoch: int16 = field("3+", default=-1)
 
 
-class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
+class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5"):
     """The identity to produce with; id -1 with an error.
 
     - v2: flexible
@@ -35,7 +35,7 @@ class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions
     producer_epoch: int16
 
 
-class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+"):
+class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0"):
     """The partitions whose producers are asked for."""
 
     class TopicRequest(Struct):
@@ -47,7 +47,7 @@ class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versi
     topics: list[TopicRequest]
 
 
-class DescribeProducersResponse(Response, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+"):
+class DescribeProducersResponse(Response, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0"):
     """The producers that this broker's replicas remember."""
 
     class ProducerState(Struct):

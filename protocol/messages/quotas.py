@@ -17,7 +17,7 @@ from protocol.wire.schema import (
 )
 
 
-class DescribeClientQuotasRequest(Request, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+class DescribeClientQuotasRequest(Request, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1"):
     """A filter for quotas; `strict` excludes entities with types that no component names.
 
     - v1: flexible
@@ -34,7 +34,7 @@ class DescribeClientQuotasRequest(Request, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS
     strict: boolean
 
 
-class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1"):
     """The quotas that match; null beside an error.
 
     - v1: flexible
@@ -64,7 +64,7 @@ class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOT
     entries: list[EntryData] | None
 
 
-class AlterClientQuotasRequest(Request, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+class AlterClientQuotasRequest(Request, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1"):
     """Changes of quotas, entity by entity; with `validate_only` they are judged and not made.
 
     - v1: flexible
@@ -93,7 +93,7 @@ class AlterClientQuotasRequest(Request, api_key=ApiKey.ALTER_CLIENT_QUOTAS, vers
     validate_only: boolean
 
 
-class AlterClientQuotasResponse(Response, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+class AlterClientQuotasResponse(Response, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1"):
     """The outcome for each entity.
 
     - v1: flexible

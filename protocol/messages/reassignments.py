@@ -8,9 +8,7 @@ from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, nullable_string, string
 
 
-class AlterPartitionReassignmentsRequest(
-    Request, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
-):
+class AlterPartitionReassignmentsRequest(Request, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0"):
     """Where partitions are to move."""
 
     class ReassignablePartition(Struct):
@@ -29,9 +27,7 @@ class AlterPartitionReassignmentsRequest(
     topics: list[ReassignableTopic]
 
 
-class AlterPartitionReassignmentsResponse(
-    Response, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
-):
+class AlterPartitionReassignmentsResponse(Response, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0"):
     """Partition by partition, whether it was begun."""
 
     class ReassignablePartitionResponse(Struct):
@@ -53,9 +49,7 @@ class AlterPartitionReassignmentsResponse(
     responses: list[ReassignableTopicResponse]
 
 
-class ListPartitionReassignmentsRequest(
-    Request, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
-):
+class ListPartitionReassignmentsRequest(Request, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0"):
     """The partitions asked about; null for all."""
 
     class ListPartitionReassignmentsTopics(Struct):
@@ -68,9 +62,7 @@ class ListPartitionReassignmentsRequest(
     topics: list[ListPartitionReassignmentsTopics] | None
 
 
-class ListPartitionReassignmentsResponse(
-    Response, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
-):
+class ListPartitionReassignmentsResponse(Response, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0"):
     """The reassignments that are going on."""
 
     class OngoingPartitionReassignment(Struct):
@@ -102,7 +94,7 @@ class ElectionType(IntEnum):
     """The first live replica, in sync or not, of a partition without a leader."""
 
 
-class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
+class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2"):
     """The partitions to elect leaders of; null for all. `election_type` is a number of `ElectionType`."""
 
     class TopicPartitions(Struct):
@@ -116,7 +108,7 @@ class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2",
     timeout_ms: int32 = field(default=60_000)
 
 
-class ElectLeadersResponse(Response, api_key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
+class ElectLeadersResponse(Response, api_key=ApiKey.ELECT_LEADERS, versions="0-2"):
     """The outcome, partition by partition."""
 
     class PartitionResult(Struct):

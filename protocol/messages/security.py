@@ -23,7 +23,7 @@ from protocol.wire.schema import (
 LITERAL_PATTERN = 3
 
 
-class DescribeAclsRequest(Request, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3", flexible="2+"):
+class DescribeAclsRequest(Request, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3"):
     """A filter for ACLs; null matches any name, principal or host.
 
     - v1: the type of the resource's pattern (KIP-290)
@@ -39,7 +39,7 @@ class DescribeAclsRequest(Request, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3",
     permission_type: int8
 
 
-class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3", flexible="2+"):
+class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3"):
     """The ACLs that match, by resource.
 
     - v1: the type of the resource's pattern
@@ -68,7 +68,7 @@ class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3
     resources: list[DescribeAclsResource]
 
 
-class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3", flexible="2+"):
+class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
     """ACLs that are to be.
 
     - v1: the type of the resource's pattern
@@ -90,7 +90,7 @@ class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3", fle
     creations: list[AclCreation]
 
 
-class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3", flexible="2+"):
+class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
     """The outcome of each creation, in their order.
 
     - v2: flexible
@@ -106,7 +106,7 @@ class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3", f
     results: list[AclCreationResult]
 
 
-class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3", flexible="2+"):
+class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
     """Filters for the ACLs that are to go; null matches any name, principal or host.
 
     - v1: the type of the resource's pattern
@@ -128,7 +128,7 @@ class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3", fle
     filters: list[DeleteAclsFilter]
 
 
-class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3", flexible="2+"):
+class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
     """The ACLs that are gone, by filter, in their order.
 
     - v1: the type of the resource's pattern
@@ -159,9 +159,7 @@ class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3", f
     filter_results: list[DeleteAclsFilterResult]
 
 
-class DescribeUserScramCredentialsRequest(
-    Request, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
-):
+class DescribeUserScramCredentialsRequest(Request, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0"):
     """The users whose credentials are asked for; null or empty for all."""
 
     class UserName(Struct):
@@ -172,9 +170,7 @@ class DescribeUserScramCredentialsRequest(
     users: list[UserName] | None
 
 
-class DescribeUserScramCredentialsResponse(
-    Response, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
-):
+class DescribeUserScramCredentialsResponse(Response, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0"):
     """Mechanisms and iterations of each user, never the secrets."""
 
     class CredentialInfo(Struct):
@@ -197,9 +193,7 @@ class DescribeUserScramCredentialsResponse(
     results: list[DescribeUserScramCredentialsResult]
 
 
-class AlterUserScramCredentialsRequest(
-    Request, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
-):
+class AlterUserScramCredentialsRequest(Request, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0"):
     """Credentials of users to set and to remove. Passwords are salted by the client and never sent (KIP-554)."""
 
     class ScramCredentialDeletion(Struct):
@@ -221,9 +215,7 @@ class AlterUserScramCredentialsRequest(
     upsertions: list[ScramCredentialUpsertion]
 
 
-class AlterUserScramCredentialsResponse(
-    Response, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
-):
+class AlterUserScramCredentialsResponse(Response, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0"):
     """Whether the credentials of each user have changed."""
 
     class AlterUserScramCredentialsResult(Struct):
@@ -254,7 +246,7 @@ class SaslHandshakeResponse(Response, api_key=ApiKey.SASL_HANDSHAKE, versions="0
     mechanisms: list[string]
 
 
-class SaslAuthenticateRequest(Request, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+"):
+class SaslAuthenticateRequest(Request, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2"):
     """A token of the mechanism.
 
     - v2: flexible
@@ -263,7 +255,7 @@ class SaslAuthenticateRequest(Request, api_key=ApiKey.SASL_AUTHENTICATE, version
     auth_bytes: bytes_
 
 
-class SaslAuthenticateResponse(Response, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+"):
+class SaslAuthenticateResponse(Response, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2"):
     """The answer to a token.
 
     - v1: how long the authentication counts, 0 for ever (KIP-368)

@@ -20,7 +20,7 @@ from protocol.wire.schema import (
 )
 
 
-class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7", flexible="5+"):
+class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7"):
     """Topics to create; -1 partitions or replicas stand for the broker's defaults from v4 on (KIP-464).
 
     - v1: validate without creating
@@ -53,7 +53,7 @@ class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7",
     validate_only: boolean = field("1+", default=False)
 
 
-class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7", flexible="5+"):
+class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7"):
     """The topics that were created, or why not.
 
     - v1: error message
@@ -87,7 +87,7 @@ class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7
     topics: list[CreatableTopicResult]
 
 
-class DeleteTopicsRequest(Request, api_key=ApiKey.DELETE_TOPICS, versions="0-6", flexible="4+"):
+class DeleteTopicsRequest(Request, api_key=ApiKey.DELETE_TOPICS, versions="0-6"):
     """Topics to delete.
 
     - v4: flexible
@@ -105,7 +105,7 @@ class DeleteTopicsRequest(Request, api_key=ApiKey.DELETE_TOPICS, versions="0-6",
     timeout_ms: int32
 
 
-class DeleteTopicsResponse(Response, api_key=ApiKey.DELETE_TOPICS, versions="0-6", flexible="4+"):
+class DeleteTopicsResponse(Response, api_key=ApiKey.DELETE_TOPICS, versions="0-6"):
     """The outcome per topic.
 
     - v1: throttle time
@@ -126,7 +126,7 @@ class DeleteTopicsResponse(Response, api_key=ApiKey.DELETE_TOPICS, versions="0-6
     responses: list[DeletableTopicResult]
 
 
-class CreatePartitionsRequest(Request, api_key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+class CreatePartitionsRequest(Request, api_key=ApiKey.CREATE_PARTITIONS, versions="0-3"):
     """Topics to grow (KIP-195).
 
     - v2: flexible
@@ -149,7 +149,7 @@ class CreatePartitionsRequest(Request, api_key=ApiKey.CREATE_PARTITIONS, version
     validate_only: boolean
 
 
-class CreatePartitionsResponse(Response, api_key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+class CreatePartitionsResponse(Response, api_key=ApiKey.CREATE_PARTITIONS, versions="0-3"):
     """The outcome per topic.
 
     - v2: flexible
@@ -167,7 +167,7 @@ class CreatePartitionsResponse(Response, api_key=ApiKey.CREATE_PARTITIONS, versi
     results: list[CreatePartitionsTopicResult]
 
 
-class DeleteRecordsRequest(Request, api_key=ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+"):
+class DeleteRecordsRequest(Request, api_key=ApiKey.DELETE_RECORDS, versions="0-2"):
     """Partitions whose log start is to move up (KIP-107).
 
     - v2: flexible
@@ -189,7 +189,7 @@ class DeleteRecordsRequest(Request, api_key=ApiKey.DELETE_RECORDS, versions="0-2
     timeout_ms: int32
 
 
-class DeleteRecordsResponse(Response, api_key=ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+"):
+class DeleteRecordsResponse(Response, api_key=ApiKey.DELETE_RECORDS, versions="0-2"):
     """The outcome per partition.
 
     - v2: flexible

@@ -24,7 +24,7 @@ from protocol.wire.schema import (
 )
 
 
-class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5"):
     """Partitions that a producer is about to write to in its transaction. Up to v3 from clients, then from brokers.
 
     - v2: PRODUCER_FENCED may be answered (KIP-588)
@@ -55,7 +55,7 @@ class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, v
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = field("0-3", default=[])
 
 
-class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5"):
     """The outcome per partition.
 
     - v3: flexible
@@ -86,7 +86,7 @@ class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN,
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field("0-3", default=[])
 
 
-class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4"):
     """A group whose offsets a producer is about to commit in its transaction.
 
     - v2: PRODUCER_FENCED may be answered (KIP-588)
@@ -100,7 +100,7 @@ class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, version
     group_id: string
 
 
-class AddOffsetsToTxnResponse(Response, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+class AddOffsetsToTxnResponse(Response, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4"):
     """The outcome.
 
     - v3: flexible
@@ -110,7 +110,7 @@ class AddOffsetsToTxnResponse(Response, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versi
     error_code: int16
 
 
-class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4", flexible="3+"):
+class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4"):
     """Commits a transaction, or aborts it.
 
     - v2: PRODUCER_FENCED may be answered (KIP-588)
@@ -124,7 +124,7 @@ class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4", flexible="3
     committed: boolean
 
 
-class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4", flexible="3+"):
+class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4"):
     """The outcome. Without an error it is decided; the markers follow.
 
     - v3: flexible
@@ -134,7 +134,7 @@ class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4", flexible=
     error_code: int16
 
 
-class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1", flexible="1+"):
+class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1"):
     """Markers that a coordinator wants written by the leaders of the partitions of a transaction.
 
     - v1: flexible
@@ -158,7 +158,7 @@ class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions
     markers: list[WritableTxnMarker]
 
 
-class WriteTxnMarkersResponse(Response, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1", flexible="1+"):
+class WriteTxnMarkersResponse(Response, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1"):
     """The outcome for each producer and partition.
 
     - v1: flexible
@@ -185,7 +185,7 @@ class WriteTxnMarkersResponse(Response, api_key=ApiKey.WRITE_TXN_MARKERS, versio
     markers: list[WritableTxnMarkerResult]
 
 
-class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4", flexible="3+"):
+class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4"):
     """Offsets of a group that count once the producer's transaction is committed.
 
     - v2: leader epochs (KIP-320)
@@ -217,7 +217,7 @@ class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions
     topics: list[TxnOffsetCommitRequestTopic]
 
 
-class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4", flexible="3+"):
+class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4"):
     """The outcome per partition.
 
     - v3: flexible; ILLEGAL_GENERATION, FENCED_INSTANCE_ID and UNKNOWN_MEMBER_ID may be answered
@@ -239,13 +239,13 @@ class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versio
     topics: list[TxnOffsetCommitResponseTopic]
 
 
-class DescribeTransactionsRequest(Request, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+"):
+class DescribeTransactionsRequest(Request, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0"):
     """The transactional ids to describe."""
 
     transactional_ids: list[string]
 
 
-class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+"):
+class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0"):
     """The transactional ids, each with its own error."""
 
     class TopicData(Struct):
@@ -270,7 +270,7 @@ class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTION
     transaction_states: list[TransactionState]
 
 
-class ListTransactionsRequest(Request, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
+class ListTransactionsRequest(Request, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1"):
     """Which transactional ids to list; an empty filter lets all pass.
 
     - v1: only transactions that have been open for longer than so many milliseconds (KIP-994)
@@ -281,7 +281,7 @@ class ListTransactionsRequest(Request, api_key=ApiKey.LIST_TRANSACTIONS, version
     duration_filter: int64 = field("1+", default=-1)
 
 
-class ListTransactionsResponse(Response, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
+class ListTransactionsResponse(Response, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1"):
     """The transactional ids that this broker coordinates."""
 
     class TransactionState(Struct):

@@ -1,6 +1,6 @@
 """Messages as typed classes, each declared once with its versions; the codec is compiled from the declaration.
 
-    class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4", flexible="4+"):
+    class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4"):
         group_id: string
         generation_id: int32
         member_id: string
@@ -341,9 +341,11 @@ class Request(Message):
     may_be_followed: ClassVar[bool] = True
     max_elements: ClassVar[int] = MAX_ARRAY
 
-    def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "", flexible: str = "") -> None:
-        super().__init_subclass__(versions=versions, flexible=flexible)
+    def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "") -> None:
+        super().__init_subclass__(versions=versions)
+        cls.flexible_version = api_key.flexible_version
         cls.api_key = api_key
+        REQUEST_TYPES[api_key] = cls
 
 
 class Response(Message):
@@ -351,10 +353,17 @@ class Response(Message):
 
     api_key: ClassVar[ApiKey]
 
-    def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "", flexible: str = "") -> None:
-        super().__init_subclass__(versions=versions, flexible=flexible)
+    def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "") -> None:
+        super().__init_subclass__(versions=versions)
+        cls.flexible_version = api_key.flexible_version
         cls.api_key = api_key
+        RESPONSE_TYPES[api_key] = cls
 
+
+REQUEST_TYPES: Final[dict[ApiKey, type[Request]]] = {}
+"""The declared request of each API; complete once `protocol.messages` is imported."""
+RESPONSE_TYPES: Final[dict[ApiKey, type[Response]]] = {}
+"""The declared response of each API."""
 
 M = TypeVar("M", bound=Message)
 _VERSION: Final = struct.Struct(">h")

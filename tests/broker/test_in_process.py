@@ -3,13 +3,9 @@
 import asyncio
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    FetchResponse,
-    ProduceResponse,
-)
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsResponse
 from protocol.records.batch import Record, read_batches
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.wire_requests import fetch, new_topic, produce, produce_records, values_in

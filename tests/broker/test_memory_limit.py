@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages import FetchRequest, ProduceRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.produce import ProduceRequest
 from tests.kit import heavy_requests as heavy
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import WireClient

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import FetchRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest, JoinGroupRequest
+from protocol.messages.configs import IncrementalAlterConfigsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.groups import JoinGroupRequest
 from tests.kit import group_requests, heavy_requests
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually

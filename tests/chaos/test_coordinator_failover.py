@@ -13,7 +13,7 @@ import pytest
 
 from cluster.coordinators.partitioning import coordinator_partition
 from protocol.errors import ErrorCode
-from protocol.messages import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetCommitResponse
 from protocol.topic_partition import CONSUMER_OFFSETS
 from tests.compat.steady_load import GROUP, Committer, create_topics
 from tests.kit.broker_cluster import BrokerCluster

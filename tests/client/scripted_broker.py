@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 from client.broker_connection import Connection, connect
 from client.environment import LoopNetwork
 from protocol.api_keys import ApiKey
-from protocol.messages import REQUEST_TYPES, ApiVersionsResponse, RequestHeader
+from protocol.messages import REQUEST_TYPES
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.headers import RequestHeader
 from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request, Response
 

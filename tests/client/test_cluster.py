@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from protocol.api_keys import ApiKey
-from protocol.messages import FindCoordinatorResponse, MetadataRequest, MetadataResponse, RequestHeader
+from protocol.messages.coordinators import FindCoordinatorResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.wire.schema import Request
 from tests.client.scripted_broker import Peer, broker
 

@@ -10,13 +10,10 @@ from client.broker_connection import Connection
 from client.errors import DisconnectedError, UnsupportedVersionError
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    ApiVersionsResponse,
-    FetchRequest,
-    MetadataRequest,
-    MetadataResponse,
-    RequestHeader,
-)
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.wire.schema import Request
 from tests.client.scripted_broker import Answer, Peer, connected
 

@@ -12,7 +12,7 @@ from client.errors import DisconnectedError
 from client.fetcher import Fetcher, PartitionState
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import CompressionType, Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 
 from client.metadata import Metadata
 from client.tracked_metadata import TrackedMetadata
-from protocol.messages import MetadataResponse
+from protocol.messages.metadata import MetadataResponse
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from tests.kit.environment import uuid_of

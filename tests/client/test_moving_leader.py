@@ -10,7 +10,9 @@ from client.producer import Producer
 from client.settings import ClientSettings, ProducerSettings
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import MetadataRequest, MetadataResponse, ProduceRequest, ProduceResponse, RequestHeader
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import RecordBatch
 from protocol.wire.schema import Request
 from tests.client.scripted_broker import Peer, broker

@@ -17,15 +17,11 @@ from client.producer import Producer
 from client.settings import ClientSettings, ProducerSettings
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    ApiVersionsResponse,
-    InitProducerIdResponse,
-    MetadataRequest,
-    MetadataResponse,
-    ProduceRequest,
-    ProduceResponse,
-    RequestHeader,
-)
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.producer_ids import InitProducerIdResponse
 from protocol.records.batch import Record, RecordBatch
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request

@@ -19,21 +19,18 @@ from client.producer import Producer
 from client.settings import ClientSettings
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.api_versions import ApiVersionsResponse
+from protocol.messages.coordinators import FindCoordinatorResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    MetadataRequest,
-    MetadataResponse,
-    ProduceRequest,
-    ProduceResponse,
-    RequestHeader,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )

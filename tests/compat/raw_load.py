@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages import DeleteRecordsResponse, ProduceResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.topics import DeleteRecordsResponse
 from protocol.records.batch import Record, build_batch, read_batches
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import ConnectionClosed, WireClient

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from protocol.errors import ErrorCode
-from protocol.messages import FetchResponse, MetadataResponse, ProduceResponse
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.metadata import MetadataResponse
+from protocol.messages.produce import ProduceResponse
 from tests.compat.raw_load import connect
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.small_disk import mount_again, shut_down, small_disk

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import CreateTopicsResponse
+from protocol.messages.topics import CreateTopicsResponse
 from tests.compat.raw_load import TOPIC, Sender, client_start, connect, delete_all, goes_on, judge, load
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.small_disk import fill, small_disk, usable_bytes

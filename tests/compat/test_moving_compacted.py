@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from protocol.errors import ErrorCode
-from protocol.messages import CreateTopicsResponse, ProduceResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.topics import CreateTopicsResponse
 from protocol.records.batch import Record, build_batch, read_batches
 from tests.broker.test_in_process import fetch
 from tests.compat.raw_load import PATIENCE_S, TOPIC, connect

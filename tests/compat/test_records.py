@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.records.batch import Record as WireRecord
 from protocol.records.batch import build_batch, read_batches
 from protocol.records.compression import CompressionType

@@ -11,16 +11,13 @@ from collections.abc import Callable
 from itertools import islice, product
 from typing import Final
 
-from protocol.messages import (
-    CreateTopicsRequest,
-    FetchRequest,
-    JoinGroupRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-)
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_offsets import OffsetFetchRequest
+from protocol.messages.groups import JoinGroupRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest
 from protocol.records.batch import Record, build_batch
 from protocol.records.checksum import crc32c
 from protocol.records.record_format import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES

@@ -12,7 +12,8 @@ from broker.network.connection import Connection
 from broker.server import KafkaServer
 from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
-from protocol.messages import RESPONSE_TYPES, ResponseHeader
+from protocol.messages import RESPONSE_TYPES
+from protocol.messages.headers import ResponseHeader
 from protocol.wire.schema import Request, Response
 from tests.kit.environment import InlineExecutor, ManualClock, SeededRandom
 from tests.kit.executor_worker import ExecutorWorker

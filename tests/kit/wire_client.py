@@ -7,7 +7,8 @@ import struct
 from types import TracebackType
 from typing import Self
 
-from protocol.messages import RESPONSE_TYPES, RequestHeader
+from protocol.messages import RESPONSE_TYPES
+from protocol.messages.headers import RequestHeader
 from protocol.wire.schema import Request, Response
 
 TIMEOUT_S = 60.0

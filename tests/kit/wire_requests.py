@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.messages import (
-    CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsRequest,
-    MetadataRequest,
-    ProduceRequest,
-    RequestHeader,
-)
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.wire.schema import Request
 

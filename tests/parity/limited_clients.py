@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
-from protocol.messages import AlterClientQuotasRequest, CreateTopicsRequest, DeleteTopicsRequest
+from protocol.messages.quotas import AlterClientQuotasRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.wire.schema import Request
 from tests.kit.wire_requests import fetch
 from tests.parity.subject import Subject, batch, produce_request

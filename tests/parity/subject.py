@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    MetadataRequest,
-    MetadataResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from protocol.records.batch import BatchOptions, Record, build_batch
 from protocol.wire.schema import Request
 from tests.kit.waiting import eventually

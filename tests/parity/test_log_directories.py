@@ -15,13 +15,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    AlterReplicaLogDirsRequest,
-    DeleteTopicsRequest,
-    DescribeLogDirsRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-)
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.topics import DeleteTopicsRequest
 from protocol.records.batch import Record, build_batch, read_batches
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess

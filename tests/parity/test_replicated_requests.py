@@ -15,7 +15,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
-from protocol.messages import DeleteRecordsRequest, FetchRequest, MetadataRequest, ProduceRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import DeleteRecordsRequest
 from protocol.records.batch import build_values_batch
 from tests.kit.apache_kafka import java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port

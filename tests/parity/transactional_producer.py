@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import DescribeTransactionsRequest
+from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.messages import DescribeConfigsResponse
+from protocol.messages.configs import DescribeConfigsResponse
 from protocol.wire.encode_compiler import OWN_PART_BYTES
 from protocol.wire.encoded_items import PART_BYTES, ItemEncoder
 

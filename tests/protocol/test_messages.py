@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import mmap
+import pkgutil
 import random
 import re
 import tracemalloc
@@ -18,9 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import protocol.messages
 from protocol.api_keys import NEVER_FLEXIBLE
 from protocol.errors import DecodeError
-from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, CreateTopicsRequest, FetchRequest, RequestHeader
+from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.headers import RequestHeader
+from protocol.messages.topics import CreateTopicsRequest
 from protocol.wire import decode_compiler
 from protocol.wire.decode_compiler import DecodeCompiler, LazyArray
 from protocol.wire.schema import Message, Request, Response, Struct, fields_of
@@ -230,6 +235,10 @@ def test_any_bytes_decode_or_are_refused(which: tuple[type[Message], int], data:
     except DecodeError:
         return
     assert isinstance(value, message)
+
+
+def test_every_family_is_imported_with_the_package() -> None:
+    assert {each.name for each in pkgutil.iter_modules(protocol.messages.__path__)} < set(protocol.messages.__all__)
 
 
 def test_requests_and_responses_come_in_pairs() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from typing import ClassVar
 
 import pytest
 
-from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
+from protocol.api_keys import NEVER_FLEXIBLE
 from protocol.errors import ApiError, DecodeError, EncodeError, ErrorCode
-from protocol.messages import FetchResponse, JoinGroupResponse, MetadataRequest, ProduceRequest, RequestHeader
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.groups import JoinGroupResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce import ProduceRequest
 from protocol.wire.encode_compiler import varint
 from protocol.wire.schema import (
     Message,
@@ -38,7 +43,7 @@ from protocol.wire.wire_types import MAX_ARRAY, MAX_ELEMENTS, MAX_TAGS, SMALL_EL
 from tests.kit.environment import uuid_of
 
 
-class Sample(Request, api_key=ApiKey.HEARTBEAT, versions="1-4", flexible="3+"):
+class Sample(Message, versions="1-4", flexible="3+"):
     """One field of each type."""
 
     class Leaf(Struct):
@@ -89,7 +94,6 @@ def sample(**changes: object) -> Sample:
 
 def test_versions_of_a_message() -> None:
     assert (Sample.min_version, Sample.max_version, Sample.flexible_version) == (1, 4, 3)
-    assert Sample.api_key is ApiKey.HEARTBEAT
 
 
 def test_structs_are_slotted_mutable_and_compared_by_value() -> None:
@@ -254,7 +258,9 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert Pair.decode(data, 1) == Pair(label=None, items=[], note="x")
 
 
-class Asked(Request, api_key=ApiKey.METADATA, versions="0", flexible="0+"):
+class Asked(Message, versions="0", flexible="0+"):
+    max_elements: ClassVar[int] = Request.max_elements
+
     names: list[string] = field()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from types import ModuleType
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -15,8 +16,10 @@ from tests.kit.environment import uuid_of
 
 MESSAGES: dict[str, type[Message]] = {
     name: value
-    for name, value in vars(protocol.messages).items()
-    if isinstance(value, type) and issubclass(value, Message) and value.__module__ != "protocol.wire.schema"
+    for family in sorted(vars(protocol.messages).values(), key=str)
+    if isinstance(family, ModuleType)
+    for name, value in vars(family).items()
+    if isinstance(value, type) and issubclass(value, Message) and value.__module__ == family.__name__
 }
 EVERY_VERSION = [
     (message, version)

@@ -10,7 +10,7 @@ from client import admin
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.simulation import history
 from tests.simulation.plan import Plan, TopicPlan

@@ -8,14 +8,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from protocol.messages import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.records.batch import CompressionType, Record, RecordBatchBuilder, build_batch
 from protocol.wire.schema import encode_versioned
 from tests.protocol.record_values import patch, seal, seal_raw

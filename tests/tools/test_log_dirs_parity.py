@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, DescribeLogDirsResponse
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import WireClient
 from tests.kit.wire_requests import new_topic, produce

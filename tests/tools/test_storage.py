@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages import DescribeUserScramCredentialsRequest, MetadataRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import DescribeUserScramCredentialsRequest
 from tests.kit.broker_process import PATIENCE_S, ROOT, await_port, free_port
 from tests.kit.wire_client import WireClient
 from tools.configurations.quotas import RefusedError

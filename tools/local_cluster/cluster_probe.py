@@ -12,7 +12,7 @@ from client import admin
 from client.errors import ClientError
 from client.metadata import Metadata
 from protocol.errors import ApiError
-from protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client
 

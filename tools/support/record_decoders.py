@@ -7,16 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from protocol.errors import ApiError, DecodeError
-from protocol.messages import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    TransactionLogKey,
-    TransactionLogValue,
-)
+from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.messages.transactions import TransactionLogKey, TransactionLogValue
 from protocol.records.batch import Record
 from protocol.wire.schema import Message
 from tools.support.message_json import json_text, message_to_json

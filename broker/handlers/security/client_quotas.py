@@ -27,7 +27,7 @@ from cluster.quotas.alterations import (
 from cluster.quotas.entities import EntityType, QuotaEntity
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
+from protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     DescribeClientQuotasRequest,

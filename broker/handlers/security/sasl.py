@@ -8,7 +8,7 @@ from __future__ import annotations
 from broker.network.registry import RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

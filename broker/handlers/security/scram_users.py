@@ -17,7 +17,7 @@ from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, i
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
-from protocol.messages import (
+from protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,

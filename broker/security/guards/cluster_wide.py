@@ -11,39 +11,40 @@ from broker.security.replies import Outcome, Proceed
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_commands import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+from protocol.messages.cluster_requests import (
     AllocateProducerIdsResponse,
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
+    AlterPartitionResponse,
+    ControlledShutdownResponse,
+)
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, DescribeLogDirsResponse
+from protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse, DescribeClientQuotasResponse
+from protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    AlterPartitionResponse,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
-    ControlledShutdownResponse,
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsResponse,
-    DescribeClientQuotasResponse,
-    DescribeLogDirsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
+from protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from protocol.uuids import Uuid
 from protocol.wire.schema import Response
 

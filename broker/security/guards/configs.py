@@ -11,7 +11,7 @@ from broker.security.replies import Outcome, Proceed, then
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     DescribeConfigsRequest,

@@ -9,18 +9,15 @@ from broker.security.access import Client
 from broker.security.replies import Outcome, Proceed, denied_topics, then, without_topics
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
+from protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    ProduceRequest,
-    ProduceResponse,
 )
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.producer_ids import DescribeProducersRequest, DescribeProducersResponse
+from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from protocol.records.record_format import ATTRIBUTES_AT, HEADER_BYTES, TRANSACTIONAL_FLAG
 from protocol.topic_partition import validate_topic_name
 

@@ -12,7 +12,7 @@ from broker.security.replies import Outcome, Proceed, then
 from cluster.metadata_image import MetadataImage
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,

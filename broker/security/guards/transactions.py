@@ -11,7 +11,9 @@ from broker.security.replies import Outcome, Proceed, denied_topics, then, witho
 from cluster.metadata_image import MetadataImage
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -20,10 +22,6 @@ from protocol.messages import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TxnOffsetCommitRequest,

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    FetchRequest,
-    ListOffsetsRequest,
-    ProduceRequest,
-)
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.batch import build_values_batch
 from protocol.uuids import ZERO_UUID
 from protocol.wire.schema import Request

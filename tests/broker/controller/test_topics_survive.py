@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protocol.messages import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+from protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse
 from protocol.uuids import Uuid
 from tests.broker.metadata.test_dynamic_configs import TOPIC, value_of
 from tests.kit.broker_process import BrokerProcess

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import JoinGroupRequest, ListGroupsRequest, SyncGroupRequest
+from protocol.messages.group_admin import ListGroupsRequest
+from protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
 from tests.broker.groups.group_fixture import GroupFixture
 from tests.kit.group_requests import JOIN, SYNC, join, sync
 

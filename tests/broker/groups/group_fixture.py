@@ -9,12 +9,8 @@ import time
 from typing import Any, Protocol
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.wire.schema import Request, Response
 from tests.kit.wire_client import WireClient
 from tests.parity.transcript import Mask, Plain

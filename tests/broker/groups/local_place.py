@@ -29,9 +29,7 @@ from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, T
 from cluster.znodes import Endpoint, ProducerIdBlock
 from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    RESPONSE_TYPES,
-)
+from protocol.messages import RESPONSE_TYPES
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import CONSUMER_OFFSETS
 from protocol.uuids import Uuid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from tests.broker.groups.dialogue_steps import dialogue, form, form_static, new_id
 from tests.broker.groups.group_fixture import GroupFixture
 from tests.kit.group_requests import (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.messages import (
-    DeleteGroupsRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    JoinGroupRequest,
-    ListGroupsRequest,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
+from protocol.messages.groups import JoinGroupRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
 from tests.broker.groups.dialogue_steps import dialogue, form, form_static, list_own
 from tests.broker.groups.group_fixture import GroupFixture
 from tests.kit.group_requests import (

@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from protocol.messages import DeleteGroupsRequest, FetchRequest, ListGroupsRequest, MetadataRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
+from protocol.messages.metadata import MetadataRequest
 from protocol.topic_partition import CONSUMER_OFFSETS
 from tests.broker.groups.dialogue_steps import form, form_static, list_own
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS, GroupFixture, Remote

@@ -12,16 +12,9 @@ import pytest
 from broker.coordinators.coordinator_runtime import RESPONSES_AT_ONCE, Responses
 from cluster.coordinators.results import Reply
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    DeleteGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from tests.broker.groups.dialogue_steps import form, new_id
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS, GroupFixture
 from tests.broker.groups.local_place import Local, LocalConnection

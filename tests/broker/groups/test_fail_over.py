@@ -11,14 +11,8 @@ from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from client.errors import DisconnectedError
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-    SyncGroupResponse,
-)
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchResponse
+from protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import CONSUMER_OFFSETS
 from tests.broker.test_in_process_cluster import image_of, play
 from tests.kit.group_requests import commit, fetch_groups, heartbeat, join, sync

@@ -11,7 +11,7 @@ import pytest
 
 from broker.metadata.internal_topics import InternalTopicCreator
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FindCoordinatorRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
 from tests.broker.groups.local_place import Local

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import FindCoordinatorRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
 from tests.kit.group_requests import (
     COMMIT,
     DESCRIBE,

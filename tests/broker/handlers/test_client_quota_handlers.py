@@ -9,13 +9,13 @@ import pytest
 
 from cluster.zookeeper.coordination import Coordination, Watch, ZnodeStat
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-    AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
+from protocol.messages.security import AlterUserScramCredentialsRequest
 from tests.kit.in_process import InProcessBroker, Wire, play
 
 Parts = dict[str, str | None]

@@ -8,15 +8,15 @@ import pytest
 
 from cluster.controller.commands import NO_EPOCH
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    MetadataResponse,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from protocol.messages.metadata import MetadataResponse
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request
 from tests.kit.in_process import InProcessBroker, Wire, play

@@ -18,7 +18,7 @@ from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
 from config.broker_config import BrokerConfig
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.configs import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResponse,

@@ -12,7 +12,8 @@ from broker.handlers.fetch import PARTITIONS_AT_ONCE
 from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE
 from cluster.replication.partition import Partition
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse, ProduceRequest
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import Record, build_batch
 from tests.kit.environment import InlineExecutor
 from tests.kit.in_process import InProcessBroker, Wire

@@ -11,7 +11,8 @@ from broker.network.registry import RequestContext
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.uuids import Uuid
 from tests.broker.replication.nodes import BROKERS, ID, Nodes, on_nodes
 from tests.kit.environment import ManualClock, uuid_of

@@ -15,7 +15,12 @@ from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
-from protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse
+from protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from protocol.topic_partition import CONSUMER_OFFSETS
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.controller.controller_fixtures import CLUSTER_ID, Cluster, context

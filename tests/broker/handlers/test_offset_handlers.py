@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,

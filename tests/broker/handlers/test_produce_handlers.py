@@ -8,7 +8,8 @@ from typing import Any
 
 from broker.handlers.produce import PARTITIONS_AT_ONCE
 from protocol.errors import ErrorCode
-from protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition
 from tests.kit.environment import InlineExecutor

@@ -12,7 +12,7 @@ from broker.metadata.producer_ids import ProducerIds
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from tests.kit.controller.controller_fixtures import Cluster, context
 from tests.kit.coordination_fixtures import in_loop
 

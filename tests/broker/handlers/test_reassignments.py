@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.handlers.reassignments import ReassignmentHandlers
 from protocol.errors import ErrorCode
-from protocol.messages import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
+from protocol.messages.reassignments import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.controller.controller_fixtures import context
 from tests.kit.coordination_fixtures import in_loop

@@ -6,10 +6,7 @@ import pytest
 
 from broker.controller.controller_settings import ControllerSettings
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
+from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from protocol.uuids import ZERO_UUID
 from tests.broker.handlers.topic_broker import Broker, placed, topic
 from tests.kit.controller.controller_fixtures import SETTINGS

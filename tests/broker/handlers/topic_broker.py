@@ -9,7 +9,7 @@ from broker.metadata.config_service import DescribedConfig
 from broker.network.client_quotas import ClientQuotas
 from protocol.config_resources import ConfigSource
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,

@@ -39,14 +39,14 @@ from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
-    REQUEST_TYPES,
+from protocol.messages import REQUEST_TYPES
+from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,
-    RequestHeader,
     StopReplicaRequest,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from protocol.messages.headers import RequestHeader
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request, Response
 from tests.kit.apache_kafka import ApacheKafka

@@ -16,7 +16,7 @@ from cluster.controller.commands import NO_EPOCH, LeaderAndIsr, StoppedReplica, 
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,

@@ -14,13 +14,9 @@ from broker.inter_broker.inter_broker_client import Address, InterBrokerClient
 from client.environment import LoopNetwork, P
 from client.errors import DisconnectedError
 from protocol.api_keys import ApiKey
-from protocol.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    FetchRequest,
-    FetchResponse,
-    RequestHeader,
-)
+from protocol.messages.cluster_requests import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.headers import RequestHeader
 from protocol.wire.schema import Request
 from tests.broker.network.test_closed_connections import cycles_of_ours
 from tests.client.scripted_broker import Peer, broker

@@ -20,7 +20,7 @@ from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, T
 from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import Endpoint, ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from protocol.messages.cluster_requests import AlterPartitionRequest, AlterPartitionResponse
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.broker.inter_broker.command_server import served

@@ -7,13 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.topics import CreateTopicsResponse
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition
 from storage.log.local_log import LocalLog

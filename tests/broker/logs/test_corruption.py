@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.records.batch import read_batches
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.jars import java, kafka_classpath

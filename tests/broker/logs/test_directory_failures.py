@@ -13,13 +13,11 @@ from broker.logs import directory_failures
 from broker.logs.directory_failures import DirectoryFailures
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    FetchResponse,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    MetadataResponse,
-    ProduceResponse,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.groups import HeartbeatRequest
+from protocol.messages.metadata import MetadataResponse
+from protocol.messages.produce import ProduceResponse
 from protocol.topic_partition import TopicPartition
 from tests.kit import in_process
 from tests.kit.group_requests import commit

@@ -11,14 +11,9 @@ import pytest
 from broker.observability.metrics import log_directory_metrics
 from cluster.zookeeper.durable_tree import JOURNAL_NAME
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    ProduceResponse,
-)
+from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsResponse
 from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tests.kit import in_process
 from tests.kit.group_requests import commit

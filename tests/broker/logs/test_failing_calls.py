@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateTopicsRequest,
-    DescribeLogDirsRequest,
-    FetchRequest,
-    OffsetForLeaderEpochRequest,
-)
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.log_dirs import DescribeLogDirsRequest
+from protocol.messages.offsets import OffsetForLeaderEpochRequest
+from protocol.messages.topics import CreateTopicsRequest
 from protocol.wire.schema import Request, Struct
 from tests.kit.in_process import InProcessBroker
 from tests.kit.memory_file_system import Fault

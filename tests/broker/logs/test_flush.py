@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    FetchResponse,
-    FindCoordinatorRequest,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    ProduceResponse,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.produce import ProduceResponse
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Response
 from storage.log_config import UNLIMITED

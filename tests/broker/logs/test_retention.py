@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    IncrementalAlterConfigsRequest,
-)
+from protocol.messages.configs import IncrementalAlterConfigsRequest
 from protocol.records.batch import Record, build_batch
 from tests.kit import wire_requests
 from tests.kit.in_process import InProcessBroker, Wire

@@ -16,7 +16,8 @@ import pytest
 
 from broker.environment.system import SystemClock, ThreadExecutor
 from broker.logs.startup_loading import load_logs, say_progress
-from protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig

@@ -13,11 +13,8 @@ from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence, TopicStates
 from cluster.metadata_image import ConfigResource, MetadataImage
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-    ProduceRequest,
-)
+from protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import build_values_batch
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.environment import uuid_of

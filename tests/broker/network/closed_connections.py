@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages import ApiVersionsRequest, DeleteGroupsRequest, FindCoordinatorRequest, MetadataRequest
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.group_admin import DeleteGroupsRequest
+from protocol.messages.metadata import MetadataRequest
 from tests.kit import group_requests
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.security.certificates import Authority

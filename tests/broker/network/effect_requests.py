@@ -7,37 +7,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from protocol.messages import (
-    AlterClientQuotasRequest,
-    AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    AlterUserScramCredentialsRequest,
+from protocol.messages.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.producer_ids import DescribeProducersRequest
+from protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from protocol.messages.reassignments import AlterPartitionReassignmentsRequest, ElectLeadersRequest
+from protocol.messages.security import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
-    DescribeClientQuotasRequest,
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    DescribeLogDirsRequest,
-    DescribeProducersRequest,
-    DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    SyncGroupRequest,
 )
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition

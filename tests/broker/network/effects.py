@@ -12,29 +12,28 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from protocol.api_keys import ApiKey
-from protocol.messages import (
-    ApiVersionsRequest,
-    CreateAclsRequest,
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
-    DeleteAclsRequest,
-    DeleteGroupsRequest,
-    DeleteTopicsRequest,
-    DescribeAclsRequest,
-    DescribeClusterRequest,
     DescribeDelegationTokenRequest,
-    DescribeGroupsRequest,
-    DescribeTransactionsRequest,
     ExpireDelegationTokenRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    InitProducerIdRequest,
-    ListGroupsRequest,
-    ListPartitionReassignmentsRequest,
-    ListTransactionsRequest,
     RenewDelegationTokenRequest,
+)
+from protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from protocol.messages.groups import HeartbeatRequest
+from protocol.messages.metadata import DescribeClusterRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
+from protocol.messages.reassignments import ListPartitionReassignmentsRequest
+from protocol.messages.security import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from protocol.messages.topics import DeleteTopicsRequest
+from protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from protocol.wire.schema import Request, Struct
 from tests.broker.network.effect_requests import (
     PARTITIONS,

@@ -14,17 +14,15 @@ from cluster.quotas.entities import DEFAULT
 from cluster.quotas.precedence import Limits
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.metadata import MetadataResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
-    FetchRequest,
-    FetchResponse,
-    MetadataResponse,
-    ProduceResponse,
 )
 from protocol.wire.schema import Request
 from tests.broker.handlers.test_client_quota_handlers import DONE, alter

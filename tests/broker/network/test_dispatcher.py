@@ -19,18 +19,16 @@ from cluster.quotas.precedence import Limits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.errors import DecodeError
-from protocol.messages import (
+from protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribeClusterRequest,
-    HeartbeatRequest,
-    HeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
-    ProduceRequest,
-    ProduceResponse,
-    RequestHeader,
 )
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import DescribeClusterRequest
+from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.wire.schema import Request
 from tests.broker.network.test_closed_connections import cycles_of_ours
 from tests.kit.environment import ManualClock

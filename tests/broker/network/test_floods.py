@@ -16,7 +16,8 @@ import pytest
 
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
-from protocol.messages import REQUEST_TYPES, AlterClientQuotasRequest
+from protocol.messages import REQUEST_TYPES
+from protocol.messages.quotas import AlterClientQuotasRequest
 from protocol.wire.schema import Request, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, RecordsBlob, StructOf, Text, Versions
 from tests.kit import memory_file_system

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import CompressionType, Record, build_batch
 from protocol.records.compression import MAX_DECOMPRESSED_BYTES
 from tests.kit.broker_process import BrokerProcess

@@ -11,7 +11,8 @@ from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry, Later, RequestContext, api
 from protocol.api_keys import ApiKey
-from protocol.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest, ListGroupsResponse
+from protocol.messages.group_admin import ListGroupsRequest, ListGroupsResponse
+from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from protocol.wire.schema import Request
 from tests.broker.network.scripted_server import ScriptedServer, is_closed, run
 from tests.kit.in_process import framed, request_bytes

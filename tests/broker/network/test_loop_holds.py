@@ -8,24 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from protocol.config_resources import ConfigResourceType
-from protocol.messages import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteGroupsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    DescribeLogDirsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    StopReplicaRequest,
-)
+from protocol.messages.cluster_commands import StopReplicaRequest
+from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_admin import DeleteGroupsRequest
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.log_dirs import DescribeLogDirsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
 from tests.kit.in_process import InProcessBroker, Wire

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from protocol.api_keys import ApiKey
-from protocol.messages import RESPONSE_TYPES, ResponseHeader
+from protocol.messages import RESPONSE_TYPES
+from protocol.messages.headers import ResponseHeader
 from protocol.wire.schema import Request, Response
 from tests.broker.network.effect_requests import Client, Trial
 from tests.broker.network.effects import CASES, Case, essence

@@ -12,26 +12,15 @@ from protocol.acl_types import AclOperation, AclPermissionType, PatternType, Res
 from protocol.api_keys import ApiKey
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    REQUEST_TYPES,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeGroupsRequest,
-    ElectLeadersRequest,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    ProduceRequest,
-    ProduceResponse,
-)
+from protocol.messages import REQUEST_TYPES
+from protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from protocol.messages.group_admin import DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest
+from protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.reassignments import ElectLeadersRequest
+from protocol.messages.security import CreateAclsRequest, CreateAclsResponse
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request, fields_of
 from protocol.wire.wire_types import ArrayOf

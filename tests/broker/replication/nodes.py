@@ -32,7 +32,7 @@ from cluster.znodes import Endpoint
 from config.dynamic_keys import UNLIMITED_RATE
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from protocol.wire.schema import Request, Response

@@ -9,7 +9,7 @@ from broker.logs.log_maintenance import LogMaintenance
 from broker.network.registry import RequestContext
 from cluster.controller.commands import UpdateMetadata
 from protocol.errors import ErrorCode
-from protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from storage.directory.checkpoints import LOG_START_OFFSET_CHECKPOINT, parse_checkpoint
 from storage.log_config import LogConfig
 from tests.broker.replication.nodes import BROKERS, Nodes, on_nodes

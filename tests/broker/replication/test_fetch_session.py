@@ -9,7 +9,7 @@ from broker.replication.fetch_session import (
     PartitionResult,
 )
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.kit.environment import SeededRandom, uuid_of
 
 ID = uuid_of(7)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
 from tests.broker.replication.nodes import ID, DirectConnection, Nodes, on_nodes

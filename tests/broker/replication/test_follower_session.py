@@ -9,7 +9,7 @@ from broker.replication.fetch_session import ErrorFetchContext, FetchSessionCach
 from broker.replication.follower_session import VERSION_WITH_IDS, VERSION_WITH_NAMES, FollowerSession
 from cluster.replication.follower import FetchPosition
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from tests.kit.environment import SeededRandom, uuid_of
 

@@ -10,7 +10,7 @@ import pytest
 from broker.logs import rate_limiter as throttle
 from broker.replication import replica_alter_log_dirs
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,

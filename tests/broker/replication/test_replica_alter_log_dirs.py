@@ -12,13 +12,13 @@ import pytest
 
 from broker.replication import replica_alter_log_dirs
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    ProduceResponse,
 )
+from protocol.messages.produce import ProduceResponse
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from tests.kit import in_process

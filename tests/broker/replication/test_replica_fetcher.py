@@ -12,7 +12,7 @@ from broker.replication import replica_fetcher
 from broker.replication.followed_replicas import Followed
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig

@@ -7,7 +7,7 @@ import pytest
 from broker.replication.replication_quota import ReplicationQuota, throttled_partitions
 from config.dynamic_keys import FOLLOWER_RATE, LEADER_RATE
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.topic_partition import TopicPartition
 from tests.broker.replication.nodes import Nodes, on_nodes
 from tests.kit.environment import ManualClock

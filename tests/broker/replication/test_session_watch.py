@@ -18,7 +18,7 @@ from broker.replication.purgatory import Purgatory
 from broker.replication.session_watch import ALL_ARE_READ_EVERY_MS
 from cluster.replication.follower import FetchPosition
 from cluster.replication.partition import Partition
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from tests.broker.replication.nodes import ID, Nodes, on_nodes
 

@@ -13,9 +13,9 @@ from client.security.sasl_tokens import exchange
 from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 from config.broker_config import BrokerConfig
 from config.security.sasl_config import Login
-from protocol.messages import (
-    MetadataRequest,
-    RequestHeader,
+from protocol.messages.headers import RequestHeader
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

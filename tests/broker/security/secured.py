@@ -9,7 +9,7 @@ from typing import Any
 from cluster.security.principal import Principal
 from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
-from protocol.messages import CreateAclsRequest
+from protocol.messages.security import CreateAclsRequest
 from protocol.wire.schema import Struct
 from tests.kit.in_process import InProcessBroker, Wire
 

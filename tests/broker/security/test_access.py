@@ -22,14 +22,11 @@ from protocol.acl_types import (
     ResourceType,
 )
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    FetchRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-)
+from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.topics import DeleteTopicsRequest
 from tests.broker.network.effect_requests import Trial, metadata, produce
 from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
 from tests.kit.waiting import eventually_on_loop

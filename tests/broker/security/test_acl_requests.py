@@ -12,7 +12,7 @@ from broker.security.acl_requests import AclHandlers
 from cluster.zookeeper.coordination import Coordination
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from protocol.messages.security import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tests.broker.security.secured import ADMIN, ALICE, SecuredBroker, acl, play
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

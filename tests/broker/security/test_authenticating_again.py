@@ -10,7 +10,9 @@ import pytest
 
 from broker.security import sasl_session
 from protocol.errors import ErrorCode
-from protocol.messages import ApiVersionsRequest, MetadataRequest, SaslHandshakeRequest
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import SaslHandshakeRequest
 from protocol.wire.schema import Request
 from tests.broker.network.scripted_server import framed, is_closed, run
 from tests.broker.security.sasl_server import BEFORE_DEADLINE_S, Client, principals, server

@@ -8,7 +8,7 @@ import pytest
 
 from broker.security import sasl_session
 from protocol.errors import ErrorCode
-from protocol.messages import SaslAuthenticateResponse
+from protocol.messages.security import SaslAuthenticateResponse
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.broker.security.sasl_server import Client, principals, security_of
 from tests.kit.security.identity_provider import claims_of, first_message, unsigned

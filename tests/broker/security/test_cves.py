@@ -35,7 +35,7 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.records.record_format import ATTRIBUTES_AT, TRANSACTIONAL_FLAG
 from tests.broker.network.effect_requests import produce
 from tests.broker.network.test_hostile_clients import resident_bytes

@@ -19,17 +19,15 @@ from config.security.authorization import ACL_AUTHORIZER
 from config.security.sasl_config import Login
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreateAclsRequest,
+from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
-    DescribeConfigsRequest,
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
-    MetadataRequest,
     RenewDelegationTokenRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
 )
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import CreateAclsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.wire.schema import Request
 from tests.broker.security.secured import acl
 from tests.kit.environment import ManualClock

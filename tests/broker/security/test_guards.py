@@ -13,22 +13,19 @@ from broker.security.guards.cluster_wide import CLUSTER_RIGHTS
 from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclPermissionType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
-from protocol.messages import (
-    AddPartitionsToTxnRequest,
+from protocol.messages.cluster_commands import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from protocol.messages.cluster_requests import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
-    DeleteTopicsRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    LeaderAndIsrRequest,
-    LeaveGroupRequest,
-    MetadataRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
 )
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.group_offsets import OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.groups import LeaveGroupRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
+from protocol.messages.topics import DeleteTopicsRequest
+from protocol.messages.transactions import AddPartitionsToTxnRequest
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.broker.network.effect_requests import (

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    ListTransactionsRequest,
-    WriteTxnMarkersRequest,
-)
+from protocol.messages.transactions import ListTransactionsRequest, WriteTxnMarkersRequest
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.in_process import InProcessBroker
 from tests.kit.transactions.requests import (

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 
 from config.security.authorization import ACL_AUTHORIZER
 from protocol.errors import ErrorCode
-from protocol.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
+from protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from tests.chaos.soak.changes import PATIENCE_S, REFUSALS
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import free_port

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 from bench.probe import ask_on
-from protocol.messages import ApiVersionsRequest
+from protocol.messages.api_versions import ApiVersionsRequest
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.network.namespaces import CLIENT
 from tests.kit.wire_requests import framed, request_bytes

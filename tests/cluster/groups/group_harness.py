@@ -16,7 +16,7 @@ from cluster.groups.offset_events import OffsetDeletion
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.groups.shard import GroupDescription, GroupShard
 from protocol.errors import ErrorCode
-from protocol.messages import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker
 from protocol.topic_partition import TopicPartition

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.loader import GroupLoader
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
-from protocol.messages import GroupMetadataValue, OffsetCommitKey
+from protocol.messages.group_records import GroupMetadataValue, OffsetCommitKey
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import TopicPartition

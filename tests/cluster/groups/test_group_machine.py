@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cluster.groups.group import GroupState
 from cluster.groups.group_config import GroupConfig
 from protocol.errors import ErrorCode
-from protocol.messages import JoinGroupResponse, SyncGroupResponse
+from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
 from tests.cluster.groups.group_harness import Answer, Harness
 

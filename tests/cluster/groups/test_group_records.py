@@ -13,7 +13,7 @@ from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord, decode_record
 from cluster.groups.subscriptions import subscribed_topics
 from protocol.errors import DecodeError, EncodeError
-from protocol.messages import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.messages.group_records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import encode_versioned
 

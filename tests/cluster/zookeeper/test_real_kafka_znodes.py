@@ -16,13 +16,13 @@ from kazoo.exceptions import NoNodeError
 from cluster import znodes
 from cluster.controller.topics import NewTopic
 from protocol.config_resources import ConfigResourceType
-from protocol.messages import (
+from protocol.messages.configs import IncrementalAlterConfigsRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
+from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
-    InitProducerIdRequest,
 )
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.controller.controller_fixtures import Cluster

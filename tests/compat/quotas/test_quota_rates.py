@@ -16,13 +16,10 @@ import pytest
 
 from bench.processes import cpu_s
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    ApiVersionsRequest,
-    CreatePartitionsRequest,
-    MetadataRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from protocol.messages.topics import CreatePartitionsRequest
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.due import due
 from tests.kit.scraping import scrape

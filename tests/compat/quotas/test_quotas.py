@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.errors import ErrorCode
-from protocol.messages import AlterClientQuotasRequest, ApiVersionsRequest
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.quotas import AlterClientQuotasRequest
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.scraping import scrape
 from tests.kit.wire_client import WireClient

@@ -20,15 +20,14 @@ from client.security.sasl_tokens import exchange
 from cluster.security.delegation_token import CHANGES, DelegationToken, token_path
 from config.security.sasl_config import Login
 from protocol.errors import ErrorCode
-from protocol.messages import (
+from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
-    MetadataRequest,
     RenewDelegationTokenRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
 )
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.waiting import eventually

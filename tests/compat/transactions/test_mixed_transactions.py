@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from protocol.errors import ErrorCode
-from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.compat.test_mixed_cluster import APACHE, ODRADEK, Mixed, mixed, tree
 from tests.kit.waiting import eventually
 from tests.kit.wire_client import WireClient

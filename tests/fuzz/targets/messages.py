@@ -7,29 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from protocol import messages
 from protocol.errors import DecodeError
+from protocol.messages import api_versions, delegation_tokens, headers, security
 from protocol.wire.schema import Message
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial
 from tests.protocol.values import SeededSource, build
 
 FIRST: tuple[type[Message], ...] = (
-    messages.RequestHeader,
-    messages.ApiVersionsRequest,
-    messages.SaslHandshakeRequest,
-    messages.SaslAuthenticateRequest,
+    headers.RequestHeader,
+    api_versions.ApiVersionsRequest,
+    security.SaslHandshakeRequest,
+    security.SaslAuthenticateRequest,
 )
 OF_TOKENS: tuple[type[Message], ...] = (
-    messages.CreateDelegationTokenRequest,
-    messages.RenewDelegationTokenRequest,
-    messages.ExpireDelegationTokenRequest,
-    messages.DescribeDelegationTokenRequest,
+    delegation_tokens.CreateDelegationTokenRequest,
+    delegation_tokens.RenewDelegationTokenRequest,
+    delegation_tokens.ExpireDelegationTokenRequest,
+    delegation_tokens.DescribeDelegationTokenRequest,
 )
 OF_SERVERS: tuple[type[Message], ...] = (
-    messages.ResponseHeader,
-    messages.SaslHandshakeResponse,
-    messages.SaslAuthenticateResponse,
+    headers.ResponseHeader,
+    security.SaslHandshakeResponse,
+    security.SaslAuthenticateResponse,
 )
 """Read by the broker where it is a client."""
 

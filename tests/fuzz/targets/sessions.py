@@ -22,13 +22,9 @@ from broker.this_machine import environment_of_this_machine
 from cluster.security.sasl_exchange import ScramCredential
 from config.broker_config import BrokerConfig
 from protocol.errors import DecodeError
-from protocol.messages import (
-    ApiVersionsRequest,
-    MetadataRequest,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-)
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from protocol.wire.schema import Request
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial

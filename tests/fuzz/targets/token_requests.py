@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cluster.security.principal import Principal
 from config.security.authorization import ACL_AUTHORIZER
 from protocol.errors import DecodeError
-from protocol.messages import (
+from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,
@@ -192,7 +192,7 @@ class TokenRequests:
 
 def _as_read(request_type: type[Request], content: bytes, version: int) -> Any:
     """The request that a changed one is, which was answered."""
-    from protocol.messages import RequestHeader
+    from protocol.messages.headers import RequestHeader
 
     _, body_at = RequestHeader.decode_prefix(memoryview(content), request_type.api_key.request_header_version(version))
     try:

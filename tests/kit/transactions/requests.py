@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client.groups import GroupMetadata
-from protocol.messages import (
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.group_offsets import OffsetFetchRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
+from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    OffsetFetchRequest,
-    ProduceRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )

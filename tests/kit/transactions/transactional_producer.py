@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from protocol.errors import ErrorCode
-from protocol.messages import DescribeTransactionsRequest, FetchRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records.batch import read_batches
 from protocol.records.control_records import ControlRecordType, decode_end_txn_marker
 from protocol.topic_partition import TopicPartition

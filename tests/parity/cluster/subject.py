@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    AlterPartitionReassignmentsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    MetadataRequest,
-)
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.reassignments import AlterPartitionReassignmentsRequest
+from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
 from protocol.topic_partition import CONSUMER_OFFSETS
 from protocol.wire.schema import Request
 from tests.parity.cluster.clusters import BROKERS, ClusterTarget

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from protocol.messages import ApiVersionsRequest, MetadataRequest
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
 from tests.kit.wire_client import ConnectionClosed
 from tests.parity.subject import PATIENCE_S, Subject, scenario
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from protocol.messages.cluster_commands import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from protocol.uuids import Uuid
 from protocol.wire.schema import Request
 from tests.kit.wire_requests import fetch, metadata, produce

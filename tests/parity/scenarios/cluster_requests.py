@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from protocol.messages import AllocateProducerIdsRequest, AlterPartitionRequest, ControlledShutdownRequest
+from protocol.messages.cluster_requests import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+)
 from tests.kit.environment import uuid_of
 from tests.parity.subject import Subject, scenario
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.messages import CreateTopicsRequest
+from protocol.messages.topics import CreateTopicsRequest
 from tests.parity.scenarios.configs_alter import SET, await_value, incremental, replace_all, restored
 from tests.parity.scenarios.configs_describe import BROKER, TOPIC, describe
 from tests.parity.subject import Subject, scenario

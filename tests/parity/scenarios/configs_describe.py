@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest
+from protocol.messages.configs import AlterConfigsRequest, DescribeConfigsRequest
 from tests.parity.subject import Subject, scenario
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16

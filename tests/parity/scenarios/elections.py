@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import ElectLeadersRequest
+from protocol.messages.reassignments import ElectLeadersRequest
 from tests.parity.subject import Subject, scenario
 
 PREFERRED, UNCLEAN, UNKNOWN = 0, 1, 2

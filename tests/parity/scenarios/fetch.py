@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages import FetchRequest
+from protocol.messages.fetch import FetchRequest
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.environment import uuid_of
 from tests.parity.subject import Subject, batch, produce_request, scenario
@@ -396,7 +396,7 @@ def session_with_an_error_partition(b: Subject) -> None:
 
 @scenario
 def session_and_a_deleted_topic(b: Subject) -> None:
-    from protocol.messages import DeleteTopicsRequest
+    from protocol.messages.topics import DeleteTopicsRequest
 
     topic = filled(b)
     identity = b.ask(fetch(b, topic, 6, session_epoch=0), 17).session_id
@@ -413,6 +413,6 @@ def while_producing_on_one_connection(b: Subject) -> None:
     b.connection.send(asked, 17)
     b.connection.send(produce_request(topic, batch(b"a"), acks=1), 11)
     b.note("fetch", len(b.connection.receive(FetchRequest, 17).responses))
-    from protocol.messages import ProduceRequest
+    from protocol.messages.produce import ProduceRequest
 
     b.note("produce", b.connection.receive(ProduceRequest, 11))

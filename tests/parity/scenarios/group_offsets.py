@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.parity.scenarios.groups import leave, stable_group, subscription
 from tests.parity.subject import Subject, scenario
 
@@ -198,7 +198,7 @@ def commit_nothing(b: Subject) -> None:
 
 @scenario
 def offsets_of_a_deleted_topic(b: Subject) -> None:
-    from protocol.messages import DeleteTopicsRequest
+    from protocol.messages.topics import DeleteTopicsRequest
 
     group, topic = b.coordinator(b.name("g")), b.topic()
     commit(b, group, topic, 5)

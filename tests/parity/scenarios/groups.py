@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    SyncGroupRequest,
-)
+from protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from tests.kit.wire_client import WireClient
 from tests.parity.subject import Subject, scenario
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.messages import (
-    ApiVersionsRequest,
-    DescribeClusterRequest,
-    DescribeLogDirsRequest,
-    FindCoordinatorRequest,
-    MetadataRequest,
-)
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.log_dirs import DescribeLogDirsRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from tests.kit.environment import uuid_of
 from tests.parity.scenarios.fetch import filled
 from tests.parity.subject import Subject, scenario

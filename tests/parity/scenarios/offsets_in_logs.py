@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.messages import DeleteRecordsRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.topics import DeleteRecordsRequest
 from tests.parity.scenarios.fetch import fetch, filled
 from tests.parity.subject import TIMESTAMP, Subject, scenario
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from protocol.messages import ProduceRequest
+from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
 from tests.parity.subject import PATIENCE_S, TIMESTAMP, Subject, batch, produce_request, scenario

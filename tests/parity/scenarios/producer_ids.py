@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import InitProducerIdRequest
+from protocol.messages.producer_ids import InitProducerIdRequest
 from tests.parity.subject import Subject, scenario
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages import DescribeProducersRequest, DescribeProducersResponse
+from protocol.messages.producer_ids import DescribeProducersRequest, DescribeProducersResponse
 from tests.parity.subject import Subject, scenario
 
 

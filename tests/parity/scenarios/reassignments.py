@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
+from protocol.messages.reassignments import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from tests.parity.subject import Subject, scenario
 
 ME, STRANGER = 0, 99

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import FetchResponse
+from protocol.messages.fetch import FetchResponse
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.records.compression import CompressionType
 from tests.parity.scenarios.fetch import fetch

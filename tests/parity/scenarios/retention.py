@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from protocol.messages import (
-    DeleteRecordsRequest,
-    IncrementalAlterConfigsRequest,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-)
+from protocol.messages.configs import IncrementalAlterConfigsRequest
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
+from protocol.messages.topics import DeleteRecordsRequest
 from tests.parity.scenarios.configs_alter import restored
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.subject import Subject, produce_request, scenario

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from protocol.errors import ErrorCode
-from protocol.messages import ProduceResponse
+from protocol.messages.produce import ProduceResponse
 from protocol.records.compression import CompressionType
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.scenarios.offsets_in_logs import list_offsets

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    FetchRequest,
-)
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from protocol.uuids import ZERO_UUID
 from tests.kit.environment import uuid_of
 from tests.parity.scenarios.fetch import fetch, filled

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.messages import (
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.transactions import (
     DescribeTransactionsRequest,
-    FindCoordinatorRequest,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    ApiVersionsRequest,
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.security import (
     CreateAclsRequest,
     DeleteAclsRequest,
     SaslAuthenticateRequest,

@@ -18,7 +18,7 @@ from protocol.acl_types import (
     ResourcePattern,
     ResourceType,
 )
-from protocol.messages import CreateAclsRequest, DescribeAclsRequest
+from protocol.messages.security import CreateAclsRequest, DescribeAclsRequest
 from tests.kit.apache_kafka import zookeeper
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import WireClient

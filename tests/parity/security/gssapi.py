@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from config.security.kerberos.library import GssContext, Initiator
 from config.security.kerberos.login import KerberosLogin
-from protocol.messages import DescribeClusterRequest, SaslAuthenticateRequest
+from protocol.messages.metadata import DescribeClusterRequest
+from protocol.messages.security import SaslAuthenticateRequest
 from tests.kit.security.kerberos import REALM, Realm
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.security.subject import SaslSubject, SaslTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from protocol.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
+from protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tests.kit.security.identity_provider import SigningKey, claims_of, first_message, unsigned
 from tests.kit.wire_client import ConnectionClosed
 from tests.parity.security.subject import SaslSubject, sasl_scenario

@@ -6,12 +6,9 @@ import base64
 import re
 
 from config.security.sasl_config import Login
-from protocol.messages import (
-    ApiVersionsRequest,
-    MetadataRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.security.subject import SaslSubject, sasl_scenario
 

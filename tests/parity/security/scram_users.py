@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
+from protocol.messages.security import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 from tests.parity.security.subject import SaslSubject, sasl_scenario
 
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion

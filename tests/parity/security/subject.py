@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from client.security.sasl_tokens import exchange
 from config.security.sasl_config import Login
-from protocol.messages import (
-    MetadataRequest,
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

@@ -10,8 +10,11 @@ from client import admin
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError
-from protocol.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
-from protocol.messages.reassignments import ElectionType
+from protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectionType,
+)
 from protocol.topic_partition import TopicPartition
 from tests.simulation import history
 from tests.simulation.clients import Clients

@@ -10,7 +10,7 @@ from client.consumer import Consumer
 from client.kafka_client import KafkaClient
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchRequest, FetchResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
 from tests.simulation import history

@@ -17,14 +17,14 @@ from client.groups import GroupMetadata
 from client.kafka_client import KafkaClient
 from client.metadata import Metadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import (
+from protocol.messages.coordinators import FindCoordinatorResponse
+from protocol.messages.group_offsets import OffsetFetchResponse
+from protocol.messages.produce import ProduceResponse
+from protocol.messages.producer_ids import InitProducerIdResponse
+from protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdResponse,
-    OffsetFetchResponse,
-    ProduceResponse,
     TxnOffsetCommitResponse,
 )
 from protocol.topic_partition import TopicPartition

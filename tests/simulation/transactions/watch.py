@@ -10,7 +10,7 @@ from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from cluster.coordinators.partitioning import coordinator_partition
 from protocol.errors import ApiError
-from protocol.messages import OffsetFetchResponse
+from protocol.messages.group_offsets import OffsetFetchResponse
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.transactions.requests import fetch_offset
 from tests.simulation import history

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse, MetadataRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse
 from protocol.wire.schema import Request
 from tests.kit.controller.reassigning import ask_controller
 from tests.kit.wire_client import WireClient

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import AllocateProducerIdsRequest, ControlledShutdownRequest
+from protocol.messages.cluster_requests import AllocateProducerIdsRequest, ControlledShutdownRequest
 from tests.parity.cluster.subject import OTHER, STOPPED, ClusterSubject, cluster_scenario
 from tests.parity.scenarios.cluster_commands import DEPOSED, lead, stop
 from tests.parity.scenarios.cluster_requests import OLD, alter

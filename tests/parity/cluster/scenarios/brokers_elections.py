@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import ElectLeadersRequest
+from protocol.messages.reassignments import ElectLeadersRequest
 from tests.parity.cluster.subject import OTHER, ClusterSubject, cluster_scenario, reassignment
 from tests.parity.scenarios.elections import PREFERRED, UNCLEAN, elect
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.messages import (
-    DescribeClusterRequest,
-    DescribeLogDirsRequest,
-    FindCoordinatorRequest,
-    MetadataRequest,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.log_dirs import DescribeLogDirsRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from tests.parity.cluster.subject import CONTROLLER, OTHER, STOPPED, ClusterSubject, cluster_scenario, created
 
 ALL_VERSIONS = range(13)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    FetchRequest,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-)
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from tests.parity.cluster.subject import CONTROLLER, OTHER, STOPPED, ClusterSubject, cluster_scenario
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.subject import batch, produce_request

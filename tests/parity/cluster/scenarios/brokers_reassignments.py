@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.messages import ListPartitionReassignmentsRequest
+from protocol.messages.reassignments import ListPartitionReassignmentsRequest
 from tests.parity.cluster.subject import OTHER, ClusterSubject, Moves, cluster_scenario, reassignment
 
 NOBODY = 77

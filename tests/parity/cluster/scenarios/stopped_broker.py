@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from protocol.messages import (
-    DescribeClusterRequest,
-    FindCoordinatorRequest,
-    MetadataRequest,
-    OffsetForLeaderEpochRequest,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from protocol.messages.offsets import OffsetForLeaderEpochRequest
 from tests.parity.cluster.scenarios.brokers_configs import NOBODY
 from tests.parity.cluster.scenarios.brokers_groups import commit, committed
 from tests.parity.cluster.scenarios.brokers_reading import as_follower, delete_records, end_of_epoch, list_offsets

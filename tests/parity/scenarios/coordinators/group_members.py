@@ -8,13 +8,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages import (
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    OffsetCommitRequest,
-    SyncGroupRequest,
-)
+from protocol.messages.group_admin import DescribeGroupsRequest
+from protocol.messages.group_offsets import OffsetCommitRequest
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from tests.kit.wire_client import WireClient
 from tests.parity.scenarios.group_offsets import commit, fetch_offsets
 from tests.parity.scenarios.groups import (

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from itertools import product
 from typing import NamedTuple
 
-from protocol.messages import DeleteGroupsRequest, HeartbeatRequest
+from protocol.messages.group_admin import DeleteGroupsRequest
+from protocol.messages.groups import HeartbeatRequest
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import commit_offsets
 from tests.parity.scenarios.group_offsets import commit, delete_offsets, fetch_offsets

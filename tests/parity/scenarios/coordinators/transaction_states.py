@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from protocol.messages import AddPartitionsToTxnRequest
+from protocol.messages.transactions import AddPartitionsToTxnRequest
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import (
     add_offsets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from protocol.messages import ProduceRequest
+from protocol.messages.produce import ProduceRequest
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import produce_in_transaction, write_marker
 from tests.parity.scenarios.producers import describe as describe_producers

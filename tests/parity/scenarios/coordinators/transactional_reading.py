@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from protocol.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.topics import DeleteRecordsRequest
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import START_MS

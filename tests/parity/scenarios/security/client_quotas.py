@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import DescribeClientQuotasRequest
+from protocol.messages.quotas import DescribeClientQuotasRequest
 from tests.parity.limited_clients import Changes, Parts, alter_request
 from tests.parity.subject import Subject, scenario
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.messages import (
-    DescribeAclsRequest,
-    DescribeUserScramCredentialsRequest,
-    ListPartitionReassignmentsRequest,
-)
+from protocol.messages.reassignments import ListPartitionReassignmentsRequest
+from protocol.messages.security import DescribeAclsRequest, DescribeUserScramCredentialsRequest
 from tests.parity.subject import Subject, scenario
 
 ANY = 1

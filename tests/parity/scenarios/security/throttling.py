@@ -6,19 +6,15 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from protocol.messages import (
-    ApiVersionsRequest,
-    CreatePartitionsRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    ListGroupsRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetFetchRequest,
-)
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.configs import DescribeConfigsRequest
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.group_admin import DescribeGroupsRequest, ListGroupsRequest
+from protocol.messages.group_offsets import OffsetFetchRequest
+from protocol.messages.groups import HeartbeatRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.topics import CreatePartitionsRequest
 from protocol.wire.schema import Request
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.kit.wire_requests import fetch

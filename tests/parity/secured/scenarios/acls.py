@@ -7,7 +7,7 @@ from typing import Any
 from protocol.acl_types import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError
-from protocol.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from protocol.messages.security import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tests.parity.secured.subject import Creation, SecuredSubject, acl, secured_scenario, secured_scenario_for_each
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

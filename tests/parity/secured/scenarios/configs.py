@@ -6,7 +6,7 @@ Nothing is named twice: Kafka does not answer then.
 from __future__ import annotations
 
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
-from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from tests.parity.secured.subject import SecuredSubject, acl, secured_scenario_for_each
 
 UNKNOWN, TOPIC, BROKER, LOGGER = 0, 2, 4, 8

@@ -8,26 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
-from protocol.messages import (
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.producer_ids import DescribeProducersRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest
+from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
-    CreateTopicsRequest,
-    DeleteGroupsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeGroupsRequest,
-    DescribeProducersRequest,
     DescribeTransactionsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    ListGroupsRequest,
-    ListOffsetsRequest,
     ListTransactionsRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
     TxnOffsetCommitRequest,
 )
 from protocol.topic_partition import TopicPartition

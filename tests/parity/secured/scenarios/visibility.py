@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.acl_types import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
-from protocol.messages import (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DescribeClusterRequest,
-    DescribeGroupsRequest,
-    DescribeTransactionsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    ListTransactionsRequest,
-    MetadataRequest,
-)
+from protocol.messages.coordinators import FindCoordinatorRequest
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.group_admin import DescribeGroupsRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from protocol.uuids import ZERO_UUID
 from tests.broker.network.effect_requests import commit
 from tests.broker.security.test_guards import commands
