@@ -194,9 +194,10 @@ class FetchSessionCache:
     those of consumers (-1: no limit; followers have what they replicate).
 
     A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
-    (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Otherwise the new
-    client simply gets no session and sends full requests. A consumer does so, too, whose session would have more than
-    MOST_ADDED partitions and gets new ones: they are read in slices then.
+    (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Bytes are taken from
+    consumers alone, when they have been idle for so long. Otherwise the new client simply gets no session and sends
+    full requests. A consumer does so, too, whose session would have more than MOST_ADDED partitions and gets new ones:
+    they are read in slices then.
     """
 
     def __init__(
@@ -213,6 +214,8 @@ class FetchSessionCache:
         self._monotonic_s = monotonic_s
         self._min_idle_s = min_idle_s
         self._sessions: dict[int, FetchSession] = {}  # in the order of last use
+        self._held_bytes = 0
+        """Of the sessions of consumers."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -231,8 +234,9 @@ class FetchSessionCache:
         """The context of `request`, creating, continuing or closing its session."""
         uses_topic_ids = version > NAMES_UNTIL_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if request.session_id in self._sessions:
-                self._end(request.session_id)
+            known = self._sessions.get(request.session_id)
+            if known is not None:
+                self._end(known)
             partitions = list(_asked(request, uses_topic_ids, resolve).values())
             if request.session_epoch == INITIAL_EPOCH:
                 return FullFetchContext(self, partitions, uses_topic_ids, is_from_follower(request))
@@ -246,35 +250,42 @@ class FetchSessionCache:
         held_bytes = 0 if is_follower else sum(map(_bytes_of, keyed))
         if 0 <= self._most_bytes < held_bytes:
             return INVALID_SESSION_ID
-        while len(self._sessions) >= self._max_sessions or (held_bytes and not self._has_room(held_bytes)):
+        while len(self._sessions) >= self._max_sessions:
             oldest = self._replaceable(now_s, is_follower)
             if oldest is None:
                 return INVALID_SESSION_ID
-            self._end(oldest.session_id)
+            self._end(oldest)
+        while not is_follower and not self._has_room(held_bytes):
+            oldest = self._oldest_consumer()
+            if oldest is None or now_s - oldest.last_used_s < self._min_idle_s:
+                return INVALID_SESSION_ID
+            self._end(oldest)
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(2**31 - 1)
         self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, keyed, now_s, is_follower=is_follower)
+        self._held_bytes += held_bytes
         return session_id
 
     def _has_room(self, held_bytes: int) -> bool:
         """For so many bytes more in the sessions of consumers."""
-        if self._most_bytes < 0:
-            return True
-        held_bytes += sum(each.held_bytes for each in self._sessions.values() if not each.is_follower)
-        return held_bytes <= self._most_bytes
+        return self._most_bytes < 0 or self._held_bytes + held_bytes <= self._most_bytes
 
     def _replaceable(self, now_s: float, is_follower: bool) -> FetchSession | None:
-        """The session that makes room for one of a follower, or of a consumer."""
+        """The session whose slot one of a follower, or of a consumer, gets."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_s - oldest.last_used_s >= self._min_idle_s:
             return oldest
-        if not is_follower:
-            return None
+        return self._oldest_consumer() if is_follower else None
+
+    def _oldest_consumer(self) -> FetchSession | None:
         return next((session for session in self._sessions.values() if not session.is_follower), None)
 
-    def _end(self, session_id: int) -> None:
-        self._sessions.pop(session_id).close()
+    def _end(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        if not session.is_follower:
+            self._held_bytes -= session.held_bytes
+        session.close()
 
     def _continue(self, request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> FetchContext:
         session = self._sessions.get(request.session_id)
@@ -289,13 +300,17 @@ class FetchSessionCache:
             if count > MOST_ADDED + len(session.partitions):
                 return self._end_too_large(session)
         before_bytes = session.held_bytes
-        session.update(request, resolve)
+        try:
+            session.update(request, resolve)
+        finally:  # a large request is decoded as it is looked at
+            if not session.is_follower:
+                self._held_bytes += session.held_bytes - before_bytes
         has_grown = session.held_bytes > before_bytes and not session.is_follower
         if has_grown and (len(session.partitions) > MOST_ADDED or not self._has_room(0)):
             return self._end_too_large(session)
         if not session.partitions:
             # Kafka ends a session that follows nothing; the answer then carries no session.
-            self._end(session.session_id)
+            self._end(session)
             return FetchContext(())
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         session.last_used_s = self._monotonic_s()
@@ -304,7 +319,7 @@ class FetchSessionCache:
 
     def _end_too_large(self, session: FetchSession) -> FetchContext:
         """Have a consumer ask for all its partitions, in slices."""
-        self._end(session.session_id)
+        self._end(session)
         return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 

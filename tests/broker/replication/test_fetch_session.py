@@ -1,6 +1,7 @@
 """Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
 
 from broker.replication.fetch_session import (
+    FINAL_EPOCH,
     MOST_ADDED,
     PARTITION_BYTES,
     ErrorFetchContext,
@@ -166,6 +167,34 @@ def test_sessions_of_consumers_have_a_bound_in_bytes() -> None:
     time.now_s = 300
     assert answer(cache.open(request(0, 0, *range(10)), 12, NAMES.get))[0] == 0
     assert not isinstance(cache.open(request(third, 1), 12, NAMES.get), ErrorFetchContext), "for one that never fits"
+
+
+def test_bytes_are_made_room_for_by_consumers_alone() -> None:
+    """The sessions of followers do not count, so that ending one would make no room."""
+    time = Time()
+    cache = FetchSessionCache(100, SeededRandom(), time, most_bytes=3 * PARTITION_BYTES)
+    asked = request(0, 0, 0)
+    asked.replica_id = 2
+    follower, _ = answer(cache.open(asked, 12, NAMES.get))
+    old, _ = answer(cache.open(request(0, 0, 0, 1), 12, NAMES.get))
+    time.now_s = 121
+    new, _ = answer(cache.open(request(0, 0, 2, 3), 12, NAMES.get))
+    assert 0 not in (follower, old, new)
+    assert isinstance(cache.open(request(old, 1), 12, NAMES.get), ErrorFetchContext)
+    assert not isinstance(cache.open(request(follower, 1), 12, NAMES.get), ErrorFetchContext)
+
+
+def test_bytes_of_sessions_that_grow_shrink_and_end_are_counted() -> None:
+    cache = FetchSessionCache(100, SeededRandom(), Time(), most_bytes=4 * PARTITION_BYTES)
+    for _ in range(3):
+        session, _ = answer(cache.open(request(0, 0, 0, 1), 12, NAMES.get))
+        assert session != 0
+        assert answer(cache.open(request(0, 0, 2, 3), 12, NAMES.get))[0] == 0
+        cache.open(request(session, 1, 2, forget=(0,)), 12, NAMES.get)
+        cache.open(request(session, 2, 3), 12, NAMES.get)
+        assert answer(cache.open(request(0, 0, 4), 12, NAMES.get))[0] == 0
+        answer(cache.open(request(session, FINAL_EPOCH), 12, NAMES.get))
+        assert not len(cache)
 
 
 def test_a_large_session_gets_no_more_partitions() -> None:
