@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,38 +22,31 @@ class CredentialChange(Value):
     salted_password: bytes | None = None
 
 
-def refused(changes: Sequence[CredentialChange]) -> dict[str, ApiError]:
-    """Why the changes of a user are not allowed, whatever the user has now."""
-    errors: dict[str, ApiError] = {}
+def check(changes: Sequence[CredentialChange]) -> None:
+    """Refuse changes of one user that are not allowed, whatever the user has now. Raises ApiError."""
     for change in changes:
-        error = _mistake(change)
-        if error is not None:
-            errors.setdefault(change.user, error)
-    pairs = Counter((change.user, change.mechanism) for change in changes if change.user not in errors)
-    for (user, _), count in pairs.items():
-        if count > 1:
-            text = "A user credential cannot be altered twice in the same request"
-            errors[user] = ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
-    return errors
+        _check(change)
+    if len({change.mechanism for change in changes}) < len(changes):
+        text = "A user credential cannot be altered twice in the same request"
+        raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
 
 
-def _mistake(change: CredentialChange) -> ApiError | None:
+def _check(change: CredentialChange) -> None:
     if not change.user:
-        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)
     if change.mechanism not in MECHANISMS:
-        return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+        raise ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if change.salted_password is not None:
         if change.iterations > MAX_ITERATIONS:
-            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+            raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
         if change.iterations < MIN_ITERATIONS:
-            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+            raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
         if not change.salted_password:
-            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
-    return None
+            raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
 
 
 def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> dict[str, str]:
-    """A user's configuration after changes that are not `refused`. Raises ApiError(RESOURCE_NOT_FOUND)."""
+    """A user's configuration after changes that `check` allows. Raises ApiError(RESOURCE_NOT_FOUND)."""
     from cluster.security.sasl_exchange import ScramCredential  # most brokers never need it, nor OpenSSL's hashes
 
     result = dict(config)

@@ -13,10 +13,10 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, iterations_of, refused
+from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, check, iterations_of
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode, detached
+from protocol.errors import ApiError, ErrorCode
 from protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -113,8 +113,7 @@ class ScramUserHandlers:
     async def _change(self, user: str, changes: list[CredentialChange]) -> None:
         if not self._controller.is_active:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "")
-        for error in refused(changes).values():
-            raise detached(error)
+        check(changes)
         async with self._changing:
             await self._store(user, changes)
 
