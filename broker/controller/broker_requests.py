@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.controller.channels import BrokerChannel, NewChannel, RemoteBrokerChannel
+from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S
 from cluster.controller.commands import (
     Answer,
     LeaderAndIsr,
@@ -31,7 +32,6 @@ OfflineReplicas = dict[int, list[TopicPartition]]
 
 ATTEMPTS = 3
 """How often a command is sent whose sending ends with an error that nobody expected. To send it twice does no harm."""
-PAUSE_AFTER_BUG_S = 1.0
 
 BrokerCommand = LeaderAndIsr | StopReplica | UpdateMetadata
 
@@ -54,20 +54,25 @@ class _Sender:
 
     async def _send_all(self) -> None:
         while True:
-            command = await self._queue.get()
-            for left in reversed(range(ATTEMPTS)):
-                try:
-                    answer = await _deliver(self._channel, self._broker_id, command)
-                    if answer is not None and not isinstance(command, UpdateMetadata):
-                        self._answered(self._broker_id, command, answer)
-                    break
-                except Exception as error:  # a bug; the broker must hear of this, and of what follows in any case
-                    name = type(command).__name__
-                    if left == ATTEMPTS - 1:
-                        logger.exception("%s to broker %d failed; trying again", name, self._broker_id)
-                    elif not left:
-                        logger.error("Giving up %s to broker %d: %r; later ones follow", name, self._broker_id, error)
-                    await asyncio.sleep(PAUSE_AFTER_BUG_S)
+            await self._send(await self._queue.get())
+
+    async def _send(self, command: BrokerCommand) -> None:
+        """After ATTEMPTS errors that nobody expected the command is given up: the broker must hear of what follows."""
+        name = type(command).__name__
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = await _deliver(self._channel, self._broker_id, command)
+                if answer is not None and not isinstance(command, UpdateMetadata):
+                    self._answered(self._broker_id, command, answer)
+            except Exception as error:
+                if attempt == ATTEMPTS:
+                    logger.error("Giving up %s to broker %d: %r; later ones follow", name, self._broker_id, error)
+                    return
+                if attempt == 1:
+                    logger.exception("%s to broker %d failed; trying again", name, self._broker_id)
+            else:
+                return
+            await asyncio.sleep(PAUSE_AFTER_BUG_S)
 
     async def close(self) -> None:
         self._channel.close()

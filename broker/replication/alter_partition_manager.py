@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S
 from client.errors import DisconnectedError
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import IsrChange
@@ -20,8 +21,6 @@ logger = logging.getLogger("kafka.server.AlterPartitionManager")
 
 RETRY_S = 0.05
 """Kafka's pause before what failed is sent again."""
-PAUSE_AFTER_BUG_S = 1.0
-"""The pause after an error that nobody expected, which may come again and is logged each time."""
 
 
 class PartitionAlterer(Protocol):
@@ -57,7 +56,6 @@ class AlterPartitionManager:
         self._controller: PartitionAlterer | None = None
         self._unsent: dict[TopicPartition, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
-        self._pause_s = RETRY_S
 
     def connect(self, controller: PartitionAlterer) -> None:
         """Send to this controller from now on."""
@@ -78,9 +76,8 @@ class AlterPartitionManager:
     async def _send_all(self, controller: PartitionAlterer) -> None:
         try:
             while changes := self._take():
-                self._pause_s = RETRY_S
-                if not await self._send(controller, changes):
-                    await asyncio.sleep(self._pause_s)
+                if pause_s := await self._send(controller, changes):
+                    await asyncio.sleep(pause_s)
         finally:
             self._task = None
 
@@ -92,32 +89,31 @@ class AlterPartitionManager:
         partition = self._find(change.topic_partition)
         return partition is not None and partition.in_sync is not None and partition.in_sync.pending is change
 
-    async def _send(self, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> bool:
-        """Send changes and work off the answer; whether all were answered for good."""
+    async def _send(self, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> float:
+        """Send changes and process the answers. Gives the pause before what is to be sent once more."""
+        answers: Mapping[TopicPartition, PartitionImage | ErrorCode] = {}
+        pause_s = 0.0
         try:
             answers = await controller.alter_partition(self._broker_id, self._broker_epoch(), changes)
         except (ApiError, DisconnectedError, OSError) as error:
             logger.warning("The controller could not be asked to change in-sync replicas: %s", error)
-            answers = {}
         except Exception:  # a bug; but without another attempt these partitions could never change their ISR again
             logger.exception("The controller could not be asked to change in-sync replicas")
-            self._pause_s = PAUSE_AFTER_BUG_S
-            answers = {}
-        is_done = True
+            pause_s = PAUSE_AFTER_BUG_S
         for change in changes:
             answer = answers.get(change.topic_partition)
             try:
-                if answer is not None:
-                    is_done = self._answered(change, answer) and is_done
+                if answer is not None and self._is_answered(change, answer):
                     continue
+                pause_s = max(pause_s, RETRY_S)
             except Exception:  # a bug; the controller says once more what became of this change
                 logger.exception("Could not process the answer to a change of the ISR of %s", change.topic_partition)
-                self._pause_s = PAUSE_AFTER_BUG_S
+                pause_s = PAUSE_AFTER_BUG_S
             self._unsent.setdefault(change.topic_partition, change)
-            is_done = False
-        return is_done
+        return pause_s
 
-    def _answered(self, change: IsrChange, answer: PartitionImage | ErrorCode) -> bool:
+    def _is_answered(self, change: IsrChange, answer: PartitionImage | ErrorCode) -> bool:
+        """Process an answer; whether it is for good, so that the change is not sent once more."""
         topic_partition = change.topic_partition
         partition = self._find(topic_partition)
         if partition is None:
@@ -134,10 +130,7 @@ class AlterPartitionManager:
                 self._flush(partition.log)
         if outcome.advanced:
             self._changed(topic_partition)
-        if outcome.change is not None:
-            self._unsent.setdefault(topic_partition, outcome.change)
-            return False
-        return True
+        return outcome.change is None
 
     async def close(self) -> None:
         """Send nothing more."""

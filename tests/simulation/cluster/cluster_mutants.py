@@ -36,7 +36,7 @@ def _last_replica_not_flushed() -> Iterator[None]:
     """M8: a leader whose followers have left keeps what is committed in its page cache | test_last_replica.py"""
     from broker.replication.alter_partition_manager import AlterPartitionManager
 
-    original = AlterPartitionManager._answered
+    original = AlterPartitionManager._is_answered
 
     def answered(self: AlterPartitionManager, change: Any, answer: Any) -> bool:
         flush, self._flush = self._flush, lambda _log: None
@@ -45,5 +45,5 @@ def _last_replica_not_flushed() -> Iterator[None]:
         finally:
             self._flush = flush
 
-    with replaced(AlterPartitionManager, "_answered", answered):
+    with replaced(AlterPartitionManager, "_is_answered", answered):
         yield

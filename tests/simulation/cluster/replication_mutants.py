@@ -172,13 +172,13 @@ def _unanswered_changes_given_up() -> Iterator[None]:
     """M11: a change of the ISR whose answer is lost counts as refused, though the controller may have made it."""
     original = AlterPartitionManager._send
 
-    async def send(self: AlterPartitionManager, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> bool:
+    async def send(self: AlterPartitionManager, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> float:
         await original(self, controller, changes)
         for change in changes:
             partition = self._find(change.topic_partition)
             if partition is not None and partition.in_sync is not None and partition.in_sync.pending is change:
                 partition.in_sync.settle()
-        return True
+        return 0.0
 
     with replaced(AlterPartitionManager, "_send", send):
         yield
