@@ -42,8 +42,8 @@ class Server(Protocol):
     @property
     def users(self) -> ServedUsers: ...
 
-    def enter(self, connection: ServedConnection) -> bool:
-        """Take note of a connection; gives whether there is room for it."""
+    def enter(self, connection: ServedConnection, address: str) -> bool:
+        """Take note of a connection; gives whether there is room for it. One that is refused is logged."""
         ...
 
     def leave(self, connection: ServedConnection) -> None:
@@ -83,10 +83,10 @@ class ServedConnection(asyncio.Protocol):
         # uvloop's transports have the interface of asyncio.Transport without being one.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self._identities = ServedIdentities(peer[0] if peer else "", self._server.users)
+        address = peer[0] if peer else ""
+        self._identities = ServedIdentities(address, self._server.users)
         self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT_S, self.close)
-        if not self._server.enter(self):
-            logger.warning("A connection is refused: there are too many")
+        if not self._server.enter(self, address):
             self.close()
 
     def data_received(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ _REFUSED = (
     "sessionRequireClientSASLAuth",
 )
 _SASL: Final = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+_MOST_OF_ADDRESS: Final = 60
+"""ZooKeeper's default of maxClientCnxns."""
 _REAL_DATA = "version-2"
 """Where a real ZooKeeper keeps its data, in `dataDir`."""
 
@@ -49,6 +52,8 @@ class TreeServerConfig(NamedTuple):
     most_timeout_ms: int
     knows_sasl: bool = False
     """Access control lists may name users of SASL."""
+    most_of_address: int = _MOST_OF_ADDRESS
+    """Connections that one address may have; 0 for any number."""
 
     @classmethod
     def parse(cls, properties: dict[str, str]) -> TreeServerConfig:
@@ -76,6 +81,7 @@ class TreeServerConfig(NamedTuple):
             _number(properties, "minSessionTimeout", _LEAST_TICKS * tick_ms),
             _number(properties, "maxSessionTimeout", _MOST_TICKS * tick_ms),
             bool(providers),
+            _number(properties, "maxClientCnxns", _MOST_OF_ADDRESS),
         )
 
 
@@ -99,14 +105,19 @@ class TreeServer:
         lock: Lock,
         users: ServedUsers,
         most_connections: int | None,
+        most_of_address: int,
     ) -> None:
+        """An address may have any number of connections where `most_of_address` is 0."""
         self.queue = queue
         self.users = users
         self.sessions = sessions
         self._listener = listener
         self._lock = lock
         self._most_connections = most_connections
-        self._connections: dict[ServedConnection, None] = {}
+        self._most_of_address = most_of_address
+        self._connections: dict[ServedConnection, str] = {}
+        """With the address of each."""
+        self._of_address: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Serve. Raises OSError when another process has taken the port."""
@@ -124,14 +135,23 @@ class TreeServer:
 
     # -- for connections -----------------------------------------------------------------------------------------------
 
-    def enter(self, connection: ServedConnection) -> bool:
-        has_room = self._most_connections is None or len(self._connections) < self._most_connections
-        if has_room:
-            self._connections[connection] = None
-        return has_room
+    def enter(self, connection: ServedConnection, address: str) -> bool:
+        if self._most_connections is not None and len(self._connections) >= self._most_connections:
+            logger.warning("Too many connections; refusing one from %s", address)
+            return False
+        if 0 < self._most_of_address <= self._of_address[address]:  # in ZooKeeper's words
+            logger.warning("Too many connections from %s - max is %d", address, self._most_of_address)
+            return False
+        self._connections[connection] = address
+        self._of_address[address] += 1
+        return True
 
     def leave(self, connection: ServedConnection) -> None:
-        self._connections.pop(connection, None)
+        address = self._connections.pop(connection, None)
+        if address is not None:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def command(self, word: bytes) -> bytes | None:
         """ZooKeeper's commands that say whether it is well (ruok, srvr), and whether it may be written to (isro)."""
@@ -180,4 +200,4 @@ async def open_tree_server(
     queue = CommitQueue(tree, executor, clock, on_failure)
     sessions = ServedSessions(queue, random.uuid, config.least_timeout_ms, config.most_timeout_ms)
     users = ServedUsers(lambda: random.uuid().hex(), passwords, config.knows_sasl)
-    return TreeServer(queue, sessions, listener, lock, users, most_connections)
+    return TreeServer(queue, sessions, listener, lock, users, most_connections, config.most_of_address)

@@ -41,8 +41,9 @@ class Reply(NamedTuple):
 class RawClient:
     """Sends and receives frames. A context manager."""
 
-    def __init__(self, server: ZookeeperProcess) -> None:
-        self._socket = socket.create_connection((server.host, server.port), timeout=20)
+    def __init__(self, server: ZookeeperProcess, own_address: str = "127.0.0.1") -> None:
+        address = (server.host, server.port)
+        self._socket = socket.create_connection(address, timeout=20, source_address=(own_address, 0))
         self.session_id = self.timeout_ms = 0
         self.password = b""
 
@@ -373,21 +374,40 @@ def test_a_stopped_server_leaves_in_order(number: signal.Signals, tmp_path: Path
         eventually("its last words", lambda: "is served on port" in server.output.read_text())
 
 
+def test_one_address_leaves_room_for_others(tmp_path: Path) -> None:
+    """One client could take all connections that the system allows, and brokers lost their sessions."""
+
+    with served_tree(tmp_path, settings={"maxClientCnxns": "2"}) as server, contextlib.ExitStack() as held:
+
+        def connect(own_address: str = "127.0.0.1") -> RawClient:
+            return held.enter_context(RawClient(server, own_address)).connect()
+
+        connect()
+        connect()
+        with pytest.raises((EOFError, ConnectionError)):
+            connect()
+        connect("127.0.0.2")
+        held.close()
+        eventually("there is room again", connect, not_yet=(EOFError, ConnectionError))
+        assert "Too many connections from 127.0.0.1 - max is 2" in server.output.read_text()
+
+
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
 def test_the_keys_of_zookeeper() -> None:
     parsed = TreeServerConfig.parse({"dataDir": "/d", "clientPort": "2181"})
-    assert parsed == ("/d", "127.0.0.1", 2181, 6000, 60_000, False)
+    assert parsed == ("/d", "127.0.0.1", 2181, 6000, 60_000, False, 60)
     given = {
         "dataDir": "/d",
         "clientPort": "1",
         "clientPortAddress": "::1",
         "tickTime": "100",
         "maxSessionTimeout": "9",
+        "maxClientCnxns": "0",
         "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
     }
-    assert TreeServerConfig.parse(given) == ("/d", "::1", 1, 200, 9, True)
+    assert TreeServerConfig.parse(given) == ("/d", "::1", 1, 200, 9, True, 0)
 
 
 def test_the_file_that_comes_with_it_opens_no_port_to_other_machines() -> None:
