@@ -199,23 +199,25 @@ class Visits:
 
 
 def measure(directory: Path, connections: int, half_frames: int, members: int = 0) -> tuple[Memory, Memory]:
-    """The broker's memory before and after so many connections and members of groups; some have come before, which fill
-    its caches.
+    """The broker's memory before and after so many connections and members of groups. Some have come before, which fill
+    its caches; of members as many, because Python keeps the arenas of a peak for the next one: each of 1 MiB has an
+    object that lives on.
     """
     broker = CountingBroker(directory)
     broker.start()
+    groups = -(-members // MEMBERS_OF_GROUP)
     try:
         visits = Visits(broker)
         visits.make(2 * AT_ONCE, 2 * AT_ONCE)
         if members:
             visits.find_coordinator()
-            visits.join(2 * MEMBERS_OF_GROUP)
-            visits.await_no_members(2)
+            visits.join(members)
+            visits.await_no_members(groups)
         readings = [broker.memory() for _ in range(4) if not time.sleep(SECOND_S)]
         before = Memory(min(each.objects for each in readings), min(each.rss_kb for each in readings))
         visits.make(connections, half_frames)
         visits.join(members)
-        visits.await_no_members(-(-members // MEMBERS_OF_GROUP))
+        visits.await_no_members(groups)
         deadline_s = time.monotonic() + PATIENCE_S
         while (after := broker.memory()).has_grown_since(before) and time.monotonic() < deadline_s:
             time.sleep(SECOND_S)
