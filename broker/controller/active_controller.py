@@ -61,6 +61,11 @@ class ActiveController:
                 rules.random.uuid,
             )
 
+    @property
+    def transaction_count(self) -> int:
+        """Transactions that this controller has begun."""
+        return self._office.transaction_count
+
     async def take_office(
         self, settings: ControllerSettings, find_replicas: FindReplicas | None, *, unclean: bool
     ) -> None:

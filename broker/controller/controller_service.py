@@ -447,6 +447,7 @@ class ControllerService:
         active = self._active
         if active is None:
             raise not_controller()
+        transaction_count = active.transaction_count
         try:
             await active.deletions.remove_rest()
             return await change(active)
@@ -459,3 +460,9 @@ class ControllerService:
                 raise
             await self._give_up(f"a change was refused: {error}")
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"a change was refused: {error}") from error
+        except ApiError:
+            raise
+        except Exception as error:  # a bug; if something was written, the context and the brokers may not know of it
+            if active.transaction_count > transaction_count and self._membership.is_shared:
+                await self._give_up(f"a change failed: {error!r}")
+            raise

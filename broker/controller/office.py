@@ -36,6 +36,8 @@ class Office:
         self.requests = requests
         self._term = term
         self._coordination = coordination
+        self.transaction_count = 0
+        """Transactions that were begun."""
 
     async def transact(self, operations: Iterable[Operation]) -> None:
         """Write, if this is still the controller: every transaction checks its term (KAFKA-6082).
@@ -46,6 +48,7 @@ class Office:
         """
         is_first = True
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
+            self.transaction_count += 1
             try:
                 await self._coordination.multi(transaction)
             except NoSpaceError as error:

@@ -163,7 +163,10 @@ class Responses:
 
 def _settle(future: asyncio.Future[T], translate: Callable[[R], T], value: R) -> None:
     if not future.done():
-        future.set_result(translate(value))
+        try:
+            future.set_result(translate(value))
+        except Exception as error:  # noqa: BLE001 - a bug; the connection logs it, and others get their responses
+            future.set_exception(error)
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -304,7 +307,9 @@ class CoordinatorRuntime(Generic[S]):
             if producer is None:
                 return self._log.append(self._partition, records)
             return self._log.append(self._partition, records, producer)
-        except (ApiError, EncodeError) as error:
+        except Exception as error:  # also a bug: who waits for this append is told, and the next ones are made
+            if not isinstance(error, ApiError | EncodeError):
+                logger.exception("A record of a coordinator could not be written")
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             failed.set_exception(detached(error))
             return failed

@@ -187,7 +187,7 @@ class Dispatcher:
         large.waiting = Waiting(answer, NOTHING, large.effective)
         return large.waiting
 
-    def _answer(self, later: Later[Any], response: Response) -> None:
+    def _answer(self, later: Later[Any], outcome: Any) -> None:
         """Encode the response for which a connection has a place."""
         arrival: _Arrival = later.arrival
         connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
@@ -201,6 +201,7 @@ class Dispatcher:
         if connection.closed:
             return
         try:
+            response = later.response(outcome)
             if self._quotas.are_set:
                 later.parts = self._charge(connection, kind, correlation_id, response, arrival.size, arrival.held_s)
             else:

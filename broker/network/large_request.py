@@ -169,7 +169,15 @@ def give_up(
 
 def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    later.then(lambda _, value: None if response.done() else response.set_result(value))
+
+    def take(_: Later[Any], value: Any) -> None:
+        if not response.done():
+            try:
+                response.set_result(later.response(value))
+            except Exception as mistake:  # noqa: BLE001  the connection logs it
+                response.set_exception(mistake)
+
+    later.then(take)
     return response
 
 

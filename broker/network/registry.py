@@ -60,7 +60,8 @@ class Later(Value, Generic[_T], frozen=False, eq=False):
     in one call. There is no future, hence neither a turn of the event loop nor a callback for each of them.
 
     The handler calls `answer` once, after it has returned, with the response, or with what `translate` makes the
-    response of; no exception comes of it. It is called, too, when the client has hung up.
+    response of. No exception comes of it: where `translate` raises one, the connection is closed. It is called, too,
+    when the client has hung up.
     """
 
     lets_pass: frozenset[ApiKey] = ANYTHING
@@ -72,13 +73,18 @@ class Later(Value, Generic[_T], frozen=False, eq=False):
     _take: Callable[[Later[Any], Any], None] = field(init=False)
 
     def then(self, take: Callable[[Later[Any], Any], None]) -> None:
-        """Give `take` the response. Called by the dispatcher."""
+        """Give `take` the outcome, of which `response` makes the response. Called by the dispatcher."""
         self._take = take
 
     def answer(self, outcome: Any) -> None:
         """Give the response, or what it is made of."""
+        self._take(self, outcome)
+
+    def response(self, outcome: Any) -> _T:
+        """The response that an outcome makes. Raises what `translate` raises."""
         translate = self.translate
-        self._take(self, outcome if translate is None else translate(outcome))
+        response: _T = outcome if translate is None else translate(outcome)
+        return response
 
 
 make_later = maker(Later)

@@ -19,12 +19,10 @@ Change = Callable[[Any], Reply]
 
 
 def then(outcome: Outcome, change: Change) -> Outcome:
-    """The outcome with the answer changed, now or when it comes. `change` may raise what a handler may raise,
-    but where the outcome is a `Later`.
-    """
+    """The outcome with the answer changed, now or when it comes. `change` may raise what a handler may raise."""
     if isinstance(outcome, Later):
-        changed: Later[Any] = Later(outcome.lets_pass, change)
-        outcome.then(lambda _, response: changed.answer(response))
+        changed: Later[Any] = Later(outcome.lets_pass, lambda value: change(outcome.response(value)))
+        outcome.then(lambda _, value: changed.answer(value))
         return changed
     if isinstance(outcome, Waiting):
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

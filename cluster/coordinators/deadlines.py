@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 from collections.abc import Callable
 from itertools import count
@@ -10,8 +11,12 @@ from typing import Any, Final
 
 from cluster.coordinators.results import Append, Appends, Moment
 
+logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
+
 Action = Callable[[Moment], Appends]
 
+PAUSE_AFTER_BUG_MS: Final = 5000
+"""Before a deadline is due again whose action ended with an error that nobody expected."""
 _FEW: Final = 64
 """Heaps with fewer entries are not tidied up."""
 
@@ -110,7 +115,11 @@ class Deadlines:
             elif entry[2] is None:
                 self._dropped -= 1
             elif (action := entry[2].reached(now.monotonic_ms)) is not None:
-                appends += action(now)
+                try:
+                    appends += action(now)
+                except Exception:  # a bug; but its group would wait for ever, and so would the others
+                    logger.exception("A deadline could not be processed; it is due again in %d ms", PAUSE_AFTER_BUG_MS)
+                    entry[2].set(now.monotonic_ms + PAUSE_AFTER_BUG_MS)
         for entry in set_meanwhile:
             heapq.heappush(self._heap, entry)
         self._find_next()

@@ -11,6 +11,7 @@ import pytest
 from broker.controller import broker_requests
 from broker.controller.active_controller import ActiveController
 from broker.controller.broker_requests import BrokerRequests
+from broker.controller.topic_changes import TopicChanges
 from broker.logs.group_commit import GroupCommit
 from broker.metadata import refreshing
 from broker.metadata.refreshing import Refreshing
@@ -19,6 +20,7 @@ from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
 from cluster.controller.commands import LeaderAndIsr, UpdateMetadata
 from cluster.controller.context import ControllerContext
+from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.replication.in_sync_replicas import InSyncReplicas, IsrRules
 from cluster.replication.isr_changes import IsrChange
@@ -222,3 +224,30 @@ async def test_a_controller_that_fails_to_react_makes_room_for_the_next() -> Non
         await cluster.until(
             "another leader", lambda: all(cluster.members[each].cache.image.leader_of(A) == 2 for each in (1, 2))
         )
+
+
+@in_loop
+async def test_a_controller_that_fails_after_it_has_written_makes_room_for_the_next() -> None:
+    """The topic is in the tree, and no broker was told of it."""
+    cluster = await ControllerCluster().start()
+    before = cluster.controller.cache.image.controller_epoch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BrokerRequests, "leader_and_isr", Bugs().before(BrokerRequests.leader_and_isr))
+        new_topic = NewTopic("t", assignment={0: (1, 2)})
+        with pytest.raises(KeyError):
+            await cluster.controller.service.create_topics([new_topic])
+    await cluster.until("the brokers know", lambda: cluster.told("t", 1, (1, 2)))
+    assert cluster.members[1].cache.image.controller_epoch > before
+
+
+@in_loop
+async def test_a_controller_that_fails_before_it_writes_stays() -> None:
+    """Otherwise any client that meets a bug could end each term."""
+    cluster = await ControllerCluster().start()
+    controller = cluster.controller
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicChanges, "create", Bugs().before(TopicChanges.create))
+        with pytest.raises(KeyError):
+            await controller.service.create_topics([NewTopic("t")])
+    assert cluster.controller is controller
+    await cluster.create("t", (1, 2))

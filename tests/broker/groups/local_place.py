@@ -287,7 +287,7 @@ class LocalConnection:
                 return waiting
             if isinstance(reply, Later):
                 later: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-                reply.then(lambda _, response: None if later.cancelled() else later.set_result(response))
+                reply.then(lambda of, value: None if later.cancelled() else later.set_result(of.response(value)))
                 return later
             if not inspect.isawaitable(reply):
                 done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()

@@ -376,3 +376,31 @@ def test_hosts_are_written_as_java_writes_them(place: Local, address: str, host:
 def test_member_ids_begin_with_the_client_or_the_instance(fixture: GroupFixture) -> None:
     assert new_id(fixture, "a", "g").startswith("a-")
     assert fixture.ask("a", join("h", instance="i"), 9).member_id.startswith("i-")
+
+
+# -- errors that nobody expected ---------------------------------------------------------------------------------------
+
+
+def test_a_response_that_cannot_be_translated_holds_up_no_other(place: Local) -> None:
+    responses = Responses()
+    replies: list[Reply[int]] = [Reply() for _ in range(2)]
+
+    async def scenario() -> None:
+        bad: Any = responses.respond(replies[0], {}.__getitem__)
+        good: Any = responses.respond(replies[1], str)
+        for number, reply in enumerate(replies):
+            reply.set(number)
+        assert await good == "1"
+        with pytest.raises(KeyError):
+            await bad
+
+    place.run(scenario)
+
+
+def test_a_record_that_cannot_be_encoded_fails_its_own_request(place: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(place.log, "append", {}.__getitem__)
+        refused = ask(place, commit("g", [("t", 0, 5)]), 9)
+    assert refused.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert ask(place, commit("g", [("t", 0, 6)]), 9).topics[0].partitions[0].error_code == 0
+    assert ask(place, fetch("g", None), 7).topics[0].partitions[0].committed_offset == 6

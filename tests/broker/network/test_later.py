@@ -93,6 +93,25 @@ def test_answers_leave_in_the_order_of_the_requests_and_others_wait() -> None:
     run(scenario())
 
 
+def test_an_outcome_that_cannot_be_translated_closes_its_connection_alone() -> None:
+    async def scenario() -> None:
+        handlers = Handlers()
+        async with server(handlers) as scripted:
+            reader, writer = await scripted.connect()
+            others_reader, other = await scripted.connect()
+            writer.write(packet(*heartbeats(1)))
+            await handlers.await_requests(1)
+            other.write(packet(*heartbeats(1)))
+            await handlers.await_requests(2)
+            handlers.waiting[0].translate = {}.__getitem__
+            handlers.answer(0)
+            handlers.answer(1)
+            assert await is_closed(reader)
+            assert await numbers(others_reader, 1) == [1]
+
+    run(scenario())
+
+
 def test_more_requests_than_may_wait_are_all_answered() -> None:
     async def scenario() -> None:
         handlers = Handlers()

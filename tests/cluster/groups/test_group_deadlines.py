@@ -8,7 +8,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.coordinators.deadlines import Deadline, Deadlines
+from cluster.coordinators.deadlines import PAUSE_AFTER_BUG_MS, Deadline, Deadlines
 from cluster.coordinators.results import Appends, Moment
 
 STEPS = st.lists(
@@ -43,6 +43,19 @@ def test_each_is_run_once_when_it_is_due(steps: list[tuple[str, int, int]]) -> N
             assert sorted(ran) == sorted(expected)
             due = {number: due_ms for number, due_ms in due.items() if number not in expected}
         assert deadlines.next_ms <= min(due.values(), default=math.inf)
+
+
+def test_an_action_that_fails_is_due_again_and_holds_up_no_other() -> None:
+    deadlines, ran = Deadlines(), []
+    broken = Deadline(deadlines, {}.__getitem__)
+    broken.set(5)
+    Deadline(deadlines, lambda _: ran.append(6) or ()).set(6)
+    deadlines.expire(Moment(0, 7))
+    assert ran == [6]
+    assert deadlines.next_ms == 7 + PAUSE_AFTER_BUG_MS
+    broken.action = lambda _: ran.append(5) or ()
+    deadlines.expire(Moment(0, 7 + PAUSE_AFTER_BUG_MS))
+    assert ran == [6, 5]
 
 
 def test_what_is_set_again_and_again_does_not_pile_up() -> None:
