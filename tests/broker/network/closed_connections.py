@@ -208,7 +208,7 @@ def measure(directory: Path, connections: int, half_frames: int, members: int = 
     groups = -(-members // MEMBERS_OF_GROUP)
     try:
         visits = Visits(broker)
-        visits.make(2 * AT_ONCE, 2 * AT_ONCE)
+        visits.make(max(2 * AT_ONCE, connections // 20), max(2 * AT_ONCE, half_frames // 20))
         if members:
             visits.find_coordinator()
             visits.join(members)
