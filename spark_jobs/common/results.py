@@ -21,6 +21,7 @@ from spark_jobs.common.progress import DUPLICATES
 from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, TableSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
 from spark_jobs.tables.formats import add_format_option, check_format, table_sink
+from spark_jobs.tables.schema_change import accepted, add_schema_change_option
 
 RESULTS = "results"
 
@@ -36,6 +37,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--output", metavar="DIR", help="a table, exactly once; in Parquet each batch in batch_id=N")
     add_create_topics_option(results)
     add_format_option(results)
+    add_schema_change_option(results)
     results.add_argument(
         "--dead-letters",
         metavar="DIR",
@@ -64,6 +66,14 @@ def prepare_sink(
         sink.check(spark)
     else:
         sink.bind(spark, checkpoint, has_results=has_results)
+
+
+def sink_for(
+    spark: SparkSession, rows: DataFrame, sink: KafkaSink | TableSink, checkpoint: str, schema_change: str
+) -> KafkaSink | TableSink:
+    """The sink to write `rows` to, which may be a new table. Raises ValueError as `prepare_sink` and `accepted` do."""
+    prepare_sink(spark, sink, checkpoint)
+    return accepted(spark, sink, checkpoint, rows.schema, schema_change) if isinstance(sink, TableSink) else sink
 
 
 def write_rows(

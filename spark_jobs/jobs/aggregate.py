@@ -28,12 +28,13 @@ from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, spark
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
 from spark_jobs.common.records import parameter
-from spark_jobs.common.results import ResultWriter, add_result_options, counted, result_sink
+from spark_jobs.common.results import ResultWriter, add_result_options, counted, result_sink, sink_for
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import KafkaSink, ParquetSink, TableSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
+from spark_jobs.tables.schema_change import EVOLVE
 
 WINDOW_COLUMNS = ("window_start", "window_end")
 
@@ -60,6 +61,7 @@ class AggregateConfig:
     mode: str = "append"
     drop_duplicates: tuple[str, ...] = ()
     dead_letters: ParquetSink | None = None
+    schema_change: str = EVOLVE
 
     def __post_init__(self) -> None:
         for aggregate in self.aggregates:
@@ -120,17 +122,18 @@ def plan(spark: SparkSession, config: AggregateConfig) -> DataFrame:
 
 def build_query(spark: SparkSession, config: AggregateConfig) -> Query:
     """The query that writes the results. Raises ValueError when there is nowhere to write them."""
+    rows = plan(spark, config)
     writer = ResultWriter(
         spark,
         config.run.checkpoint,
-        config.sink,
+        sink_for(spark, rows, config.sink, config.run.checkpoint, config.schema_change),
         [*WINDOW_COLUMNS, *config.group_by],
         [config.source],
         [lambda df, watermark_ms: rejects(df, config, watermark_ms)],
         config.dead_letters,
         drops_rows=bool(config.drop_duplicates),
     )
-    stream = counted(plan(spark, config)).writeStream.outputMode(config.mode).foreachBatch(writer)
+    stream = counted(rows).writeStream.outputMode(config.mode).foreachBatch(writer)
     return Query(stream, writer.summary, watch=writer.watch)
 
 
@@ -189,6 +192,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         aggregates=read_aggregates(arguments.agg),
         values=value_format(arguments),
         sink=result_sink(arguments, source),
+        schema_change=arguments.schema_change,
         group_by=names_in(arguments.group_by),
         timestamp_field=arguments.timestamp_field,
         watermark_ms=arguments.watermark,

@@ -24,12 +24,13 @@ from pyspark.sql.types import StructType
 from spark_jobs.aggregation.windows import delay_ms, duration_ms, spark_interval
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
-from spark_jobs.common.results import RejectsOf, ResultWriter, add_result_options, counted, result_sink
+from spark_jobs.common.results import RejectsOf, ResultWriter, add_result_options, counted, result_sink, sink_for
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import KafkaSink, ParquetSink, TableSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
+from spark_jobs.tables.schema_change import EVOLVE
 
 LEFT_TIME, RIGHT_TIME = "left_time", "right_time"
 RIGHT_PREFIX = "right_"
@@ -64,6 +65,7 @@ class JoinConfig:
     static_schema: StructType | None = None
     kind: str = "inner"
     dead_letters: ParquetSink | None = None
+    schema_change: str = EVOLVE
 
     def __post_init__(self) -> None:
         sides = [self.left] if self.right is None else [self.left, self.right]
@@ -147,17 +149,18 @@ def rejects_of(side: Side) -> RejectsOf:
 def build_query(spark: SparkSession, config: JoinConfig) -> Query:
     """The query that writes the joined rows. Raises ValueError when there is nowhere to write them."""
     sides = [config.left] if config.right is None else [config.left, config.right]
+    rows = plan(spark, config)
     writer = ResultWriter(
         spark,
         config.run.checkpoint,
-        config.sink,
+        sink_for(spark, rows, config.sink, config.run.checkpoint, config.schema_change),
         config.on,
         [side.source for side in sides],
         [rejects_of(side) for side in sides],
         config.dead_letters,
         drops_rows=True,
     )
-    stream = counted(plan(spark, config)).writeStream.outputMode("append").foreachBatch(writer)
+    stream = counted(rows).writeStream.outputMode("append").foreachBatch(writer)
     return Query(stream, writer.summary, watch=writer.watch)
 
 
@@ -218,6 +221,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         static_schema=read_schema(arguments.right_schema) if arguments.right_schema and not streams else None,
         kind=arguments.type,
         sink=result_sink(arguments, source),
+        schema_change=arguments.schema_change,
         dead_letters=ParquetSink(path=arguments.dead_letters) if arguments.dead_letters else None,
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +15,9 @@ pytest.importorskip("pyspark")
 from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.sink import ParquetSink
 from spark_jobs.common.source import SourceConfig
-from spark_jobs.jobs.join import JoinConfig, Side, transform
+from spark_jobs.jobs import join
+from spark_jobs.jobs.join import JoinConfig, Side, build_query, transform
+from spark_jobs.tables.schema_change import EVOLVE, FAIL, NEW_TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,11 +37,11 @@ def side(name: str, ddl: str) -> Side:
 
 
 def config(**fields: Any) -> JoinConfig:
-    given = {"right": side("right", "k STRING, v INT"), "within_ms": 10 * MINUTE_MS, "on": ("k",)} | fields
+    given = {"right": side("right", "k STRING, v INT"), "within_ms": 10 * MINUTE_MS, "on": ("k",)}
+    given |= {"sink": ParquetSink(path="unused")} | fields
     return JoinConfig(
         run=RunConfig(checkpoint="unused", trigger={"availableNow": True}, group_id="", metrics_port=None),
         left=side("left", "k STRING, v INT"),
-        sink=ParquetSink(path="unused"),
         **given,
     )
 
@@ -92,3 +96,33 @@ def test_a_static_table_without_the_field(spark: SparkSession) -> None:
 def test_bad_joins_are_refused(spark: SparkSession, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**fields)
+
+
+def test_a_static_table_with_other_types_stops_the_job_before_the_first_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table with a column of two types cannot be read."""
+    records(spark).write.parquet(str(tmp_path / "records"))
+    monkeypatch.setattr(
+        join, "read_stream", lambda *_: spark.readStream.schema(CONNECTOR_COLUMNS).parquet(str(tmp_path / "records"))
+    )
+
+    def build(static: str, schema_change: str = EVOLVE) -> None:
+        built = config(
+            right=None, static=str(tmp_path / f"{static}.csv"), sink=ParquetSink(path=str(tmp_path / "results")),
+            schema_change=schema_change,
+        )  # fmt: skip
+        run = dataclasses.replace(built.run, checkpoint=str(tmp_path / "checkpoint"))
+        build_query(spark, dataclasses.replace(built, run=run))
+
+    for name, size in {"numbers": "1", "words": "large", "wider": "1,2"}.items():
+        header = "k,size,colour" if "," in size else "k,size"
+        (tmp_path / f"{name}.csv").write_text(f"{header}\na,{size}\n")
+    build("numbers")
+    build("wider")
+    with pytest.raises(ValueError, match="column colour is gone"):
+        build("numbers", FAIL)
+    with pytest.raises(ValueError, match="column size is INT in the table and STRING now"):
+        build("words")
+    build("words", NEW_TABLE)
+    assert (tmp_path / "results-2").exists()
