@@ -184,12 +184,12 @@ class ReplicaAlterLogDirsManager:
             self._flushed.pop(topic_partition, None)
             self._begun.pop(topic_partition, None)
             return True
-        if future.directory.failure is not None:
-            self._futures.drop(topic_partition, self._clock.now_ms())
-            logger.error("%s is no longer moved to %s, which is offline", topic_partition, future.directory.path)
-            return True
         source, target = log.directory.path, future.directory.path
         try:
+            if future.directory.failure is not None:
+                self._futures.drop(topic_partition, self._clock.now_ms())
+                logger.error("%s is no longer moved to %s, which is offline", topic_partition, target)
+                return True
             is_done = await self._copy(log, future)
         except ApiError as error:
             return self._failed(topic_partition, error)

@@ -21,6 +21,7 @@ from protocol.messages.log_dirs import (
 from protocol.messages.produce import ProduceResponse
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from storage.relocation.future_logs import FutureLogs
 from tests.kit import in_process
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.memory_file_system import Fault
@@ -304,6 +305,23 @@ def test_the_target_fails_during_a_move() -> None:
         found = await described(wire)
         assert found == {A: [("t-0", 0, False)], B: [("KAFKA_STORAGE_ERROR", 0, False)], C: []}
         assert await alter(wire, B, ("t", 0)) == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR)]
+
+    play(scenario)
+
+
+def test_a_move_that_cannot_be_given_up_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        for name in ("t", "u"):
+            await wire.ask(new_topic(name), 7)
+            for _ in range(20):
+                await wire.ask(produce(name, [b"v" * 1000]), 11)
+        monkeypatch.setattr(FutureLogs, "drop", {}.__getitem__)
+        broker.file_system.inject = lambda operation, path: (
+            Fault(errno.EIO) if operation == "append" and path.startswith(C) else None
+        )
+        await alter(wire, C, ("t", 0))
+        await alter(wire, A, ("u", 0))
+        await eventually_on_loop("the other one arrives", lambda: directories(broker, A) == ["t-0", "u-0"])
 
     play(scenario)
 
