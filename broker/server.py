@@ -46,7 +46,7 @@ MEMORY_FOR_REPLIES = 8
 """As much for replies that clients do not read."""
 IDLE_BYTES = 40 << 20
 """Memory of a broker that does nothing; the rest of a small memory is for requests."""
-REQUEST_TIMES = 8
+REQUEST_TIMES = 10
 """Memory of a large request and its answer, as a multiple of its bytes (9: Metadata of a hundred thousand topics)."""
 CONTACT_PATIENCE_S = 5.0
 """A stop waits so long for a tree that does not answer."""
