@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from client.environment import Network
+from client.environment import LoopNetwork, Network
 from client.errors import DisconnectedError, UnsupportedVersionError
 from client.settings import MAX_FRAME_BYTES
 from odradek import __version__
@@ -297,6 +297,12 @@ async def connect(
         return connection
     try:
         await connection.negotiate()
+    except DisconnectedError as error:
+        connection.close()
+        if isinstance(network, LoopNetwork):
+            hint = "if the listener wants TLS, set security.protocol to SSL or SASL_SSL"
+            raise DisconnectedError(f"{error}; {hint}") from error
+        raise
     except BaseException:
         connection.close()
         raise

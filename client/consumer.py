@@ -183,7 +183,7 @@ class Consumer:
         try:
             await self._metadata.refresh()
         except DisconnectedError as error:
-            logger.warning("%s", error)
+            logger.debug("%s", error)
             self._metadata.mark_stale()
             return
         topics = self._metadata.current.topics

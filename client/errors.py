@@ -63,3 +63,7 @@ def raise_for(code: int, message: str | None = None) -> None:
     error = refusal(code, message)
     if error is not None:
         raise detached(error)
+
+
+class NoBrokerError(ClientError):
+    """No bootstrap server has ever answered, and `ClientSettings.bootstrap_timeout_ms` is over."""

@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 
 from client.broker_connection import Connection, connect
 from client.environment import LoopNetwork, Network, Random, system_random
-from client.errors import ClientTimeoutError, DisconnectedError, SettingsError
+from client.errors import ClientTimeoutError, DisconnectedError, NoBrokerError, SettingsError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
 from protocol.errors import ApiError, ErrorCode, detached
@@ -78,6 +78,8 @@ class KafkaClient:
         self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
         self._controller_id = -1
+        self._first_failure_s: float | None = None
+        """When no broker answered for the first time, on the loop's clock."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -102,7 +104,10 @@ class KafkaClient:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     async def any_connection(self) -> Connection:
-        """An open connection to any broker, or a new one to the first that answers. Raises DisconnectedError."""
+        """An open connection to any broker, or a new one to the first that answers.
+
+        Raises DisconnectedError, and NoBrokerError when it is no use to try again.
+        """
         for (_, _, purpose), connection in self._connections.items():
             if connection.is_open and not purpose:
                 return connection
@@ -115,7 +120,20 @@ class KafkaClient:
             except DisconnectedError as error:
                 failure = detached(error)
                 logger.warning("%s. Broker may not be available.", error)
+        self._give_up_in_time(failure)
         raise failure or DisconnectedError("no broker is known")
+
+    def _give_up_in_time(self, failure: DisconnectedError | None) -> None:
+        """Raise NoBrokerError when no broker has ever answered and `bootstrap_timeout_ms` is over."""
+        limit_ms = self.settings.bootstrap_timeout_ms
+        if limit_ms is None or self._connections:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._first_failure_s is None:
+            self._first_failure_s = now_s
+        # The pause before another attempt may last a second, and the attempt as long.
+        if now_s - self._first_failure_s > limit_ms / 1000 - 1:
+            raise NoBrokerError(f"No broker answered within {limit_ms / 1000:.0f} s: {failure}")
 
     async def node_connection(self, node_id: int, purpose: str = "") -> Connection:
         """The connection to one broker; `purpose` names one apart from the others.

@@ -79,6 +79,8 @@ class ClientSettings(Value):
     metadata_max_age_ms: int
     channel: ChannelConfig | None = None
     """TLS and SASL; None for plain text."""
+    bootstrap_timeout_ms: int | None = None
+    """How long to look for a broker while no bootstrap server has ever answered; None for as long as any call."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import pytest
 
-from client.broker_connection import Connection
+from client.broker_connection import Connection, connect
+from client.environment import LoopNetwork
 from client.errors import DisconnectedError, UnsupportedVersionError
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
@@ -14,8 +16,9 @@ from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.fetch import FetchRequest
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request
-from tests.client.scripted_broker import Answer, Peer, connected
+from tests.client.scripted_broker import Answer, Peer, broker, connected
 
 
 def metadata(controller_id: int) -> MetadataResponse:
@@ -152,5 +155,19 @@ def test_who_stops_waiting_does_not_disturb_the_others() -> None:
                 await impatient
             may_answer.set()
             assert (await ask(connection)).controller_id > 0
+
+    asyncio.run(run())
+
+
+def test_a_plain_connection_to_a_listener_with_tls_says_what_may_be_wrong() -> None:
+    async def run() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate: no handshake gets that far
+        network = LoopNetwork()
+        async with broker({}, context) as port:
+            with pytest.raises(DisconnectedError, match=r"if the listener wants TLS, set security\.protocol"):
+                await connect(
+                    network, "127.0.0.1", port, client_id="test", request_timeout_ms=60_000, setup_timeout_ms=60_000,
+                    receive_buffer=ReceiveBuffer(),
+                )  # fmt: skip
 
     asyncio.run(run())

@@ -18,6 +18,7 @@ import pytest
 
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.waiting import eventually
+from tools.support.options import default_server
 
 PATIENCE_S = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "ODRADEK_PYTHON": sys.executable}
@@ -198,6 +199,51 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     refused = run("kafka-topics.sh", *nobody[:2], "--command-config", str(tmp_path / "tls.properties"), "--list")
     assert "Invalid value TLS for configuration security.protocol" in refused.stdout
     assert refused.returncode == 1
+
+
+def odradek(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "odradek", *args],
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+def test_odradeks_own_commands_say_once_that_no_broker_answers_and_give_up() -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    for command in (["topics", "--list"], ["verifiable-producer", "--topic", "t", "--max-messages", "1"]):
+        said = odradek(*command, "--bootstrap-server", nobody)
+        assert f"No broker answered within 10 s: Connection to {nobody} could not be est" in said.stdout + said.stderr
+        assert said.stderr.count("WARN Connection to") == 1, said.stderr
+
+
+def test_odradeks_own_commands_know_the_broker_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ODRADEK_COMMAND", raising=False)
+    assert default_server({"bootstrap-server", "list"}, {"list"}) is None
+    monkeypatch.setenv("ODRADEK_COMMAND", "odradek topics")
+    assert default_server({"bootstrap-server", "list"}, {"list"}) == "127.0.0.1:9092"
+    for given in ({"bootstrap-server"}, {"list", "broker-list"}, {"help"}, {"version"}, set[str]()):
+        assert default_server({"bootstrap-server", "broker-list", "list"}, given) is None
+    assert default_server({"list"}, {"list"}) is None
+
+
+def test_a_warning_that_comes_again_keeps_its_line_on_a_terminal() -> None:
+    controller, terminal = pty.openpty()
+    code = (
+        "import logging\nfrom tools.support.common import run_work\n"
+        "async def work():\n  for n in (1, 1, 1, 2): logging.warning('lost %d', n)\n  return 0\nrun_work(work)"
+    )
+    own = ENVIRONMENT | {"ODRADEK_COMMAND": "odradek topics"}
+    subprocess.run([sys.executable, "-c", code], env=own, stderr=terminal, check=True, timeout=PATIENCE_S)
+    said = os.read(controller, 10_000).decode()
+    assert said.count("\x1b[1A\x1b[2K") == 2
+    assert said.count("lost 1") == 3
+    assert said.count("lost 2") == 1
+    plain = subprocess.run(
+        [sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert [line.split()[3:5] for line in plain.stderr.splitlines()] == [["lost", "1"], ["lost", "2"]]
+    for descriptor in (controller, terminal):
+        os.close(descriptor)
 
 
 def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from odradek import __version__
+from tools.support.options import default_server
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -40,8 +41,10 @@ class ArgumentParser(CommandParser):
         if not argv and not needs_arguments:
             self.print_help()
             return 0
+        names = [each.lstrip("-").partition("=")[0] for each in argv if each.startswith("-")]
+        server = default_server([each.lstrip("-") for each in self._option_string_actions], names or argv)
         try:
-            return self.parse_args(argv)
+            return self.parse_args(argv if server is None else ["--bootstrap-server", server, *argv])
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
             return 1 if "-h" in argv or "--help" in argv else code

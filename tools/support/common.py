@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final, TextIO
 
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
@@ -21,10 +22,13 @@ from config.security.secret_files import read_bytes
 from odradek import __version__
 from protocol.errors import ApiError
 from tools.support.error_texts import message_of
-from tools.support.options import Option, OptionError, OptionParser, Options, UsageError
+from tools.support.options import Option, OptionError, OptionParser, Options, UsageError, is_own_command
 
 BOOTSTRAP_SERVER = Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,...")
 COMMAND_CONFIG = Option("command-config", "A file with properties for the client.", "property file")
+
+BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+"""How long `odradek NAME` looks for a broker; default.api.timeout.ms in --command-config says otherwise."""
 
 Work = Callable[[Options], Awaitable[int]]
 
@@ -65,7 +69,6 @@ def run_tool(
     Help and mistakes on the command line go to standard error with exit code 1, as Kafka's tools have it. `fail` shows
     an error of the work itself; by default it is one line on standard error. `failure_code` is the exit code then.
     """
-    logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
     try:
         options = parser.parse(argv)
         if options.has("help") or not argv:
@@ -83,6 +86,35 @@ def run_tool(
     return run_work(lambda: work(options), fail=fail, failure_code=failure_code)
 
 
+class _Warnings(logging.StreamHandler[TextIO]):
+    """Shows a repeated warning, such as that of a broker that cannot be reached, as one line. On a terminal the line
+    says for how long it has been repeated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: tuple[str, float] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, unless it is the last one again."""
+        text = record.getMessage()
+        if self._last is None or self._last[0] != text:
+            self._last = (text, record.created)
+            super().emit(record)
+        elif self.stream.isatty():
+            self.stream.write(f"\x1b[1A\x1b[2K{self.format(record)} for {record.created - self._last[1]:.0f} s\n")
+            self.flush()
+
+
+def _log_to_stderr() -> None:
+    # LogLevel's names are those of Kafka's tools and of the broker.
+    logging.addLevelName(logging.WARNING, "WARN")
+    layout = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+    logging.basicConfig(
+        level=logging.WARNING, format=layout, handlers=[_Warnings() if is_own_command() else logging.StreamHandler()]
+    )
+
+
 def run_work(
     work: Callable[[], Awaitable[int]],
     *,
@@ -90,6 +122,7 @@ def run_work(
     failure_code: int = 1,
 ) -> int:
     """Run a tool's coroutine to its exit code, its failures shown by `fail`."""
+    _log_to_stderr()
 
     async def run() -> int:
         # Ended by SIGTERM, a tool still leaves its group and delivers what it has accepted, as after Ctrl-C.
@@ -165,7 +198,10 @@ def make_client(
         values = resolve(values, os.environ, read_bytes)
     if values.get("security.protocol", "").upper().startswith("SASL"):
         values = _with_java_options(values)
-    return KafkaClient(ClientSettings.parse(values))
+    settings = ClientSettings.parse(values)
+    if is_own_command() and "default.api.timeout.ms" not in values:
+        settings = settings.replace(bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS)
+    return KafkaClient(settings)
 
 
 def _with_java_options(values: dict[str, str]) -> dict[str, str]:

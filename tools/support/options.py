@@ -7,15 +7,34 @@ ignored. Values are converted when they are asked for, as there, so that a bad n
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 _WIDTH: Final = 80
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
+
+
+_DEFAULT_SERVER: Final = "127.0.0.1:9092"
+_SERVERS: Final = ("bootstrap-server", "broker-list", "bootstrap-controller", "zookeeper")
+
+
+def is_own_command() -> bool:
+    """Whether the tool runs as `odradek NAME`, and not by Kafka's name for it, whose scripts behave as Kafka's."""
+    return os.environ.get("ODRADEK_COMMAND", "").startswith("odradek ")
+
+
+def default_server(options: Collection[str], given: Collection[str]) -> str | None:
+    """The value of --bootstrap-server for a tool with `options` when none of those `given` names a server: the broker
+    of this machine under `odradek NAME`, None by Kafka's name. Names are without their dashes.
+    """
+    if not is_own_command() or "bootstrap-server" not in options or not given:
+        return None
+    return None if {*_SERVERS, "help", "h", "version"}.intersection(given) else _DEFAULT_SERVER
 
 
 class UsageError(Exception):
@@ -91,6 +110,9 @@ class OptionParser:
                 position += 1
             else:
                 raise OptionError(f"Option {name} requires an argument")
+        server = default_server(self.options, given)
+        if server is not None:
+            given["bootstrap-server"] = [server]
         return Options(self, given, order)
 
     def usage(self) -> str:

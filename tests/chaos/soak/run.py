@@ -286,8 +286,8 @@ def _hostility(
         yield hostility, watch
 
 
-def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wait_s: float) -> None:
-    """Note waits of the probe that no fault explains, and memory that has grown since minute five."""
+def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wait_s: float, *, is_last: bool) -> None:
+    """Note waits of the probe that no fault explains, and at the end memory that has grown since minute five."""
     soak.floods = Counter(hostility.floods)
     waits = sorted(watch.waits, key=lambda gap: -gap.lasted_s)
     soak.longest_wait_s = waits[0].lasted_s if waits else 0.0
@@ -301,8 +301,10 @@ def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wai
         return
     settled, last = grown
     soak.memory = f", memory in minute five {settled} MB, in the last one {last} MB"
-    with soak.noting("memory"):
-        assert max(last.values()) <= MOST_GROWTH * max(settled.values()), f"{settled} MB, then {last} MB"
+    # Which floods hit a broker in a minute is chance: only the end of the run tells whether something grows.
+    if is_last:
+        with soak.noting("memory"):
+            assert max(last.values()) <= MOST_GROWTH * max(settled.values()), f"{settled} MB, then {last} MB"
 
 
 @contextlib.contextmanager
@@ -357,7 +359,7 @@ def run_soak(
                     )
                     _heal(cluster, loads, officer, soak)
                     if flooding is not None:
-                        _check_hostility(*flooding, soak, longest_wait_s)
+                        _check_hostility(*flooding, soak, longest_wait_s, is_last=time.monotonic() >= end_s)
                     soak.changes = administrator.changes
                     if officer is not None:
                         soak.security_changes = Counter(officer.changes)
