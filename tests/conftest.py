@@ -63,7 +63,27 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("odradek")
+settings.register_profile("quick", settings.get_profile("odradek"), max_examples=10)
+settings.load_profile("quick" if os.environ.get("ODRADEK_QUICK") else "odradek")
+
+
+_STARTS_PROCESSES = re.compile(r"subprocess|broker_process|broker_cluster|kit\.zookeeper|small_disk|executor_worker")
+_TAKES_LONG = {
+    "test_closed_connections.py", "test_corruption.py", "test_cut_logs.py", "test_log_cleaner_crashes.py",
+    "test_log_cleaner_readers.py", "test_loop_holds.py", "test_parallel_loading.py",
+}  # fmt: skip
+left_out_files: list[str] = []
+"""The files that `bin/test --quick` does not run."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files whose tests start processes or take long, for `bin/test --quick`."""
+    if not os.environ.get("ODRADEK_QUICK") or collection_path.suffix != ".py" or collection_path.parent == TESTS_DIR:
+        return None
+    if collection_path.name not in _TAKES_LONG and not _STARTS_PROCESSES.search(collection_path.read_text()):
+        return None
+    left_out_files.append(str(collection_path.relative_to(TESTS_DIR)))
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -113,6 +133,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out_files:
+        terminalreporter.section("left out by --quick")
+        terminalreporter.write_line("whatever needs Java or Spark, most examples of properties, and these files:")
+        terminalreporter.write_line(" ".join(left_out_files))
     seconds, cpu = config.stash[layer_seconds], config.stash[cpu_seconds]
     if len(seconds) < 2:
         return
