@@ -52,8 +52,6 @@ class LogAppender:
         directory = local.directory
         if directory.failure is not None:
             raise directory.offline_error()
-        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT:
-            directory.admit(len(records))
         if records.readonly:
             records = memoryview(bytearray(records))
         config = local.config
@@ -69,6 +67,9 @@ class LogAppender:
             if original is not None:
                 first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
                 return LogAppendInfo(first, last, timestamp, local.log_start_offset, duplicate=True)
+        # A full disk does not refuse what is stored already: its producer might begin a new epoch and store it twice.
+        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT:
+            directory.admit(len(records))
         last_offset = first_offset + batch.last_offset_delta
         if config.uses_append_time:
             append_time_ms = max_timestamp = now_ms

@@ -88,6 +88,22 @@ def test_the_reserve_is_for_everybody_else() -> None:
     assert [value for _, value in values_in(log, end)] == [b"a group's", b"replicated"]
 
 
+def test_what_is_stored_is_acknowledged_again_when_there_is_no_room() -> None:
+    """A producer whose answer was lost sends the batch again; librdkafka may store it twice if it is refused."""
+    small = LogsOnSmallDisk()
+    log = small.log()
+
+    def send(sequence: int, value: bytes) -> bool:
+        batch = batch_of(value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return log.append_as_leader(batch, leader_epoch=0, now_ms=T0).duplicate
+
+    assert not send(0, b"stored")
+    small.fill(log)
+    with pytest.raises(DiskReserveError):
+        send(1, b"x" * 100_000)
+    assert send(0, b"stored")
+
+
 def test_it_heals_when_space_returns_and_not_at_the_edge() -> None:
     small = LogsOnSmallDisk()
     log = small.log()
