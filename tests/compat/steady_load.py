@@ -6,23 +6,24 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.records.batch import read_batches
+from protocol.records.batch import RecordBatch, read_batches
 from tests.kit.wire_client import WireClient
 
 PATIENCE_S = 60.0
 PARTITIONS = 2
 GROUP = "steady"
 UNKNOWN_OFFSET = -1
+SHOWN_DOUBLES = 10
 IMPATIENT = {
     # The broker is back in a fraction of a second: who waits longer before he tries again tests nothing.
     "reconnect.backoff.ms": 10,
@@ -168,10 +169,9 @@ def leader_address(address: str, topic: str, partition: int) -> str:
     return f"{leader.host}:{leader.port}"
 
 
-def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
-    """(offset, value) of every record that a consumer is given by the leader, from the beginning."""
+def stored_batches(address: str, topic: str, partition: int) -> Iterator[RecordBatch]:
+    """Every batch that a consumer is given by the leader, from the beginning."""
     host, port = leader_address(address, topic, partition).split(":")
-    records: list[tuple[int, bytes]] = []
     offset = 0
     with WireClient(host, int(port)) as client:
         while True:
@@ -184,11 +184,64 @@ def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, 
             batches = list(read_batches(memoryview(answer.records or b"")))
             if not batches:
                 assert offset == answer.high_watermark
-                return records
+                return
             for batch in batches:
                 batch.ensure_valid()
-                records += [(record.offset, record.value or b"") for record in batch.records()]
+                yield batch
             offset = batches[-1].next_offset
+
+
+def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
+    """(offset, value) of every record that a consumer is given by the leader, from the beginning."""
+    return [
+        (record.offset, record.value or b"")
+        for batch in stored_batches(address, topic, partition)
+        for record in batch.records()
+    ]
+
+
+class Copy(NamedTuple):
+    """One of several records with the same value, and the batch that has it."""
+
+    offset: int
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+class Double(NamedTuple):
+    """A value that a partition has more than once."""
+
+    topic: str
+    partition: int
+    value: bytes
+    copies: tuple[Copy, ...]
+
+    @property
+    def is_of_new_epochs(self) -> bool:
+        """Whether the producer sent each copy in another epoch, so that no broker could tell that they are the same."""
+        return len({(copy.producer_id, copy.producer_epoch) for copy in self.copies}) == len(self.copies)
+
+    def __str__(self) -> str:
+        how = "each in another producer epoch" if self.is_of_new_epochs else "IN ONE PRODUCER EPOCH"
+        copies = "".join(f"\n    {copy}" for copy in self.copies)
+        return f"{self.topic}-{self.partition} has {self.value!r} {len(self.copies)} times, {how}:{copies}"
+
+
+def find_doubles(address: str, topic: str, partition: int, values: Collection[bytes]) -> list[Double]:
+    """How each of these values came to be in the partition more than once."""
+    copies: dict[bytes, list[Copy]] = {value: [] for value in values}
+    for batch in stored_batches(address, topic, partition):
+        origin = (
+            batch.base_offset, batch.partition_leader_epoch,
+            batch.producer_id, batch.producer_epoch, batch.base_sequence,
+        )  # fmt: skip
+        for record in batch.records():
+            if record.value in copies:
+                copies[record.value].append(Copy(record.offset, *origin))
+    return [Double(topic, partition, value, tuple(found)) for value, found in copies.items()]
 
 
 @dataclass
@@ -200,6 +253,8 @@ class Verdict:
     doubled: int = 0
     reordered: int = 0
     refused: list[str] = field(default_factory=list)
+    doubles: list[Double] = field(default_factory=list)
+    """Which are `doubled`, where the comparison tells."""
 
     def __iadd__(self, other: Verdict) -> Self:
         self.acknowledged += other.acknowledged
@@ -207,6 +262,7 @@ class Verdict:
         self.doubled += other.doubled
         self.reordered += other.reordered
         self.refused += other.refused
+        self.doubles += other.doubles
         return self
 
     @property
@@ -215,7 +271,8 @@ class Verdict:
         return not (self.lost or self.doubled or self.reordered or self.refused)
 
     def __str__(self) -> str:
-        return f"acknowledged records {self.acknowledged}, lost: {self.lost}, doubled: {self.doubled}"
+        doubles = "".join(f"\n  {double}" for double in self.doubles[:SHOWN_DOUBLES])
+        return f"acknowledged records {self.acknowledged}, lost: {self.lost}, doubled: {self.doubled}{doubles}"
 
 
 def compare(address: str, senders: Iterable[Sender]) -> Verdict:
@@ -240,11 +297,15 @@ def compare(address: str, senders: Iterable[Sender]) -> Verdict:
             assert int(number) < by_name[name].sent[partition], f"nobody sent {value!r}"
             numbers[name].append(int(number))
             present[name].add((partition, int(number)))
+        doubled: list[bytes] = []
         for sender in senders:
             if sender.idempotent:
                 times = Counter(numbers[sender.name])
                 verdict.doubled += sum(count - 1 for count in times.values())
                 verdict.reordered += sum(later < number for number, later in pairwise(times))
+                doubled += [b"%s/%d/%d" % (sender.name.encode(), partition, each) for each in times if times[each] > 1]
+        if doubled:
+            verdict.doubles += find_doubles(address, senders[0].topic, partition, doubled)
     for sender in senders:
         verdict.refused += sender.refused
         verdict.acknowledged += len(sender.acknowledged)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.chaos.soak.watch import FaultTimes
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.network.namespaces import CLIENT, ZOOKEEPER, NetworkNamespaces
@@ -49,24 +50,30 @@ class World:
             with self._lock:
                 self._held.discard(number)
 
-    def _start_those_that_ended(self) -> Iterator[str]:
+    def _start_those_that_ended(self) -> Iterator[tuple[int, str]]:
         with self._lock:
             for number, broker in self.cluster.brokers.items():
                 if number not in self._held and not broker.is_running:
                     code = broker.wait()
                     last_words = broker.output.read_text().splitlines()[-LAST_LINES:]
                     broker.launch()
-                    yield "\n    ".join([f"broker {number} ended with code {code}, and said last:", *last_words])
+                    yield (
+                        number,
+                        "\n    ".join([f"broker {number} ended with code {code}, and said last:", *last_words]),
+                    )
 
     @contextlib.contextmanager
-    def supervised(self, say: Callable[[str], None]) -> Iterator[None]:
-        """For a block, brokers that end by themselves are started again, and it is said which, and what they said."""
+    def supervised(self, say: Callable[[str], None], times: FaultTimes) -> Iterator[None]:
+        """For a block, brokers that end by themselves are started again. `say` gets their last words, `times` the fact:
+        a fault that is over may have caused it, such as a full disk.
+        """
         stopping = threading.Event()
 
         def supervise() -> None:
             while not stopping.wait(SUPERVISION_PAUSE_S):
-                for what in self._start_those_that_ended():
-                    say(what)
+                for number, what in self._start_those_that_ended():
+                    with times.lasting(_broker(number)):
+                        say(what)
 
         supervisor = threading.Thread(target=supervise, daemon=True)
         supervisor.start()

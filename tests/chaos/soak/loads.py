@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.compat.driver_process import Driver
-from tests.compat.steady_load import Verdict, read_partition
+from tests.compat.steady_load import Verdict, find_doubles, read_partition
 
 RATE = 300
 """Records a second of each: the processors belong to the brokers."""
@@ -50,10 +50,13 @@ class ClientStream:
         assert not end["running"], f"{self.topic} does not end:\n{self._driver.log_tail()}"
         numbers = [int(value) for _, value in read_partition(self._address, self.topic, 0)]
         assert all(number < sent for number in numbers), "nobody sent that"
+        times = Counter(numbers)
+        doubled = [str(number).encode() for number, count in times.items() if count > 1]
         return Verdict(
             acknowledged=len(acknowledged),
             lost=len(set(acknowledged) - set(numbers)),
-            doubled=sum(count - 1 for count in Counter(numbers).values()),
+            doubled=sum(count - 1 for count in times.values()),
             reordered=sum(later < number for number, later in pairwise(numbers)),
             refused=failures,
+            doubles=find_doubles(self._address, self.topic, 0, doubled) if doubled else [],
         )

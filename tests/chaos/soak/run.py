@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -344,7 +345,7 @@ def run_soak(
     times = FaultTimes()
     with _world(directory, say, security) as world:
         cluster = world.cluster
-        with world.supervised(say):
+        with world.supervised(say, times):
             with (
                 _officer(cluster, security, seed) as officer,
                 _load(cluster, directory, seed, security) as (loads, administrator),
@@ -368,6 +369,8 @@ def run_soak(
                     say(f"round {soak.rounds} ended; {soak}")
             _compare(cluster, loads, soak)
         cluster.stop()
+        if soak.violations and world.disk is not None:
+            shutil.copytree(world.disk / "data", directory / f"data-of-broker-{FULL_DISK_BROKER}")
         with soak.noting("after the end"):
             for topic, (replicas, _) in TOPICS.items():
                 if replicas == len(cluster.brokers):
