@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_producers
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
+from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
@@ -28,6 +29,7 @@ from protocol.records.record_format import (
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
 from protocol.value import maker
+from protocol.wire.decode_compiler import LazyArray
 from protocol.wire.wire_types import SMALL_ELEMENTS
 from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError
@@ -45,6 +47,7 @@ LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
 """APIs that may be taken up behind an unacknowledged produce: others would have to see its records."""
 PARTITIONS_AT_ONCE = 100
 """Batches appended in one turn of the event loop: some 4 ms of work."""
+_PARTITIONS: Final = Split("topic_data.partition_data")
 
 RETRIABLE_VERDICTS: Final = frozenset(
     {
@@ -72,6 +75,10 @@ class NotVerifiedError(ApiError):
         self.told = told
 
 
+_AnyGuards = Guards | NotVerifiedError
+"""Guards of the batches of a request, or what refuses them all."""
+
+
 class _Unacknowledged(NamedTuple):
     """An append that has to wait, and its place in the answers of its topic."""
 
@@ -93,21 +100,29 @@ class ProduceHandlers:
         self._clock = clock
         self._transactions = transactions
 
-    @api(ApiKey.PRODUCE, versions=(0, 11), whole="its answer waits once for all replicas")
+    @api(
+        ApiKey.PRODUCE,
+        versions=(0, 11),
+        lazy="topic_data.partition_data",
+        whole="its answer waits once for all replicas",
+    )
     def produce(
         self, context: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Waiting[ProduceResponse | None] | None:
         """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
         topic_data = request.topic_data
-        batches = 0
-        for data in topic_data:
-            batches += len(data.partition_data)
-        guards: Guards | Awaitable[Guards] | None = None
-        if request.transactional_id is not None:
-            guards = self._guards(context, request, request.transactional_id)
-        many = batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
-        if many or not (guards is None or isinstance(guards, Mapping)):
-            if len(topic_data) + batches <= SMALL_ELEMENTS:  # the dispatcher has copied larger requests
+        # A lazy array is decoded whenever it is gone through, so that has to happen in slices.
+        is_large = isinstance(topic_data, LazyArray)
+        batches = 0 if is_large else sum([len(data.partition_data) for data in topic_data])
+        guards: _AnyGuards | Awaitable[Guards] | None = None
+        if request.transactional_id is not None and not is_large:
+            writes = [_write(data, part) for data in topic_data for part in data.partition_data]
+            guards = self._guards(context, request.transactional_id, writes)
+        many = is_large or batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
+        if many or isinstance(guards, Awaitable):
+            if (
+                not is_large and len(topic_data) + batches <= SMALL_ELEMENTS
+            ):  # the dispatcher has copied larger requests
                 _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended, guards))
@@ -127,30 +142,31 @@ class ProduceHandlers:
         return self._response(context, topics)
 
     def _guards(
-        self, context: RequestContext, request: ProduceRequest, transactional_id: str
-    ) -> Guards | Awaitable[Guards]:
+        self, context: RequestContext, transactional_id: str, written: Sequence[Write | None]
+    ) -> _AnyGuards | Awaitable[Guards]:
         """Find out whether the transactional batches are part of the producer's transaction (KIP-890)."""
-        writes = []
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                records = data.records or b""
-                if len(records) >= HEADER_BYTES and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG:
-                    batch = RecordBatch(memoryview(records))
-                    at = TopicPartition(topic.name, data.index)
-                    writes.append(Write(at, batch.producer_id, batch.producer_epoch, batch.base_sequence))
+        writes = [write for write in written if write is not None]
         producers = {
             (write.producer_id, write.producer_epoch) for write in writes if write.producer_id != NO_PRODUCER_ID
         }
         if len(producers) > 1:
             told = "Transactional records contained more than one producer ID"
-            refusal = NotVerifiedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, told)
-            return {
-                TopicPartition(topic.name, data.index): refusal
-                for topic in request.topic_data
-                for data in topic.partition_data
-            }
+            return NotVerifiedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, told)
         knows_abortable = context.api_version >= FIRST_VERSION_WITH_ABORTABLE
         return self._transactions.begin(transactional_id, writes, knows_abortable=knows_abortable)
+
+    async def _guards_in_slices(
+        self, context: RequestContext, transactional_id: str, request: ProduceRequest
+    ) -> _AnyGuards:
+        slices = Slices(self._clock)
+        writes = []
+        async for data in in_slices(request.topic_data, slices):
+            async for part in in_slices(data.partition_data, slices):
+                write = _write(data, part)
+                if write is not None:
+                    writes.append(write)
+        guards = self._guards(context, transactional_id, writes)
+        return await guards if isinstance(guards, Awaitable) else guards
 
     def _response(self, context: RequestContext, topics: list[Topic]) -> ProduceResponse:
         response = make_response(responses=topics)
@@ -166,34 +182,39 @@ class ProduceHandlers:
         context: RequestContext,
         request: ProduceRequest,
         appended: asyncio.Future[None],
-        guards: Guards | Awaitable[Guards] | None,
+        guards: _AnyGuards | Awaitable[Guards] | None,
     ) -> ProduceResponse | None:
+        answers = _ManyAnswers(partial(self._response, context), context.api_version, request.acks)
         try:
-            if not (guards is None or isinstance(guards, Mapping)):
+            if isinstance(guards, Awaitable):
                 guards = await guards
-            topics, waiting = await self._append_in_slices(context, request, guards)
+            elif guards is None and request.transactional_id is not None:
+                guards = await self._guards_in_slices(context, request.transactional_id, request)
+            waiting = await self._append_in_slices(context, request, guards, answers)
         finally:
             appended.set_result(None)
         if waiting:
-            return await self._when_acknowledged(context, request, topics, waiting)
-        if not request.acks:
-            _close_after_failure(topics)
-            return None
-        return self._response(context, topics)
+            await self._when_acknowledged(context, request, [], waiting)
+        return await answers.response(Slices(self._clock))
 
     async def _append_in_slices(
-        self, context: RequestContext, request: ProduceRequest, guards: Guards | None
-    ) -> tuple[list[Topic], list[_Unacknowledged]]:
-        topics: list[Topic] = []
+        self, context: RequestContext, request: ProduceRequest, guards: _AnyGuards | None, answers: _ManyAnswers
+    ) -> list[_Unacknowledged]:
         waiting: list[_Unacknowledged] = []
         slices = Slices(self._clock)
-        async for data in in_slices(request.topic_data, slices):
-            answers: list[Partition] = []
-            async for part in in_slices(data.partition_data, slices):
-                self._append(context, request.acks, data.name, (part,), answers, waiting, guards)
-            if answers:
-                topics.append(make_topic(name=data.name, partition_responses=answers))
-        return topics, waiting
+        size = self._clock.elements_at_once(PARTITIONS_AT_ONCE)
+        for share in _PARTITIONS.shares(request, size, slices.is_over):
+            topics: list[Topic] = []
+            for data in share.topic_data if isinstance(share, ProduceRequest) else ():
+                partitions: list[Partition] = []
+                async for part in in_slices(data.partition_data, slices):
+                    self._append(context, request.acks, data.name, (part,), partitions, waiting, guards)
+                if partitions:
+                    topics.append(make_topic(name=data.name, partition_responses=partitions))
+            answers.add(topics, is_complete=not waiting)
+            if slices.is_over():
+                await slices.pause()
+        return waiting
 
     def _append(
         self,
@@ -203,7 +224,7 @@ class ProduceHandlers:
         partition_data: Sequence[PartitionData],
         answers: list[Partition],
         waiting: list[_Unacknowledged],
-        guards: Guards | None,
+        guards: _AnyGuards | None,
     ) -> None:
         """Append to some partitions of a topic, and put what is to be answered behind `answers`."""
         is_unusual = context.api_version < FIRST_VERSION_OF_ZSTD or acks not in VALID_ACKS or is_internal(topic)
@@ -292,11 +313,64 @@ class ProduceHandlers:
         return refusal
 
 
-def _guard(guards: Guards, topic_partition: TopicPartition) -> VerificationGuard | None:
+class _ManyAnswers:
+    """The answers to a large request, encoded as soon as nothing in front of them waits: half a million partitions that
+    are refused would take 200 MB.
+    """
+
+    def __init__(self, respond: Callable[[list[Topic]], ProduceResponse], version: int, acks: int) -> None:
+        """`respond` makes a response of the answers to some partitions."""
+        self._respond = respond
+        self._acks = acks
+        self._joined = JoinedAnswers(_PARTITIONS, ProduceResponse, version)
+        self._joined.add(make_response(responses=[]))
+        self._endpoints: dict[int, ProduceResponse.NodeEndpoint] = {}
+        self._incomplete: list[list[Topic]] = []
+
+    def add(self, topics: list[Topic], *, is_complete: bool) -> None:
+        """Put these answers behind the others. Those that are not complete may change until `response` is called."""
+        if not is_complete or (self._incomplete and self._acks):
+            self._incomplete.append(topics)
+        elif self._acks:
+            self._join(topics)
+        elif not self._incomplete and _failure(topics):  # the client notices the first failure alone, once all is done
+            self._incomplete.append(topics)
+
+    def _join(self, topics: list[Topic]) -> None:
+        if not self._acks:
+            _close_after_failure(topics)
+            return
+        response = self._respond(topics)
+        self._endpoints |= {each.node_id: each for each in response.node_endpoints}
+        response.node_endpoints = []
+        self._joined.add(response)
+
+    async def response(self, slices: Slices) -> ProduceResponse | None:
+        """The answer to the request, now that every append is acknowledged, or will not be. Raises CloseConnection."""
+        async for topics in in_slices(self._incomplete, slices):
+            self._join(topics)
+        if not self._acks:
+            return None
+        response = cast("ProduceResponse", self._joined.response())
+        response.node_endpoints = list(self._endpoints.values())
+        return response
+
+
+def _write(topic: ProduceRequest.TopicProduceData, data: PartitionData) -> Write | None:
+    """The write of a transactional batch; None for another batch."""
+    records = data.records or b""
+    if len(records) < HEADER_BYTES or not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG:
+        return None
+    batch = RecordBatch(memoryview(records))
+    partition = TopicPartition(topic.name, data.index)
+    return Write(partition, batch.producer_id, batch.producer_epoch, batch.base_sequence)
+
+
+def _guard(guards: _AnyGuards, topic_partition: TopicPartition) -> VerificationGuard | None:
     """The guard of a batch; None for one that is not transactional. Raises ApiError when its transaction does not have
     the partition, in a way that makes a producer try again if that may change.
     """
-    guard = guards.get(topic_partition)
+    guard = guards if isinstance(guards, ApiError) else guards.get(topic_partition)
     if not isinstance(guard, ApiError):
         return guard
     if isinstance(guard, NotVerifiedError):
@@ -348,8 +422,11 @@ def _close_after_failure(topics: Sequence[Topic]) -> None:
     """End a request with acks=0. Raises CloseConnection when an append failed, which is all that such a client can
     notice.
     """
-    for topic in topics:
-        for answer in topic.partition_responses:
-            if answer.error_code:
-                name = ErrorCode(answer.error_code).name
-                raise CloseConnection(f"a produce request with acks=0 failed with {name}")
+    failure = _failure(topics)
+    if failure:
+        raise CloseConnection(f"a produce request with acks=0 failed with {ErrorCode(failure).name}")
+
+
+def _failure(topics: Sequence[Topic]) -> int:
+    """The first error of the answers; 0 without one."""
+    return next((each.error_code for topic in topics for each in topic.partition_responses if each.error_code), 0)

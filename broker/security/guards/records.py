@@ -20,6 +20,7 @@ from protocol.messages.producer_ids import DescribeProducersRequest, DescribePro
 from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from protocol.records.record_format import ATTRIBUTES_AT, HEADER_BYTES, TRANSACTIONAL_FLAG
 from protocol.topic_partition import validate_topic_name
+from protocol.wire.encoded_items import with_items
 
 DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 TOLD: Final = "Topic authorization failed."
@@ -32,7 +33,6 @@ def guard_produce(client: Client, context: RequestContext, request: ProduceReque
     """WRITE on each topic, and on the transactional id when a batch is transactional, whatever the request itself says
     of transactions (CVE-2018-17196).
     """
-    del context
     if _is_transactional(request):
         transactional_id = request.transactional_id
         if transactional_id is None or not client.may(
@@ -49,7 +49,7 @@ def guard_produce(client: Client, context: RequestContext, request: ProduceReque
     def add(response: ProduceResponse | None) -> ProduceResponse | None:
         if response is None:
             raise CloseConnection(f"a produce request with acks=0 failed with {DENIED.name}")
-        response.responses = [*response.responses, *refused]
+        response.responses = with_items(response.responses, _Produced, ProduceResponse, context.api_version, refused)
         return response
 
     return then(proceed(request), add)
