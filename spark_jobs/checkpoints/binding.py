@@ -58,6 +58,19 @@ def in_use(spark: SparkSession, checkpoint: str) -> Iterator[None]:
         yield
 
 
+def check_owner(
+    spark: SparkSession, output: str, checkpoint: str, marker: str = MARKER
+) -> tuple[str | None, str | None]:
+    """The markers of `output` and `checkpoint`, None for one without. Raises ValueError when they belong to others."""
+    there, text = (TableDirectory(spark, path).read_text(marker) for path in (output, checkpoint))
+    if there is not None and there != text:
+        raise ValueError(
+            f"{output} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
+            "use that checkpoint, or another output"
+        )
+    return there, text
+
+
 def bind(
     spark: SparkSession,
     output: str,
@@ -73,12 +86,7 @@ def bind(
     batch of the checkpoint. Raises ValueError that names the option or the directory.
     """
     theirs, ours = TableDirectory(spark, output), TableDirectory(spark, checkpoint)
-    there, text = theirs.read_text(marker), ours.read_text(marker)
-    if there is not None and there != text:
-        raise ValueError(
-            f"{output} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
-            "use that checkpoint, or another output"
-        )
+    there, text = check_owner(spark, output, checkpoint, marker)
     done = Checkpoint(spark, checkpoint).committed_batch() if there is None and from_first_batch else None
     if done is not None:
         raise ValueError(

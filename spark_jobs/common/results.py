@@ -71,8 +71,7 @@ def prepare_sink(
 def sink_for(
     spark: SparkSession, rows: DataFrame, sink: KafkaSink | TableSink, checkpoint: str, schema_change: str
 ) -> KafkaSink | TableSink:
-    """The sink to write `rows` to, which may be a new table. Raises ValueError as `prepare_sink` and `accepted` do."""
-    prepare_sink(spark, sink, checkpoint)
+    """The sink to write `rows` to, which may be a new table. Raises ValueError as `accepted` does."""
     return accepted(spark, sink, checkpoint, rows.schema, schema_change) if isinstance(sink, TableSink) else sink
 
 

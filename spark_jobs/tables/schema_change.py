@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.checkpoints.binding import MARKER
+from spark_jobs.checkpoints.binding import MARKER, check_owner
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.sink import BATCH, TableSink
 from spark_jobs.lakes.layout import MARKER as LAKE_MARKER
@@ -52,12 +52,15 @@ def add_schema_change_option(group: argparse._ArgumentGroup) -> None:
 def accepted(spark: SparkSession, table: TableSink, checkpoint: str, schema: StructType, change: str) -> TableSink:
     """The table to write rows of `schema` to: `table`, or a new one that took its place.
 
-    Raises ValueError that names the column when `change` does not let the schema be another one.
+    Raises ValueError that names the column when `change` does not let the schema be another one, and for a table of
+    another checkpoint, which is left as it is.
     """
     notes = TableDirectory(spark, checkpoint)
     text = notes.read_text(TABLES)
     newest: dict[str, str] = json.loads(text) if text is not None else {}
     current = dataclasses.replace(table, path=newest.get(table.path, table.path))
+    for marker in (MARKER, LAKE_MARKER):
+        check_owner(spark, current.path, checkpoint, marker)
     columns = StructType([field for field in schema if field.name != BATCH])
     kept = _schema_of(spark, current)
     if kept is not None:

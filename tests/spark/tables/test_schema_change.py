@@ -68,6 +68,16 @@ def test_a_new_table_is_written_to_from_then_on(spark: SparkSession, tmp_path: P
     assert table.name_for("at INT", FAIL) == "table-3"
 
 
+def test_a_table_of_another_checkpoint_gets_no_columns(spark: SparkSession, tmp_path: Path) -> None:
+    Table(spark, tmp_path).name_for("at TIMESTAMP")
+    before = (tmp_path / "table" / SCHEMA).read_text()
+    schema = StructType.fromDDL("at TIMESTAMP, more INT, day INT")
+    stranger = ParquetSink(path=str(tmp_path / "table"), partition_by=("day",))
+    with pytest.raises(ValueError, match="belongs to another checkpoint"):
+        accepted(spark, stranger, str(tmp_path / "other"), schema, EVOLVE)
+    assert (tmp_path / "table" / SCHEMA).read_text() == before
+
+
 def test_a_table_that_noted_no_schema_is_asked_for_it(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(spark, tmp_path)
     table.name_for("at TIMESTAMP")
