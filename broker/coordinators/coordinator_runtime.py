@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from broker.environment.contract import Clock
-from broker.network.registry import Later, make_later
+from broker.network.registry import Later, make_later, settle
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
@@ -116,7 +116,7 @@ class Responses:
         if not isinstance(outcome, Reply):
             return translate(outcome)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        outcome.then(partial(self._put, partial(_settle, future, translate)))
+        outcome.then(partial(self._put, partial(settle, future, translate)))
         return future
 
     def respond_later(
@@ -159,14 +159,6 @@ class Responses:
         while self._due:
             give, value = self._due.popleft()
             give(value)
-
-
-def _settle(future: asyncio.Future[T], translate: Callable[[R], T], value: R) -> None:
-    if not future.done():
-        try:
-            future.set_result(translate(value))
-        except Exception as error:  # noqa: BLE001 - a bug; the connection logs it, and others get their responses
-            future.set_exception(error)
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -307,7 +299,7 @@ class CoordinatorRuntime(Generic[S]):
             if producer is None:
                 return self._log.append(self._partition, records)
             return self._log.append(self._partition, records, producer)
-        except Exception as error:  # also a bug: who waits for this append is told, and the next ones are made
+        except Exception as error:  # also a bug: the requester gets it, and the next appends are made
             if not isinstance(error, ApiError | EncodeError):
                 logger.exception("A record of a coordinator could not be written")
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()

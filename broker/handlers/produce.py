@@ -24,7 +24,7 @@ from protocol.records.record_format import (
     CODEC_MASK,
     HEADER_BYTES,
     NO_PRODUCER_ID,
-    TRANSACTIONAL_FLAG,
+    is_transactional,
 )
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
@@ -116,13 +116,17 @@ class ProduceHandlers:
         batches = 0 if is_large else sum([len(data.partition_data) for data in topic_data])
         guards: _AnyGuards | Awaitable[Guards] | None = None
         if request.transactional_id is not None and not is_large:
-            writes = [_write(data, part) for data in topic_data for part in data.partition_data]
+            writes = [
+                _write(data, part)
+                for data in topic_data
+                for part in data.partition_data
+                if is_transactional(part.records)
+            ]
             guards = self._guards(context, request.transactional_id, writes)
         many = is_large or batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
         if many or isinstance(guards, Awaitable):
-            if (
-                not is_large and len(topic_data) + batches <= SMALL_ELEMENTS
-            ):  # the dispatcher has copied larger requests
+            # The dispatcher has copied larger requests.
+            if not is_large and len(topic_data) + batches <= SMALL_ELEMENTS:
                 _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended, guards))
@@ -142,10 +146,9 @@ class ProduceHandlers:
         return self._response(context, topics)
 
     def _guards(
-        self, context: RequestContext, transactional_id: str, written: Sequence[Write | None]
+        self, context: RequestContext, transactional_id: str, writes: Sequence[Write]
     ) -> _AnyGuards | Awaitable[Guards]:
         """Find out whether the transactional batches are part of the producer's transaction (KIP-890)."""
-        writes = [write for write in written if write is not None]
         producers = {
             (write.producer_id, write.producer_epoch) for write in writes if write.producer_id != NO_PRODUCER_ID
         }
@@ -159,12 +162,12 @@ class ProduceHandlers:
         self, context: RequestContext, transactional_id: str, request: ProduceRequest
     ) -> _AnyGuards:
         slices = Slices(self._clock)
-        writes = []
-        async for data in in_slices(request.topic_data, slices):
-            async for part in in_slices(data.partition_data, slices):
-                write = _write(data, part)
-                if write is not None:
-                    writes.append(write)
+        writes = [
+            _write(data, part)
+            async for data in in_slices(request.topic_data, slices)
+            async for part in in_slices(data.partition_data, slices)
+            if is_transactional(part.records)
+        ]
         guards = self._guards(context, transactional_id, writes)
         return await guards if isinstance(guards, Awaitable) else guards
 
@@ -314,9 +317,7 @@ class ProduceHandlers:
 
 
 class _ManyAnswers:
-    """The answers to a large request, encoded as soon as nothing in front of them waits: half a million partitions that
-    are refused would take 200 MB.
-    """
+    """The answers to a large request, encoded once no earlier one waits: half a million objects would take 200 MB."""
 
     def __init__(self, respond: Callable[[list[Topic]], ProduceResponse], version: int, acks: int) -> None:
         """`respond` makes a response of the answers to some partitions."""
@@ -328,7 +329,7 @@ class _ManyAnswers:
         self._incomplete: list[list[Topic]] = []
 
     def add(self, topics: list[Topic], *, is_complete: bool) -> None:
-        """Put these answers behind the others. Those that are not complete may change until `response` is called."""
+        """Add answers behind the others. Incomplete ones may change until `response` is called."""
         if not is_complete or (self._incomplete and self._acks):
             self._incomplete.append(topics)
         elif self._acks:
@@ -356,12 +357,9 @@ class _ManyAnswers:
         return response
 
 
-def _write(topic: ProduceRequest.TopicProduceData, data: PartitionData) -> Write | None:
-    """The write of a transactional batch; None for another batch."""
-    records = data.records or b""
-    if len(records) < HEADER_BYTES or not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG:
-        return None
-    batch = RecordBatch(memoryview(records))
+def _write(topic: ProduceRequest.TopicProduceData, data: PartitionData) -> Write:
+    """The write of a transactional batch."""
+    batch = RecordBatch(memoryview(data.records or b""))
     partition = TopicPartition(topic.name, data.index)
     return Write(partition, batch.producer_id, batch.producer_epoch, batch.base_sequence)
 

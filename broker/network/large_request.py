@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.environment.contract import Clock
 from broker.network.memory import Turn
-from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting
+from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting, settle
 from broker.network.reply_writer import Parts
 from broker.network.shares import SHARE, JoinedAnswers, Split, split_of
 from broker.network.slices import Slices
@@ -169,15 +169,7 @@ def give_up(
 
 def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-    def take(_: Later[Any], value: Any) -> None:
-        if not response.done():
-            try:
-                response.set_result(later.response(value))
-            except Exception as mistake:  # noqa: BLE001  the connection logs it
-                response.set_exception(mistake)
-
-    later.then(take)
+    later.then(lambda _, value: settle(response, later.response, value))
     return response
 
 

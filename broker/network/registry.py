@@ -33,6 +33,7 @@ LARGE_BYTES: Final = 16 << 20
 START: Final = struct.Struct(">Ii")
 """Of a request: API key and version as one number, correlation id."""
 _F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
 _T = TypeVar("_T")
 
 NOTHING: Final[frozenset[ApiKey]] = frozenset()
@@ -88,6 +89,15 @@ class Later(Value, Generic[_T], frozen=False, eq=False):
 
 
 make_later = maker(Later)
+
+
+def settle(future: asyncio.Future[_T], make: Callable[[_R], _T], value: _R) -> None:
+    """Give a future that still waits what `make` makes of a value, or the error of a bug in it, for its connection."""
+    if not future.done():
+        try:
+            future.set_result(make(value))
+        except Exception as error:  # noqa: BLE001  the connection logs it
+            future.set_exception(error)
 
 
 class CloseConnection(Exception):

@@ -43,6 +43,13 @@ NO_PARTITION_LEADER_EPOCH = -1
 MAX_INT32 = 2**31 - 1
 
 
+def is_transactional(records: bytes | memoryview | None) -> bool:
+    """Whether the header of a batch says that it belongs to a transaction."""
+    if records is None or len(records) < HEADER_BYTES:
+        return False
+    return records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
+
+
 def increment_sequence(sequence: int, increment: int) -> int:
     """`sequence + increment` in the numbers 0 to 2^31-1, wrapping to 0 (Kafka's `incrementSequence`)."""
     return (sequence + increment) & MAX_INT32

@@ -18,7 +18,7 @@ from protocol.messages.offsets import (
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.messages.producer_ids import DescribeProducersRequest, DescribeProducersResponse
 from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
-from protocol.records.record_format import ATTRIBUTES_AT, HEADER_BYTES, TRANSACTIONAL_FLAG
+from protocol.records.record_format import is_transactional
 from protocol.topic_partition import validate_topic_name
 from protocol.wire.encoded_items import with_items
 
@@ -56,12 +56,7 @@ def guard_produce(client: Client, context: RequestContext, request: ProduceReque
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            records = data.records or b""
-            if len(records) >= HEADER_BYTES and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG:
-                return True
-    return False
+    return any(is_transactional(data.records) for topic in request.topic_data for data in topic.partition_data)
 
 
 def _refused_with_acks(request: ProduceRequest, error_code: ErrorCode, told: str) -> Outcome:
