@@ -13,6 +13,7 @@ from broker.zookeeper.kafka_zk_client import ClusterError, KafkaZkClient
 from broker.zookeeper.pipelined_reads import DamagedNodes
 from cluster import znodes
 from cluster.controller.commands import CommandFence
+from cluster.coordinators.deadlines import PAUSE_AFTER_BUG_MS
 from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
@@ -29,8 +30,7 @@ logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 RETRY_S = 0.2
 """Between two attempts to begin a session, or to do something for which contact was lost."""
-PAUSE_AFTER_BUG_S = 5
-"""Before something is tried again that ended with an error that nobody expected, such as the start of a session."""
+PAUSE_AFTER_BUG_S = PAUSE_AFTER_BUG_MS / 1000
 
 
 class ClusterMembership:

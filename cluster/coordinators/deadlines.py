@@ -16,7 +16,7 @@ logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
 Action = Callable[[Moment], Appends]
 
 PAUSE_AFTER_BUG_MS: Final = 5000
-"""Before a deadline is due again whose action ended with an error that nobody expected."""
+"""The pause before work is tried again that ended with an unexpected error, which is logged each time."""
 _FEW: Final = 64
 """Heaps with fewer entries are not tidied up."""
 
