@@ -28,6 +28,10 @@ class ClientTimeoutError(ClientError):
     """A call did not succeed within the time that the settings allow."""
 
 
+class NoBrokerError(ClientError):
+    """No bootstrap server has ever answered, and `ClientSettings.bootstrap_timeout_ms` is over."""
+
+
 class UnsupportedVersionError(ClientError):
     """The broker and this client have no version of an API in common."""
 
@@ -63,7 +67,3 @@ def raise_for(code: int, message: str | None = None) -> None:
     error = refusal(code, message)
     if error is not None:
         raise detached(error)
-
-
-class NoBrokerError(ClientError):
-    """No bootstrap server has ever answered, and `ClientSettings.bootstrap_timeout_ms` is over."""

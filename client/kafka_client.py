@@ -106,7 +106,7 @@ class KafkaClient:
     async def any_connection(self) -> Connection:
         """An open connection to any broker, or a new one to the first that answers.
 
-        Raises DisconnectedError, and NoBrokerError when it is no use to try again.
+        Raises DisconnectedError, and NoBrokerError when trying again is pointless.
         """
         for (_, _, purpose), connection in self._connections.items():
             if connection.is_open and not purpose:

@@ -42,8 +42,8 @@ _LISTENER_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
 class BrokerConfig(BrokerKeys):
     """The parsed configuration of one broker; immutable.
 
-    `originals` is the text that was set, `values` every declared key's parsed value. Attributes exist for the keys
-    that have an effect here (`without_effect` tells which of the set ones have none). Times are in the unit of the
+    `originals` is the text that was set, `values` every declared key's parsed value. Each key is
+    an attribute, also one without effect (`without_effect` lists those that are set). Times are in the unit of the
     name, sizes in bytes. Raises ConfigError (key, value, what is allowed) from the constructor and `load`.
     """
 

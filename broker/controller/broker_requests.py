@@ -57,7 +57,7 @@ class _Sender:
             await self._send(await self._queue.get())
 
     async def _send(self, command: BrokerCommand) -> None:
-        """After ATTEMPTS errors that nobody expected the command is given up: the broker must hear of what follows."""
+        """Give a command up after ATTEMPTS unexpected errors, so that the broker gets the commands that follow."""
         name = type(command).__name__
         for attempt in range(1, ATTEMPTS + 1):
             try:

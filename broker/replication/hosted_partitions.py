@@ -205,14 +205,14 @@ class HostedPartitions:
             return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _roll_back(self, topic: TopicStates, state: PartitionImage) -> None:
-        """Have a replica that took half a role neither lead nor follow, and not know the leader epoch."""
+        """Return a replica that took half a role to having none, and to the leader epoch of before."""
         partition = self.partitions.get(TopicPartition(topic.topic, state.partition))
         if partition is None:
             return
         try:
             self._resign(partition, state.before())
-        except Exception:  # of somebody who is told; the replica itself has resigned
-            logger.exception("Not everybody was told that %s has no role", partition.topic_partition)
+        except Exception:  # of a listener; the replica itself has resigned
+            logger.exception("A listener failed when %s gave up its role", partition.topic_partition)
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)

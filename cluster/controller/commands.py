@@ -107,7 +107,7 @@ class CommandFence:
         """Controller epoch, broker epoch and number of the last command that has a number."""
 
     def registration_ended(self) -> None:
-        """Refuse what is addressed to this registration: the session has ended, and the next one registers anew."""
+        """Refuse commands to this registration: its session has ended, and the next session registers again."""
         self._is_registered = False
 
     def follow_older_tree(self, controller_epoch: int) -> None:

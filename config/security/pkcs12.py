@@ -1,8 +1,8 @@
 """PKCS12 stores as PEM.
 
 `cryptography` checks an RSA key when it opens a store, and holds the interpreter's lock meanwhile: 0.35 s for a key of
-4,096 bits, in which no other thread runs. So a thread that is not the main one has a child process open the store. The
-thread was started so that the event loop goes on.
+4,096 bits, in which no other thread runs. A thread other than the main one therefore opens the store in a child
+process: it was started to let the event loop run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pkcs12(NamedTuple):
 
 
 def read_pkcs12(content: bytes, password: str | None) -> Pkcs12:
-    """The content of a store. Raises ValueError for a wrong password and for what is not PKCS12."""
+    """The content of a store. Raises ValueError for a wrong password or another format."""
     if threading.current_thread() is threading.main_thread():
         return _decoded(content, password)
     try:

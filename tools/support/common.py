@@ -107,7 +107,7 @@ class _Warnings(logging.StreamHandler[TextIO]):
 
 
 def _log_to_stderr() -> None:
-    # LogLevel's names are those of Kafka's tools and of the broker.
+    # Kafka's tools and the broker write WARN.
     logging.addLevelName(logging.WARNING, "WARN")
     layout = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
     logging.basicConfig(

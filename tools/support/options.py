@@ -17,8 +17,6 @@ from typing import Final
 _WIDTH: Final = 80
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
-
-
 _DEFAULT_SERVER: Final = "127.0.0.1:9092"
 _SERVERS: Final = ("bootstrap-server", "broker-list", "bootstrap-controller", "zookeeper")
 

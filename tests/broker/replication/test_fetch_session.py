@@ -170,7 +170,7 @@ def test_sessions_of_consumers_have_a_bound_in_bytes() -> None:
 
 
 def test_bytes_are_made_room_for_by_consumers_alone() -> None:
-    """The sessions of followers do not count, so that ending one would make no room."""
+    """Ending a follower's session would make no room: followers' sessions do not count."""
     time = Time()
     cache = FetchSessionCache(100, SeededRandom(), time, most_bytes=3 * PARTITION_BYTES)
     asked = request(0, 0, 0)
