@@ -15,19 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any
 
 from broker.environment.contract import Clock, Executor
+from broker.network.slices import Slices
 from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError, NoSpaceError, Watch, WatchEvent
 from cluster.zookeeper.durable_tree import DurableTree
 from cluster.zookeeper.watch_table import WatchTable, fire
-from cluster.zookeeper.znode_tree import Applied, Slices, Transaction, ZnodeTree
+from cluster.zookeeper.znode_tree import Applied, Sliced, Transaction, ZnodeTree
 from protocol.errors import detached
 from protocol.value import Value
 
 logger = logging.getLogger("odradek.coordination")
-
-T = TypeVar("T")
 
 
 class Outcome(Value, frozen=False):
@@ -75,6 +74,7 @@ class CommitQueue:
         self._waiting: list[_Waiting] = []
         self._fired: list[tuple[Watch, WatchEvent]] = []
         self._committer: asyncio.Task[None] | None = None
+        self._slices = Slices(clock)
         self._failure: OSError | None = None
 
     # -- for actions, at their turn ------------------------------------------------------------------------------------
@@ -84,9 +84,13 @@ class CommitQueue:
         """For reading."""
         return self._durable.tree
 
-    def apply(self, transaction: Transaction) -> Slices[Applied]:
+    def is_over(self) -> bool:
+        """Whether work in slices should pause."""
+        return self._slices.is_over()
+
+    def apply(self, transaction: Transaction) -> Sliced[Applied]:
         """Change the tree, and fire the watches on what changed."""
-        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms())
+        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms(), self.is_over)
         self._fired.extend(self.watches.take(applied.events))
         return applied
 
@@ -142,8 +146,11 @@ class CommitQueue:
 
     async def _commit_batch(self) -> None:
         batch, self._waiting = self._waiting, []
+        self._slices = Slices(self._clock)
         for waiting in batch:
             await self._take_turn(waiting)
+            if self.is_over():
+                await self._slices.pause()
         if self._durable.dirty:
             try:
                 await self._executor.run(self._durable.flush)
@@ -161,7 +168,7 @@ class CommitQueue:
         try:
             result = waiting.action()
             if isinstance(result, Generator):
-                result = await _with_pauses(result)
+                result = await self._slices.finish(result)
             waiting.outcome.result = result
         except CoordinationError as error:
             waiting.outcome.error = detached(error)
@@ -187,14 +194,3 @@ def _lost(failure: OSError) -> ConnectionLossError:
     error = ConnectionLossError(f"the coordination journal failed: {failure}")
     error.__cause__ = failure
     return error
-
-
-async def _with_pauses(work: Slices[T]) -> T:
-    """Do `work`, and give the event loop a turn at each of its pauses."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)

@@ -28,7 +28,7 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.durable_tree import DurableTree
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Slices
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Sliced
 from config.broker_config import BrokerConfig
 from protocol.errors import detached
 
@@ -59,7 +59,7 @@ class EmbeddedEnsemble:
     async def open_session(self) -> int:
         """Begin a session; gives its id."""
 
-        def begin() -> Slices[int]:
+        def begin() -> Sliced[int]:
             session_id = self._queue.tree.next_session_id
             yield from self._queue.apply(CreateSession(session_id))
             return session_id
@@ -69,7 +69,7 @@ class EmbeddedEnsemble:
     async def close_session(self, session_id: int) -> None:
         """End a session, with its ephemeral nodes and its watches."""
 
-        def end() -> Slices[Applied]:
+        def end() -> Sliced[Applied]:
             self._queue.watches.drop_session(session_id)
             self._sessions.pop(session_id, None)
             return self._queue.apply(CloseSession(session_id))
@@ -92,7 +92,7 @@ class EmbeddedEnsemble:
     async def transact(self, session_id: int, operations: tuple[Operation, ...]) -> list[OperationResult]:
         """Carry out `operations` and make them durable. Raises MultiError."""
 
-        def act() -> Slices[list[OperationResult]]:
+        def act() -> Sliced[list[OperationResult]]:
             return (yield from self._queue.apply(Multi(session_id, operations))).results
 
         return await self._write(act)
@@ -100,7 +100,7 @@ class EmbeddedEnsemble:
     async def create(self, session_id: int, operation: Create) -> tuple[str, ZnodeStat]:
         """Carry out one Create; the stat is the one right after it."""
 
-        def act() -> Slices[tuple[str, ZnodeStat]]:
+        def act() -> Sliced[tuple[str, ZnodeStat]]:
             applied = yield from self._queue.apply(Multi(session_id, (operation,)))
             path = str(applied.results[0])
             return path, self._queue.tree.get(path)[1]
@@ -150,7 +150,7 @@ class EmbeddedEnsemble:
         self._queue.read(action, partial(_tell, answer))
         return await answer
 
-    async def _write(self, action: Callable[[], Slices[T]]) -> T:
+    async def _write(self, action: Callable[[], Sliced[T]]) -> T:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.write(action, partial(_tell, answer))
         return await answer

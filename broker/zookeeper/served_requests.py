@@ -24,7 +24,7 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.wire_format import OpCode, RecordReader
-from cluster.zookeeper.znode_tree import OPERATIONS_PER_SLICE, Multi, SetAcl, Slices, TreeOperation
+from cluster.zookeeper.znode_tree import Multi, SetAcl, Sliced, TreeOperation
 from protocol.errors import detached
 
 QUEUED: Final = frozenset(
@@ -76,7 +76,7 @@ class ServedRequests:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def _change(self, code: int, operation: TreeOperation, who: Identities) -> Slices[bytes]:
+    def _change(self, code: int, operation: TreeOperation, who: Identities) -> Sliced[bytes]:
         try:
             applied = yield from self._queue.apply(Multi(self._session_id, (operation,), who))
         except MultiError as error:
@@ -91,13 +91,14 @@ class ServedRequests:
         path = wire.encode_string(result)
         return path + wire.encode_stat(self._queue.tree.get(result)[1]) if code == OpCode.CREATE2 else path
 
-    def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: Identities) -> Slices[bytes]:
-        codes, operations = yield from wire.read_multi(reader, resolve)
+    def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: Identities) -> Sliced[bytes]:
+        codes, operations = yield from wire.read_multi(reader, resolve, self._queue.is_over)
         try:
             applied = yield from self._queue.apply(Multi(self._session_id, tuple(operations), who))
         except MultiError as error:
             return wire.encode_multi_error(codes, error)
-        return (yield from wire.encode_multi_results(codes, applied.results, self._stat_of_created))
+        encoding = wire.encode_multi_results(codes, applied.results, self._stat_of_created, self._queue.is_over)
+        return (yield from encoding)
 
     def _stat_of_created(self, path: str) -> ZnodeStat:
         """One that a later operation of the same transaction has deleted has no stat any more."""
@@ -122,10 +123,10 @@ class ServedRequests:
             self._watch_data(path)
         return wire.encode_buffer(data) + wire.encode_stat(stat)
 
-    def _multi_read(self, reads: Sequence[tuple[int, str]], who: Identities) -> Slices[bytes]:
+    def _multi_read(self, reads: Sequence[tuple[int, str]], who: Identities) -> Sliced[bytes]:
         """Each read has a result or an error of its own."""
         results: list[tuple[int, bytes | CoordinationError]] = []
-        for index, (code, path) in enumerate(reads, 1):
+        for code, path in reads:
             try:
                 body = (
                     self._get_data(path, False, who)
@@ -136,7 +137,7 @@ class ServedRequests:
                 results.append((code, detached(error)))
             else:
                 results.append((code, body))
-            if index % OPERATIONS_PER_SLICE == 0:
+            if self._queue.is_over():
                 yield
         return wire.encode_multi_read(results)
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
 from cluster.zookeeper.wire_format import ConnectRequest
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable, Slices
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable, Sliced
 from protocol.value import Value
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class ServedSessions:
         """A new session, once it is durable; None when it cannot be."""
         resumable = Resumable(self.negotiated_ms(asked_ms), self._new_password())
 
-        def act() -> Slices[int]:
+        def act() -> Sliced[int]:
             session_id = self._queue.tree.next_session_id
             yield from self._queue.apply(CreateSession(session_id, resumable))
             return session_id
@@ -126,7 +126,7 @@ class ServedSessions:
         """End a session, with its ephemeral nodes."""
         session.has_ended = session.is_being_closed = True
 
-        def act() -> Slices[Applied]:
+        def act() -> Sliced[Applied]:
             return self._queue.apply(CloseSession(session.session_id))
 
         def ended(outcome: Outcome) -> None:

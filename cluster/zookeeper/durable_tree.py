@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import errno
 import posixpath
+from collections.abc import Callable
 
 from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
-from cluster.zookeeper.znode_tree import Applied, CloseSession, Slices, Transaction, ZnodeTree, to_the_end
+from cluster.zookeeper.znode_tree import Applied, CloseSession, Sliced, Transaction, ZnodeTree, to_the_end
 from protocol.errors import detached
 from storage.io.file_system import File, FileSystem, is_disk_full
 
@@ -74,14 +75,14 @@ class DurableTree:
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
         """Carry out `transaction` in memory. Raises the tree's CoordinationError, having changed nothing."""
-        return to_the_end(self.apply_in_slices(transaction, now_ms))
+        return to_the_end(self.apply_in_slices(transaction, now_ms, lambda: False))
 
-    def apply_in_slices(self, transaction: Transaction, now_ms: int) -> Slices[Applied]:
-        """As `apply`, with pauses, during which nothing else may be done with the tree."""
+    def apply_in_slices(self, transaction: Transaction, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
+        """As `apply`, with a pause whenever `is_over` says so. Nothing else may be done with the tree meanwhile."""
         zxid = self.tree.last_zxid + 1
         # Encoded first: what the journal cannot carry must not change the tree.
-        encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms)
-        applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms)
+        encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms, is_over)
+        applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms, is_over)
         self._noted.append(encoded)
         return applied
 

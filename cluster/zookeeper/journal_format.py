@@ -20,20 +20,19 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, starmap
 
 from cluster.zookeeper.access_control import OPEN, Acl, AclEntry
 from cluster.zookeeper.coordination import Check, Create, Delete, SetData
 from cluster.zookeeper.znode import Znode
 from cluster.zookeeper.znode_tree import (
-    OPERATIONS_PER_SLICE,
     CloseSession,
     CreateSession,
     Multi,
     Resumable,
     SetAcl,
-    Slices,
+    Sliced,
     Transaction,
     TreeOperation,
     ZnodeTree,
@@ -99,8 +98,8 @@ def find_frame(buffer: memoryview, position: int) -> int | None:
     return None
 
 
-def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> Slices[bytes]:
-    """One transaction of a TRANSACTIONS payload, with a pause after every OPERATIONS_PER_SLICE operations."""
+def encode_transaction(transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]) -> Sliced[bytes]:
+    """One transaction of a TRANSACTIONS payload, with a pause after an operation whenever `is_over` says so."""
     match transaction:
         case CreateSession(session_id, resumable):
             if resumable is None:
@@ -111,9 +110,10 @@ def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> Slic
             return _TRANSACTION_HEAD.pack(zxid, now_ms, _CLOSE_SESSION, session_id)
         case Multi(session_id, operations):
             parts = [_TRANSACTION_HEAD.pack(zxid, now_ms, _MULTI, session_id), _COUNT.pack(len(operations))]
-            for start in range(0, len(operations), OPERATIONS_PER_SLICE):
-                parts.extend(map(_encode_operation, operations[start : start + OPERATIONS_PER_SLICE]))
-                yield
+            for operation in operations:
+                parts.append(_encode_operation(operation))
+                if is_over():
+                    yield
             return b"".join(parts)
 
 

@@ -35,7 +35,7 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
-from cluster.zookeeper.znode_tree import OPERATIONS_PER_SLICE, Slices
+from cluster.zookeeper.znode_tree import Sliced
 
 MOST_FRAME_BYTES: Final = 0xFFFFF
 """ZooKeeper's jute.maxbuffer, unless it is configured otherwise."""
@@ -243,8 +243,12 @@ def read_acl(reader: RecordReader, resolve: ResolveAcl) -> Acl:
     return resolve([AclEntry(reader.i32(), reader.string(), reader.string()) for _ in range(reader.i32())])
 
 
-def read_multi(reader: RecordReader, resolve: ResolveAcl) -> Slices[tuple[list[int], list[Operation]]]:
-    """The codes and operations of a transaction, with pauses. Raises as `read_operation`."""
+def read_multi(
+    reader: RecordReader, resolve: ResolveAcl, is_over: Callable[[], bool]
+) -> Sliced[tuple[list[int], list[Operation]]]:
+    """The codes and operations of a transaction, with a pause whenever `is_over` says so. Raises as
+    `read_operation`.
+    """
     codes: list[int] = []
     operations: list[Operation] = []
     while True:
@@ -253,7 +257,7 @@ def read_multi(reader: RecordReader, resolve: ResolveAcl) -> Slices[tuple[list[i
             return codes, operations
         codes.append(code)
         operations.append(read_operation(code, reader, resolve))
-        if len(codes) % OPERATIONS_PER_SLICE == 0:
+        if is_over():
             yield
 
 
@@ -324,13 +328,16 @@ def encode_acl(acl: Acl) -> bytes:
 
 
 def encode_multi_results(
-    codes: Sequence[int], results: Sequence[OperationResult], stat_of: Callable[[str], ZnodeStat]
-) -> Slices[bytes]:
-    """The answer to a transaction that was carried out, with pauses. `stat_of` gives the stat of a created node, for
-    Create2.
+    codes: Sequence[int],
+    results: Sequence[OperationResult],
+    stat_of: Callable[[str], ZnodeStat],
+    is_over: Callable[[], bool],
+) -> Sliced[bytes]:
+    """The answer to a transaction that was carried out, with a pause whenever `is_over` says so. `stat_of` gives the
+    stat of a created node, for Create2.
     """
     parts = []
-    for index, (code, result) in enumerate(zip(codes, results, strict=True), 1):
+    for code, result in zip(codes, results, strict=True):
         parts.append(_MULTI_HEADER.pack(code, False, 0))
         if isinstance(result, ZnodeStat):
             parts.append(encode_stat(result))
@@ -338,7 +345,7 @@ def encode_multi_results(
             parts.append(encode_string(result))
             if code == OpCode.CREATE2:
                 parts.append(encode_stat(stat_of(result)))
-        if index % OPERATIONS_PER_SLICE == 0:
+        if is_over():
             yield
     return b"".join((*parts, _END_OF_MULTI))
 

@@ -7,7 +7,7 @@ owners, sequence numbers counted by the parent, events for whoever watches.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from cluster.zookeeper.access_control import Acl, Identities, Permission, is_allowed
 from cluster.zookeeper.coordination import (
@@ -108,14 +108,11 @@ class _Change:
 
 Transaction = CreateSession | CloseSession | Multi
 
-OPERATIONS_PER_SLICE: Final = 250
-"""Operations of a transaction that are carried out, or encoded, in one go: some 3 ms of work."""
-
-Slices = Generator[None, None, T]
-"""Work that pauses at times, and returns its result in the end."""
+Sliced = Generator[None, None, T]
+"""Work that pauses when an argument of it, `is_over`, says so, and returns its result in the end."""
 
 
-def to_the_end(work: Slices[T]) -> T:
+def to_the_end(work: Sliced[T]) -> T:
     """Do all of `work` at once; gives its result."""
     while True:
         try:
@@ -195,16 +192,16 @@ class ZnodeTree:
         Raises the CoordinationError of ZooKeeper (a MultiError for a Multi), and then nothing has changed but that
         `zxid` stays unused.
         """
-        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms))
+        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms, lambda: False))
 
-    def apply_in_slices(self, transaction: Transaction, zxid: int, now_ms: int) -> Slices[Applied]:
-        """As `apply`, with a pause after every OPERATIONS_PER_SLICE operations. The tree is not to be looked at, nor
-        changed, before the last slice.
-        """
+    def apply_in_slices(
+        self, transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]
+    ) -> Sliced[Applied]:
+        """As `apply`, with pauses. The tree is not to be looked at, nor changed, before the last slice."""
         if zxid <= self.last_zxid:
             raise ValueError(f"zxid {zxid} does not follow {self.last_zxid}")
         if isinstance(transaction, Multi):
-            applied = yield from self._apply_multi(transaction, zxid, now_ms)
+            applied = yield from self._apply_multi(transaction, zxid, now_ms, is_over)
         elif isinstance(transaction, CreateSession):
             if transaction.session_id < self.next_session_id:
                 raise ValueError(f"session id {transaction.session_id} was used before")
@@ -212,7 +209,7 @@ class ZnodeTree:
             self.next_session_id = transaction.session_id + 1
             applied = Applied([], [])
         else:
-            applied = self._close_session(transaction.session_id, zxid)
+            applied = yield from self._close_session(transaction.session_id, zxid, is_over)
         self.last_zxid = zxid
         return applied
 
@@ -239,7 +236,7 @@ class ZnodeTree:
             raise NoNodeError(f"no node {path}")
         return node
 
-    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int) -> Slices[Applied]:
+    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
         if multi.session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {multi.session_id} has ended")
         change = _Change(multi.session_id, multi.identities, zxid, now_ms)
@@ -251,7 +248,7 @@ class ZnodeTree:
                 for step in reversed(change.undo):
                     step()
                 raise MultiError(index, error) from error
-            if index % OPERATIONS_PER_SLICE == OPERATIONS_PER_SLICE - 1:
+            if is_over():
                 yield
         return change.applied
 
@@ -365,13 +362,15 @@ class ZnodeTree:
         change.tell(EventType.DELETED, path, node)
         change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
 
-    def _close_session(self, session_id: int, zxid: int) -> Applied:
+    def _close_session(self, session_id: int, zxid: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
         if session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {session_id} has ended")
         change = _Change(session_id, None, zxid, 0)
         # Ephemerals have no children, so any order works; sorted makes a replay give the same events.
         for path in sorted(self._ephemerals[session_id]):
             self._delete(path, ANY_VERSION, change)
+            if is_over():
+                yield
         del self._ephemerals[session_id]
         self.resumable.pop(session_id, None)
         return change.applied
