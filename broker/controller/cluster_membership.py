@@ -53,7 +53,7 @@ class ClusterMembership:
         """`on_lost` is called with the reason when this broker can only become a member again by a restart."""
         self._ensemble = ensemble
         self.lost = on_lost
-        self._clock = clock
+        self.clock = clock
         self._random = random
         self._fence = fence
         self._session_timeout_ms = session_timeout_ms
@@ -90,7 +90,7 @@ class ClusterMembership:
     def _take_session(self) -> None:
         session = self.coordination = self._ensemble.session()
         session.add_session_listener(partial(self._session_changed, session))
-        self.zk_client = KafkaZkClient(session, self._clock, self._damaged)
+        self.zk_client = KafkaZkClient(session, self.clock, self._damaged)
         self._has_expired = False
 
     def on_session_change(self, ended: Callable[[], None], began: Callable[[BrokerImage], Awaitable[None]]) -> None:
@@ -176,7 +176,7 @@ class ClusterMembership:
     async def _register(self, wanted: znodes.BrokerRegistration) -> BrokerImage:
         if wanted.previous_epoch is not None and self.broker_epoch >= 0:
             wanted = wanted.replace(previous_epoch=self.broker_epoch)
-        registration = wanted.replace(timestamp_ms=self._clock.now_ms())
+        registration = wanted.replace(timestamp_ms=self.clock.now_ms())
         try:
             epoch = await self.zk_client.register_broker(registration)
         except NodeExistsError:
@@ -253,7 +253,7 @@ class ClusterMembership:
             known = self._registration
             if known is None or (registration := change(known)) == known:
                 return
-            written = registration.replace(timestamp_ms=self._clock.now_ms())
+            written = registration.replace(timestamp_ms=self.clock.now_ms())
             await self.zk_client.update_broker(written)
             self._registration = registration
             broker = BrokerImage.of(written, self.broker_epoch)

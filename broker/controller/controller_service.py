@@ -165,8 +165,8 @@ class ControllerService:
         rules, live = self._rules, [broker, *brokers.values()]
         context = ControllerContext(broker.broker_id, term.epoch, live, rules.unclean, rules.min_isr)
         requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
-        coordination = self._membership.coordination
-        office = Office(context, term, coordination, zk_client, requests, is_shared=is_shared)
+        coordination, clock = self._membership.coordination, self._membership.clock
+        office = Office(context, term, coordination, zk_client, requests, clock, is_shared=is_shared)
         active = self._active = ActiveController(office, self._rules, lambda reaction: self._begin_in(active, reaction))
         try:
             await active.take_office(self.settings, find_replicas, unclean=unclean)

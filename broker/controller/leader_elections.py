@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
 from broker.controller.office import Office
-from broker.controller.roles import PARTITIONS_PER_SLICE, Roles
+from broker.controller.roles import Roles
+from broker.network.slices import in_slices
 from cluster.controller.elections import after, decide_election, imbalanced, write
 from cluster.metadata_image import PartitionImage
 from cluster.zookeeper.coordination import Operation
@@ -34,7 +34,7 @@ class LeaderElections:
         outcome: Elected = {}
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}
-        for number, each in enumerate(dict.fromkeys(partitions), start=1):
+        async for each in in_slices(dict.fromkeys(partitions), self._office.clock):
             before = context.partition(each)
             try:
                 state = decide_election(each, election_type, context)
@@ -45,8 +45,6 @@ class LeaderElections:
                 if before is not None:
                     operations.append(write(each.topic, before, state))
                     changed.setdefault(each.topic, []).append(after(before, state))
-            if number % PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
         if not operations:
             return outcome
         logger.info("Starting replica leader election (%s) for %d partitions", election_type.name, len(operations))

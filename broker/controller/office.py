@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.controller.broker_requests import BrokerRequests
+from broker.environment.contract import Clock
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.controller.context import ControllerContext
 from cluster.controller.transactions import ControllerTerm, fenced
@@ -26,6 +27,7 @@ class Office:
         coordination: Coordination,
         zk_client: KafkaZkClient,
         requests: BrokerRequests,
+        clock: Clock,
         *,
         is_shared: bool,
     ) -> None:
@@ -34,6 +36,7 @@ class Office:
         self.context = context
         self.zk_client = zk_client
         self.requests = requests
+        self.clock = clock
         self._term = term
         self._coordination = coordination
         self.transaction_count = 0

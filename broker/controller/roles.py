@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.controller.broker_requests import OfflineReplicas
 from broker.controller.office import Office
+from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import TopicStates
 from cluster.controller.elections import NO_STATE, offline_operations, settle
 from cluster.controller.topics import first_states
@@ -16,9 +16,6 @@ from cluster.zookeeper.coordination import Delete, Operation
 from protocol.errors import ApiError
 
 logger = logging.getLogger("kafka.controller.KafkaController")
-
-PARTITIONS_PER_SLICE = 500
-"""Partitions judged before the event loop gets its turn: a millisecond or two of work."""
 
 
 class UncleanElections:
@@ -70,28 +67,24 @@ class Roles:
         """Bring leaders and ISRs in line with who is there; gives the partitions that changed, of which nobody has been
         told yet. Topics that are being deleted are left alone.
         """
-        context = self._office.context
+        context, slices = self._office.context, Slices(self._office.clock)
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}
-        judged = 0
+        # Between two partitions no other change of the controller is made: changes are made one at a time.
         for topic in list(context.topics.values()):
             if topic.name in context.topics_to_be_deleted:
                 continue
-            for start in range(0, len(topic.partitions), PARTITIONS_PER_SLICE):
-                part = topic.partitions[start : start + PARTITIONS_PER_SLICE]
-                writes, partitions = settle(part, topic, context)
+            missing: list[PartitionImage] = []
+            async for partition in in_slices(topic.partitions, slices):
+                if partition.partition_epoch == NO_STATE:
+                    missing.append(partition)
+                elif (settled := settle(topic.name, partition, context)) is not None:
+                    operations.append(settled[0])
+                    changed.setdefault(topic.name, []).append(settled[1])
+            async for writes, begun in in_slices(first_states(topic.name, missing, context), slices):
                 operations += writes
-                missing = [each for each in part if each.partition_epoch == NO_STATE]
-                if missing:
-                    writes, begun = first_states(topic.name, missing, context)
-                    operations += writes
-                    partitions += [each for each in begun if each.partition_epoch >= 0]
-                if partitions:
-                    changed.setdefault(topic.name, []).extend(partitions)
-                judged += len(part)
-                if judged >= PARTITIONS_PER_SLICE:
-                    judged = 0
-                    await asyncio.sleep(0)
+                if begun.partition_epoch >= 0:
+                    changed.setdefault(topic.name, []).append(begun)
         await self._office.transact(operations)
         return context.put_partitions(changed)
 

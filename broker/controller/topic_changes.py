@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
@@ -12,6 +11,7 @@ from broker.controller.controller_settings import ControllerSettings
 from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from broker.environment.contract import Random
+from broker.network.slices import Slices, in_slices
 from broker.zookeeper.pipelined_reads import each_of
 from cluster.controller import topics as decisions
 from cluster.controller.commands import TopicStates
@@ -27,9 +27,6 @@ from protocol.replica_assignment import refuse_mixed_racks
 from protocol.value import Value
 
 Configs = Mapping[ConfigResource, Mapping[str, str]]
-
-PLANS_PER_SLICE = 50
-"""Topics judged before the event loop gets its turn: some 5 ms of work."""
 
 
 class Requester(Protocol):
@@ -94,7 +91,7 @@ class TopicChanges:
         outcome: dict[str, TopicPlan | ApiError] = {}
         plans: list[TopicPlan] = []
         planned: dict[str, str] = {}
-        for number, topic in enumerate(new_topics, start=1):
+        async for topic in in_slices(new_topics, self._office.clock):
             try:
                 with requester.counted():
                     plan = decisions.plan_topic(
@@ -109,8 +106,6 @@ class TopicChanges:
                 outcome[topic.name] = plan
                 plans.append(plan)
                 planned[flat_name(topic.name)] = topic.name
-            if number % PLANS_PER_SLICE == 0:
-                await asyncio.sleep(0)
         if plans and not validate_only:
             outcome.update(await self._create(plans, requester))
         return outcome
@@ -147,14 +142,15 @@ class TopicChanges:
         """Write these topics; those of `with_config` have the node of their configuration already."""
         operations: list[Operation] = []
         topics = []
-        for plan in plans:
+        slices = Slices(self._office.clock)
+        async for plan in in_slices(plans, slices):
             topic_id = self._rules.random.uuid()
             with requester.counted():
                 operations += decisions.topic_operations(plan, topic_id, has_config=plan.name in with_config)
-            changes, topic = await topic_operations.first_leaders(plan, topic_id, self._office.context)
+            changes, topic = await topic_operations.first_leaders(plan, topic_id, self._office.context, slices)
             operations += changes
             topics.append(topic)
-        await asyncio.sleep(0)
+        await slices.pause()  # The transaction is put together in one go.
         await self._office.transact(operations)
         return topics
 
@@ -188,7 +184,7 @@ class TopicChanges:
         if validate_only:
             return
         requester.take(len(added))
-        operations, grown = await topic_operations.expansion(topic, added, context)
+        operations, grown = await topic_operations.expansion(topic, added, context, Slices(self._office.clock))
         await self._office.transact(operations)
         context.put_topics([grown])
         new = grown.partitions[len(topic.partitions) :]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from broker.controller import topic_operations
 from broker.controller.office import Office
+from broker.network.slices import Slices
 from cluster import znodes
 from cluster.controller import topics as decisions
 from cluster.controller.commands import EPOCH_DURING_DELETE, Answer, StoppedReplica
@@ -127,10 +128,11 @@ class TopicDeletions:
         topics = [context.topics[name] for name in self._without_replicas()]
         for share in shares(topics, lambda topic: len(topic.partitions)):
             operations: list[Operation] = []
+            slices = Slices(office.clock)
             for topic in share:
                 has_config = await office.zk_client.exists(znodes.config_path("topics", topic.name))
-                operations.extend(await topic_operations.removal(topic, has_config=has_config))
-            await asyncio.sleep(0)
+                operations.extend(await topic_operations.removal(topic, slices, has_config=has_config))
+            await slices.pause()  # The transaction is put together in one go.
             try:
                 await office.transact(operations)
             except ApiError as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from typing import Final
 
+from broker.network.slices import Slices, in_slices
 from cluster.controller import topics as decisions
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import TopicPlan
@@ -13,50 +12,38 @@ from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.zookeeper.coordination import Operation
 from protocol.uuids import Uuid
 
-PARTITIONS_PER_SLICE: Final = 500
-"""Partitions whose nodes are described before the event loop gets its turn: some 3 ms of work."""
-
 
 async def first_leaders(
-    plan: TopicPlan, topic_id: Uuid, context: ControllerContext
+    plan: TopicPlan, topic_id: Uuid, context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], TopicImage]:
     """Give the operations that give a new topic its leaders, to follow those of the topic itself, and its image."""
-    operations, partitions = await _new_partitions(plan.name, dict(enumerate(plan.assignment)), context)
+    operations, partitions = await new_partitions(plan.name, dict(enumerate(plan.assignment)), context, slices)
     return operations, TopicImage(plan.name, topic_id, partitions)
 
 
 async def expansion(
-    topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext
+    topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], TopicImage]:
     """Give the operations that add partitions to the topic, and its new image."""
-    operations, partitions = await _new_partitions(topic.name, added, context)
+    operations, partitions = await new_partitions(topic.name, added, context, slices)
     return [decisions.growth_operation(topic, added), *operations], topic.with_partitions(partitions)
 
 
-async def removal(topic: TopicImage, *, has_config: bool) -> list[Operation]:
+async def removal(topic: TopicImage, slices: Slices, *, has_config: bool) -> list[Operation]:
     """Give the operations that remove every node of the topic, its deletion mark last."""
-    operations: list[Operation] = []
-    for start in range(0, len(topic.partitions), PARTITIONS_PER_SLICE):
-        operations.extend(
-            decisions.partition_removals(topic.name, topic.partitions[start : start + PARTITIONS_PER_SLICE])
-        )
-        if len(topic.partitions) > PARTITIONS_PER_SLICE:
-            await asyncio.sleep(0)
+    removals = decisions.partition_removals(topic.name, topic.partitions)
+    operations = [each async for each in in_slices(removals, slices)]
     operations.extend(decisions.topic_removals(topic.name, has_config=has_config))
     return operations
 
 
-async def _new_partitions(
-    topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext
+async def new_partitions(
+    topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], tuple[PartitionImage, ...]]:
+    """Give the operations that create these partitions with their first leaders, and the partitions."""
     operations: list[Operation] = []
     partitions: list[PartitionImage] = []
-    numbered = list(assignment.items())
-    for start in range(0, len(numbered), PARTITIONS_PER_SLICE):
-        part = dict(numbered[start : start + PARTITIONS_PER_SLICE])
-        changes, images = decisions.new_partitions(topic, part, context)
-        operations.extend(changes)
-        partitions.extend(images)
-        if len(numbered) > PARTITIONS_PER_SLICE:
-            await asyncio.sleep(0)
+    async for nodes, partition in in_slices(decisions.new_partitions(topic, assignment, context), slices):
+        operations.extend(nodes)
+        partitions.append(partition)
     return operations, tuple(partitions)

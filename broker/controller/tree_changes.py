@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker.controller import topic_operations
 from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from broker.controller.topic_deletions import TopicDeletions
+from broker.network.slices import Slices
 from broker.zookeeper.pipelined_reads import each_of
 from broker.zookeeper.topic_reader import UNREADABLE
 from cluster import znodes
@@ -23,7 +25,6 @@ from cluster.controller.context import without_cut_replicas
 from cluster.controller.elections import DAMAGED_STATE
 from cluster.controller.reassignment import assignment_operation
 from cluster.controller.start_up import ReadTopic, elect_found, take_over
-from cluster.controller.topics import new_partitions
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.zookeeper.coordination import Delete, EventType, Watch, WatchEvent
 from protocol.errors import ApiError, ErrorCode
@@ -193,7 +194,7 @@ class TreeChanges:
             await office.transact([assignment_operation(topic)])
         else:
             logger.info("New partitions of topic %s: %s", name, added)
-            operations, partitions = new_partitions(name, added, context)
+            operations, partitions = await topic_operations.new_partitions(name, added, context, Slices(office.clock))
             await office.transact(operations)
             context.put_topics([topic.with_partitions(partitions)])
             await self._announce(topic, partitions, is_new=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
 from cluster.controller.eligible_replicas import eligible_after, is_trusted, says_less, stand_in
-from cluster.metadata_image import PartitionImage, TopicImage
+from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
@@ -158,17 +158,11 @@ def elect_at_start(
 
 
 def settle(
-    partitions: Iterable[PartitionImage], topic: TopicImage, context: ControllerContext
-) -> tuple[list[Operation], list[PartitionImage]]:
-    """Give the operations for those of these partitions of `topic` that have to change, and what they become."""
-    operations: list[Operation] = []
-    changed: list[PartitionImage] = []
-    for partition in partitions:
-        state = elected(topic.name, partition, context) if partition.partition_epoch >= 0 else None
-        if state is not None:
-            operations.append(write(topic.name, partition, state))
-            changed.append(after(partition, state))
-    return operations, changed
+    topic: str, partition: PartitionImage, context: ControllerContext
+) -> tuple[Operation, PartitionImage] | None:
+    """The operation for a partition that has to change, and what it becomes; None when nothing has to change."""
+    state = elected(topic, partition, context) if partition.partition_epoch >= 0 else None
+    return None if state is None else (write(topic, partition, state), after(partition, state))
 
 
 def offline_operations(

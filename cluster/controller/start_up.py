@@ -151,10 +151,11 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     # They are made again with their state, which may be later.
     operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
     result = without_cut_replicas(topic.image(), context.live_brokers.values())
-    created, changed = first_states(
-        topic.name, [each for each in result.partitions if each.partition_epoch == NO_STATE], context
-    )
-    operations.extend(created)
+    changed = []
+    without_state = [each for each in result.partitions if each.partition_epoch == NO_STATE]
+    for created, partition in first_states(topic.name, without_state, context):
+        operations.extend(created)
+        changed.append(partition)
     written, result = elect_found(topic, result.with_partitions(changed), context, unclean=unclean)
     return [*operations, *written], result
 

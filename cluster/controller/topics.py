@@ -172,10 +172,8 @@ def topic_operations(plan: TopicPlan, topic_id: Uuid, *, has_config: bool = Fals
 
 def new_partitions(
     topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext
-) -> tuple[list[Operation], tuple[PartitionImage, ...]]:
-    """The nodes of partitions that have none yet, with their first leader where a replica is alive."""
-    operations: list[Operation] = []
-    images: list[PartitionImage] = []
+) -> Iterator[tuple[Sequence[Operation], PartitionImage]]:
+    """The nodes of each partition, which has none yet, with its first leader where a replica is alive."""
     states: dict[tuple[int, ...], tuple[PartitionState | None, bytes]] = {}
     for number, replicas in assignment.items():
         known = states.get(replicas)
@@ -183,23 +181,22 @@ def new_partitions(
             first = initial_state(replicas, context)
             known = states[replicas] = first, b"" if first is None else first.encode()
         state, encoded = known
-        if state is not None:
-            operations.append(Create(partition_path(topic, number)))
-            operations.append(Create(partition_state_path(topic, number), encoded))
-        images.append(partition_image(number, replicas, state, partition_epoch=0))
-    return operations, tuple(images)
+        image = partition_image(number, replicas, state, partition_epoch=0)
+        if state is None:
+            yield (), image
+        else:
+            nodes = Create(partition_path(topic, number)), Create(partition_state_path(topic, number), encoded)
+            yield nodes, image
 
 
 def first_states(
     topic: str, partitions: Sequence[PartitionImage], context: ControllerContext
-) -> tuple[list[Operation], list[PartitionImage]]:
+) -> Iterator[tuple[Sequence[Operation], PartitionImage]]:
     """As `new_partitions`, for partitions of which only the assignment exists."""
-    operations, images = new_partitions(topic, {each.partition: each.replicas for each in partitions}, context)
-    begun = [
-        image.replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
-        for image, known in zip(images, partitions, strict=True)
-    ]
-    return operations, begun
+    made = new_partitions(topic, {each.partition: each.replicas for each in partitions}, context)
+    for (operations, image), known in zip(made, partitions, strict=True):
+        begun = image.replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
+        yield operations, begun
 
 
 def expand_topic(

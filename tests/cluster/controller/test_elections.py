@@ -105,8 +105,7 @@ def test_a_broker_about_to_stop_leads_nothing_that_others_can() -> None:
 
 def test_a_partition_without_a_state_is_not_elected() -> None:
     context = context_of(partition(0, -1, (7,), ()).replace(partition_epoch=NO_STATE, leader_epoch=NO_STATE))
-    topic = context.topics["t"]
-    assert settle(topic.partitions, topic, context) == ([], [])
+    assert settle("t", context.topics["t"].partitions[0], context) is None
 
 
 @given(
@@ -174,14 +173,15 @@ def test_an_unclean_election_counts_once_the_tree_has_it() -> None:
     dead = partition(0, 7, (7, 8, 2, 1), (7, 8))
     context = context_of(dead)
     context.unclean = rule = Unclean()
-    operations, changed = settle((dead,), context.topics["t"], context)
-    assert operations
+    settled_now = settle("t", dead, context)
+    assert settled_now is not None
+    _, changed = settled_now
     assert rule.elections == [], "the write may fail"
-    context.put_partitions({"t": changed})
+    context.put_partitions({"t": [changed]})
     assert rule.elections == [("t", 0, 2)]
-    context.put_partitions({"t": [after(changed[0], PartitionState(2, 4, (2, 1), 5, 1))]})
+    context.put_partitions({"t": [after(changed, PartitionState(2, 4, (2, 1), 5, 1))]})
     assert rule.elections == [("t", 0, 2)], "a larger ISR is not an election"
-    context.put_partitions({"t": [after(changed[0], PartitionState(1, 5, (1,), 5, 1))]})
+    context.put_partitions({"t": [after(changed, PartitionState(1, 5, (1,), 5, 1))]})
     assert rule.elections == [("t", 0, 2)], "its leader was in sync"
 
 
@@ -203,8 +203,9 @@ def test_every_way_to_a_new_leader_knows_the_rule(how: str) -> None:
     context.unclean = Unclean()
     if how == "settle":
         context.broker_has_gone(0)
-        topic = context.topics["t"]
-        _, (now,) = settle(topic.partitions, topic, context)
+        settled_now = settle("t", context.topics["t"].partitions[0], context)
+        assert settled_now is not None
+        _, now = settled_now
     else:
         ((now,),) = offline_operations([TopicPartition("t", 0)], 0, context)[1].values()
     assert (now.leader, now.isr, now.leader_recovery_state) == (2, (2,), 1)
