@@ -12,7 +12,7 @@ from broker.environment.contract import Clock
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
-from broker.network.slices import Slices, in_slices
+from broker.network.slices import SMALL_LIST, Slices, in_slices
 from broker.security.access import OPEN, Access, Client
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
@@ -37,8 +37,6 @@ _Asked = Sequence[MetadataRequest.MetadataRequestTopic]
 
 PATIENCE_FOR_TOPICS_S = 5.0
 """How long a client waits while this broker, which has just started, does not know the topics of its cluster."""
-PARTITIONS_AT_ONCE = 1000
-"""Topics described in one turn of the event loop: some 3 ms."""
 
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS = 1
@@ -67,17 +65,17 @@ class MetadataHandlers:
         """
         asked = request.topics
         if asked is not None and await self._asks_by_id_too_early(asked, context.api_version):
-            return await self._refuse_all(asked)
+            return await self._refuse_all(asked, context.api_version)
         if not self._metadata.knows_all_topics:
             # Some clients ask no other broker when this one names no controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
         client = self._access.client(context, "Metadata")
-        describe = _Describer(context, request, image, client)
+        answer = _Answer(context, request, image, client, self._clock)
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
-            topics = await self._described_in_slices(await self._visible(image, client), describe)
+            await self._answer_all(answer, image)
         else:
-            topics = await self._described(asked, request, describe, image)
+            await self._answer(answer, asked, image, may_create=request.allow_auto_topic_creation)
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
@@ -87,7 +85,7 @@ class MetadataHandlers:
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
-            topics=topics,
+            topics=answer.topics.array(),
             cluster_authorized_operations=_cluster_operations(
                 client, wanted=request.include_cluster_authorized_operations
             ),
@@ -101,109 +99,74 @@ class MetadataHandlers:
                 return True
         return False
 
-    async def _refuse_all(self, asked: _Asked) -> MetadataResponse:
-        refused = ErrorCode.INVALID_REQUEST
-        return MetadataResponse(
-            brokers=[],
-            topics=[_failed(refused, each.name or "", each.topic_id) async for each in in_slices(asked, self._clock)],
-        )
+    async def _refuse_all(self, asked: _Asked, version: int) -> MetadataResponse:
+        topics = ItemEncoder(_Topic, MetadataResponse, version)
+        async for each in in_slices(asked, self._clock):
+            topics.add(_failed(ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id))
+        return MetadataResponse(brokers=[], topics=topics.array())
 
-    async def _visible(self, image: MetadataImage, client: Client) -> list[TopicImage]:
-        if self._access.is_open:
-            return list(image.topics.values())
-        return [
-            topic
-            async for topic in in_slices(image.topics.values(), self._clock)
-            if client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, logs_denial=False)
-        ]
+    async def _answer_all(self, answer: _Answer, image: MetadataImage) -> None:
+        """Add every topic that the client may describe."""
+        async for topic in in_slices(image.topics.values(), answer.slices):
+            if self._access.is_open or answer.client.may(
+                AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, logs_denial=False
+            ):
+                await answer.add(topic)
 
-    async def _described(
-        self,
-        asked: _Asked,
-        request: MetadataRequest,
-        describe: _Describer,
-        image: MetadataImage,
-    ) -> list[_Topic]:
-        """Kafka's order: unknown ids, then what exists, then what does not, then what may not be created, and what may
-        not be seen; each topic once.
+    async def _answer(self, answer: _Answer, asked: _Asked, image: MetadataImage, *, may_create: bool) -> None:
+        """Add each topic once, in Kafka's order: unknown ids, topics that exist, topics that do not, topics that the
+        client may not create, topics that it may not describe.
         """
-        unknown_ids: list[_Topic] = []
         names: dict[str, None] = {}
         by_id = False
-        slices = Slices(self._clock)
-        async for each in in_slices(asked, slices):
+        async for each in in_slices(asked, answer.slices):
             by_id = by_id or each.topic_id != ZERO_UUID
             if each.topic_id == ZERO_UUID:
                 names[each.name or ""] = None
             elif each.topic_id in image.topic_names:
                 names[image.topic_names[each.topic_id]] = None
             else:
-                unknown_ids.append(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
-        may_create = request.allow_auto_topic_creation and self._auto_topics.is_enabled
-        refused: list[_Topic] = []
+                answer.topics.add(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
+        may_create = may_create and self._auto_topics.is_enabled
+        refused = None
         if not self._access.is_open:
-            refused = await self._refused(names, describe.client, image, slices, by_id=by_id, may_create=may_create)
-        existing = [image.topics[name] for name in names if name in image.topics]
-        missing = [
-            describe.missing(name, await self._error_of_missing(name, may_create=may_create))
-            async for name in in_slices(names, slices)
-            if name not in image.topics
-        ]
-        return await self._described_in_slices(existing, describe, unknown_ids, [*missing, *refused])
+            refused = await self._refuse(names, answer, image, by_id=by_id, may_create=may_create)
+        missing = len(names)
+        async for name in in_slices(names, answer.slices):
+            if name in image.topics:
+                missing -= 1
+                await answer.add(image.topics[name])
+        async for name in in_slices(names if missing else (), answer.slices):
+            if name not in image.topics:
+                answer.add_missing(name, await self._error_of_missing(name, may_create=may_create))
+        if refused is not None:
+            answer.topics.extend(refused)
 
-    async def _refused(
-        self,
-        names: dict[str, None],
-        client: Client,
-        image: MetadataImage,
-        slices: Slices,
-        *,
-        by_id: bool,
-        may_create: bool,
-    ) -> list[_Topic]:
-        """Take those out of `names` that the client may not see, or create where they would be. `by_id`: the client
-        gave ids.
+    async def _refuse(
+        self, names: dict[str, None], answer: _Answer, image: MetadataImage, *, by_id: bool, may_create: bool
+    ) -> ItemEncoder[_Topic]:
+        """Take the topics out of `names` that the client may not describe, or create where they do not exist, and
+        return their refusals. `by_id`: the client gave ids.
         """
+        client = answer.client
         creates = may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
         failed = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        uncreatable: list[_Topic] = []
-        denied: list[_Topic] = []
-        async for name in in_slices(list(names), slices):
+        uncreatable = ItemEncoder(_Topic, MetadataResponse, answer.version)
+        denied = ItemEncoder(_Topic, MetadataResponse, answer.version)
+        async for name in in_slices(list(names), answer.slices):
             if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
                 known = image.topics.get(name)
-                told = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
-                denied.append(_failed(failed, *told))
+                shown = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
+                denied.add(_failed(failed, *shown))
             elif creates and name not in image.topics and not client.may(AclOperation.CREATE, ResourceType.TOPIC, name):
                 refusal = _failed(failed, name)
                 refusal.is_internal = is_internal(name)
-                uncreatable.append(refusal)
+                uncreatable.add(refusal)
             else:
                 continue
             del names[name]
-        return [*uncreatable, *denied]
-
-    async def _described_in_slices(
-        self,
-        topics: Sequence[TopicImage],
-        describe: _Describer,
-        before: Sequence[_Topic] = (),
-        behind: Sequence[_Topic] = (),
-    ) -> list[_Topic]:
-        """Describe these topics in slices; the answer also has topics that are described already."""
-        if sum(len(topic.partitions) for topic in topics) <= PARTITIONS_AT_ONCE:
-            return [*before, *map(describe.topic, topics), *behind]
-        encoded = ItemEncoder(_Topic, MetadataResponse, describe.version, before)
-        async for topic in in_slices(topics, self._clock):
-            if len(topic.partitions) <= PARTITIONS_AT_ONCE:
-                encoded.add(describe.topic(topic))
-                continue
-            partitions = ItemEncoder(_Partition, MetadataResponse, describe.version)
-            async for partition in in_slices(topic.partitions, self._clock):
-                partitions.add(describe.partition(partition))
-            encoded.add(describe.topic(topic, partitions.array()))
-        for each in behind:
-            encoded.add(each)
-        return encoded.array()
+        uncreatable.extend(denied)
+        return uncreatable
 
     async def _error_of_missing(self, name: str, *, may_create: bool) -> ErrorCode:
         try:
@@ -247,12 +210,20 @@ class MetadataHandlers:
         )
 
 
-class _Describer:
-    """Topics as one request wants to see them: its version, its listener, with or without authorized operations."""
+class _Answer:
+    """The topics of an answer, encoded as they come: half a million of them would take ten times as much as objects.
 
-    def __init__(self, context: RequestContext, request: MetadataRequest, image: MetadataImage, client: Client) -> None:
+    They are described as the request asks: for its version and its listener, with or without authorized operations.
+    """
+
+    def __init__(
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, client: Client, clock: Clock
+    ) -> None:
         self.version = context.api_version
         self.client = client
+        self.slices = Slices(clock)
+        self.topics = ItemEncoder(_Topic, MetadataResponse, self.version)
+        self._at_once = clock.elements_at_once(SMALL_LIST)
         self._alive = frozenset(image.brokers)
         self._reachable = frozenset(broker.broker_id for broker, _ in _reachable(image, context.listener_name))
         self._only_live_replicas = context.api_version < _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS
@@ -261,33 +232,40 @@ class _Describer:
             if context.api_version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND
             else ErrorCode.LEADER_NOT_AVAILABLE
         )
-        self._tells_operations = request.include_topic_authorized_operations
+        self._shows_operations = request.include_topic_authorized_operations
 
-    def topic(self, topic: TopicImage, partitions: list[_Partition] | None = None) -> _Topic:
-        """A topic with all its partitions, which may be described already."""
-        return _Topic(
+    async def add(self, topic: TopicImage) -> None:
+        """Add a topic with all its partitions."""
+        if len(topic.partitions) <= self._at_once:
+            partitions = [self._partition(each) for each in topic.partitions]
+        else:
+            encoded = ItemEncoder(_Partition, MetadataResponse, self.version)
+            async for partition in in_slices(topic.partitions, self.slices):
+                encoded.add(self._partition(partition))
+            partitions = encoded.array()
+        described = _Topic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=is_internal(topic.name),
-            partitions=[self.partition(each) for each in topic.partitions] if partitions is None else partitions,
+            partitions=partitions,
             topic_authorized_operations=self._operations(topic.name),
         )
+        self.topics.add(described)
 
-    def missing(self, name: str, error_code: ErrorCode) -> _Topic:
-        """A topic that does not exist, or not yet."""
+    def add_missing(self, name: str, error_code: ErrorCode) -> None:
+        """Add a topic that does not exist, or not yet."""
         topic = _failed(error_code, name)
         topic.is_internal = is_internal(name)
         topic.topic_authorized_operations = self._operations(name)
-        return topic
+        self.topics.add(topic)
 
     def _operations(self, name: str) -> int:
-        if not self._tells_operations:
+        if not self._shows_operations:
             return AUTHORIZED_OPERATIONS_OMITTED
         return self.client.operations(ResourceType.TOPIC, name)
 
-    def partition(self, partition: PartitionImage) -> _Partition:
-        """One partition."""
+    def _partition(self, partition: PartitionImage) -> _Partition:
         error_code = ErrorCode.NONE
         replicas, isr = list(partition.replicas), list(partition.isr)
         if self._only_live_replicas:

@@ -41,6 +41,14 @@ class ItemEncoder(Generic[S]):
             self._parts += parts
             self._last = bytearray()
 
+    def extend(self, other: ItemEncoder[S]) -> None:
+        """Move the items of another one of the same kind behind these."""
+        self._count += other._count
+        if self._last:
+            self._parts.append(self._last)
+        self._parts += other._parts
+        self._last, other._parts, other._last, other._count = other._last, [], bytearray(), 0
+
     def array(self) -> list[S]:
         """The encoded items, as the value of the message's field."""
         if self._last:
