@@ -137,18 +137,18 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
     """The configuration that `given_properties` are, with values from elsewhere. Raises ConfigError, OSError."""
     given = given_properties(arguments, path, environment)
     if any("${" in text for text in given.values()):
-        from config.config_providers import resolve
-        from config.security.secret_files import read_bytes
+        from config.properties import resolve
+        from security.openssl_files import read_bytes
 
         given = resolve(given, environment, read_bytes)
     options = environment.get("KAFKA_OPTS", "")
     if "java.security.auth.login.config" in options or "sasl.oauthbearer.allowed.urls" in options:
         from broker.environment.system import read_text
-        from config.security.jaas_keys import with_jaas_file
+        from config.environment_variables import with_jaas_file
 
         given = with_jaas_file(given, options, read_text)
     if "java.security.krb5.conf" in options:
-        from config.security.jaas_file import KERBEROS_PROPERTY, system_properties
+        from security.jaas import KERBEROS_PROPERTY, system_properties
 
         if kerberos := system_properties(options).get(KERBEROS_PROPERTY):
             os.environ["KRB5_CONFIG"] = kerberos

@@ -22,14 +22,13 @@ from broker.this_machine import environment_of_this_machine
 from broker.zookeeper.embedded_ensemble import open_embedded
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import PERSISTENT_PATHS
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
-from config.config_providers import resolve
 from config.definitions import ConfigError, ConfigRuleError
-from config.properties import load_properties
-from config.security.secret_files import read_bytes
+from config.properties import load_properties, resolve
+from security.openssl_files import read_bytes
+from security.sasl_exchange import ScramCredential
 from storage.directory.meta_properties import META_PROPERTIES, LogDirError
 
 RELEASE: Final = "3.9-IV0"

@@ -35,7 +35,7 @@ from storage.directory.meta_properties import LogDirError
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
     from broker.security.scram_credentials import ScramCredentials
-    from cluster.security.sasl_exchange import ScramCredential, TokenCredential
+    from security.sasl_exchange import ScramCredential, TokenCredential
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 

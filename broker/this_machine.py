@@ -47,8 +47,7 @@ async def open_ensemble(
         return await open_embedded(environment, config, on_failure)
     # A broker of its own needs none of it, and starts faster without.
     from broker.zookeeper.kazoo_ensemble import KazooEnsemble
-    from config.security.jaas_file import system_properties
-    from config.zookeeper.jaas import zookeeper_login
+    from security.jaas import system_properties, zookeeper_login
 
     login = zookeeper_login(system_properties(kafka_options()), read_text)
     return KazooEnsemble(config.zookeeper_address, config, login)

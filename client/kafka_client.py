@@ -334,7 +334,7 @@ def _network(settings: ClientSettings) -> Network:
     """Raises SettingsError for stores of TLS that cannot be used."""
     if settings.channel is None:
         return LoopNetwork()
-    from client.security.secured_network import SecuredNetwork
+    from client.secured_network import SecuredNetwork
     from config.definitions import ConfigError
 
     try:

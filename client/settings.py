@@ -14,7 +14,7 @@ from protocol.records.compression import CompressionType
 from protocol.value import Value
 
 if TYPE_CHECKING:
-    from config.security.channel_config import ChannelConfig
+    from security.channel_config import ChannelConfig
 
 MAX_FRAME_BYTES: Final = 1 << 30
 """The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
@@ -104,7 +104,7 @@ class ClientSettings(Value):
 
 def _channel(protocol: str, values: Mapping[str, str]) -> ChannelConfig:
     from config.definitions import ConfigError
-    from config.security.channel_config import client_channel
+    from security.channel_config import client_channel
 
     try:
         return client_channel(protocol, values)

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
-from config.broker_keys import BROKER_KEYS, LISTENER_KEY, BrokerKeys, declared_key
-from config.config_providers import is_provider_key, refuse_reference
+from config.broker_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, LISTENER_KEY, BrokerKeys, declared_key
 from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Effect, Value
-from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
     EndPoint,
     check_advertised,
@@ -19,21 +17,33 @@ from config.listeners import (
     parse_protocol_map,
     split_csv,
 )
-from config.properties import load_properties
-from config.refusals import refusals
-from config.rules import rules
-from config.security.token_settings import settings_of_tokens
+from config.properties import is_provider_key, load_properties, refuse_reference
+from config.rules import refusals, rules
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 from protocol.errors import detached
+from security.authorization import settings_of_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from config.kraft import SingleNode
-    from config.security.channel_config import ChannelConfig
-    from config.security.sasl_config import SaslConfig
-    from config.security.ssl_config import ClientSsl, SslConfig
-    from config.zookeeper.connect import ZookeeperAddress
+    from config.zookeeper_connection import ZookeeperAddress
+    from security.channel_config import ChannelConfig
+    from security.sasl_config import SaslConfig
+    from security.tls import ClientSsl, SslConfig
+
+
+ELSEWHERE_KEYS = {
+    **dict.fromkeys(DYNAMIC_BROKER_KEYS, "set it with kafka-configs --entity-type brokers; Kafka ignores it in a file"),
+    **dict.fromkeys(
+        ("quota.producer.default", "quota.consumer.default"),
+        "Kafka 3 sets client quotas with kafka-configs --entity-type clients",
+    ),
+    **dict.fromkeys(("host.name", "port"), "Kafka 3 has removed it; set listeners"),
+    **dict.fromkeys(("advertised.host.name", "advertised.port"), "Kafka 3 has removed it; set advertised.listeners"),
+}
+"""Each of them with the reason and what to do instead."""
+
 
 _LISTENER_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
 """The limits that a single listener may have too."""
@@ -137,7 +147,7 @@ class BrokerConfig(BrokerKeys):
         remarks = {}
         for name in self.originals:
             if name.endswith("ssl.enabled.protocols") and name not in self.without_effect():
-                from config.security.ssl_config import OBSOLETE_PROTOCOLS
+                from security.tls import OBSOLETE_PROTOCOLS
 
                 left_out = [each for each in split_csv(self.originals[name]) if each in OBSOLETE_PROTOCOLS]
                 if left_out:
@@ -292,11 +302,11 @@ class BrokerConfig(BrokerKeys):
         self.inter_broker_channel: ChannelConfig | None = None
         """How brokers reach one another; None for plain text."""
         if "password.encoder.secret" in self.originals:
-            from config.security.password_encoder import PasswordEncoder
+            from security.password_encoder import PasswordEncoder
 
             PasswordEncoder.of(self.values)
         if any(each.security_protocol != "PLAINTEXT" for each in self.listeners):
-            from config.security.secured_listeners import security_of
+            from security.channel_config import security_of
 
             self.ssl, self.sasl, self.inter_broker_channel = security_of(self, BROKER_KEYS)
 
@@ -304,10 +314,10 @@ class BrokerConfig(BrokerKeys):
         self.zookeeper_address: ZookeeperAddress | None = None
         self.zookeeper_tls: ClientSsl | None = None
         if self.zookeeper_connect:
-            from config.zookeeper.connect import parse_zookeeper_connect
+            from config.zookeeper_connection import parse_zookeeper_connect
 
             self.zookeeper_address = parse_zookeeper_connect(self.zookeeper_connect)
         if self.values["zookeeper.ssl.client.enable"]:
-            from config.zookeeper.tls import parse_zookeeper_tls
+            from config.zookeeper_connection import parse_zookeeper_tls
 
             self.zookeeper_tls = parse_zookeeper_tls(self.values)

@@ -1,19 +1,82 @@
-"""Every key that a broker knows, and the declaration of a key as it is written in a file."""
+"""Every key that a broker knows: those of Kafka, those that only a dynamic configuration has (Kafka classes
+`DynamicConfig.Broker`, `QuotaConfigs`), and ours.
+
+A dynamic key means nothing in server.properties, nor does it to Kafka. A broker's own value goes before that of all
+brokers.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
-from config.definitions import ConfigKey, ConfigKeys, ConfigType, table
-from config.keys_cluster import ClusterKeys
-from config.keys_coordination import CoordinationKeys
+from config.definitions import (
+    DOUBLE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    STRING,
+    ConfigKey,
+    ConfigKeys,
+    ConfigType,
+    Effect,
+    Matching,
+    OneOf,
+    Range,
+    Setting,
+    table,
+)
+from config.keys_cluster import ClusterKeys, CoordinationKeys
 from config.keys_coordinators import CoordinatorKeys
 from config.keys_log import LogKeys
 from config.keys_network import NetworkKeys
-from config.keys_odradek import OdradekKeys
-from config.keys_sasl import SaslKeys
-from config.keys_security import SecurityKeys
-from config.security.authorization import AUTHORIZER_KEYS
+from config.keys_security import SaslKeys, SecurityKeys
+from protocol.scram_mechanisms import MECHANISMS
+from security.authorization import AUTHORIZER_KEYS
+
+ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+"""A system property of Kafka 3.9.1 (CVE-2025-27817), which is read from KAFKA_OPTS and from the configuration."""
+
+
+class OdradekKeys(ConfigKeys):
+    """The keys that are ours and not Kafka's."""
+
+    metrics_listener: Setting[str | None] = Setting(
+        STRING,
+        None,
+        "host:port where metrics are served as Prometheus text over HTTP; not set, there is no such listener.",
+        Matching(r"\[?[0-9a-zA-Z\-%._:]*\]?:[0-9]{1,5}", "must be host:port, such as 127.0.0.1:9308"),
+    )
+    log_dir_reserve_bytes = Setting(
+        LONG,
+        -1,
+        "Bytes clients must leave on the disk of each log directory; -1: 64 MiB, or a tenth of a disk below 640 MiB.",
+        Range(-1),
+    )
+    log_scrub_interval_ms = Setting(
+        LONG,
+        24 * 3600 * 1000,
+        "Milliseconds between the beginnings of two passes that read and check all sealed segments; -1: no passes.",
+        Range(-1),
+    )
+    log_scrub_max_bytes_per_second = Setting(
+        LONG, 8 << 20, "How many bytes a second those passes read at most.", Range(1)
+    )
+    log_validate_records = Setting(
+        STRING,
+        "header",
+        "How far a batch is checked before it is appended: `header` (sizes, counts, CRC) or `deep` (every record too).",
+        OneOf(("header", "deep")),
+    )
+    allowed_urls: Setting[tuple[str, ...]] = Setting(
+        LIST,
+        (),
+        "https: URLs that the broker may ask for the keys of issuers of tokens and for tokens; also in KAFKA_OPTS.",
+        effect=Effect.SASL,
+        name=ALLOWED_URLS,
+    )
 
 
 class BrokerKeys(
@@ -54,3 +117,61 @@ def is_password(name: str) -> bool:
     """Whether a key, with a listener's prefix or without, is that of a password."""
     declared = declared_key(name)
     return declared is not None and declared.type is ConfigType.PASSWORD
+
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+UNLIMITED_RATE: Final = LONG_MAX
+
+DYNAMIC_BROKER_KEYS = table(
+    (
+        ConfigKey(
+            LEADER_RATE,
+            LONG,
+            UNLIMITED_RATE,
+            "Most bytes per second that a leader sends to throttled followers.",
+            Range(0),
+        ),
+        ConfigKey(
+            FOLLOWER_RATE,
+            LONG,
+            UNLIMITED_RATE,
+            "Most bytes per second that throttled followers of this broker fetch.",
+            Range(0),
+        ),
+        ConfigKey(
+            ALTER_LOG_DIRS_RATE,
+            LONG,
+            UNLIMITED_RATE,
+            "Most bytes per second that moves between the log directories of this broker copy, all together.",
+            Range(0),
+        ),
+    )
+)
+"""Every one of them. To DescribeConfigs they are read-only, although only AlterConfigs can set them, as in Kafka."""
+
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+
+CLIENT_QUOTA_KEYS = table(
+    (
+        ConfigKey(PRODUCER_BYTE_RATE, LONG, LONG_MAX, "Most bytes per second of produce requests."),
+        ConfigKey(CONSUMER_BYTE_RATE, LONG, LONG_MAX, "Most bytes per second of fetch responses."),
+        ConfigKey(REQUEST_PERCENTAGE, DOUBLE, float(INT_MAX), "Most of the broker's time, in percent of one thread."),
+        ConfigKey(CONTROLLER_MUTATION_RATE, DOUBLE, float(INT_MAX), "Most partitions created and deleted per second."),
+    )
+)
+"""Those of users, client ids and both."""
+
+IP_QUOTA_KEYS = table(
+    (ConfigKey(CONNECTION_CREATION_RATE, INT, INT_MAX, "Most connections per second of an address.", Range(0)),)
+)
+"""Those of IP addresses."""
+
+SCRAM_KEYS: Final = tuple(MECHANISMS.values())
+"""Credentials, which a user's configuration has besides. AlterClientQuotas can take them away but not set them."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from config.definitions import ConfigError
 from config.properties import parse_properties
@@ -65,3 +65,28 @@ def logger_levels(environment: Mapping[str, str], known: Collection[str]) -> dic
             raise ConfigError(variable, environment[variable], allowed)
         levels[name] = level.upper()
     return levels
+
+
+def with_jaas_file(properties: Mapping[str, str], options: str, read: Callable[[str], str]) -> dict[str, str]:
+    """`properties`, with a sasl.jaas.config for each listener and mechanism that lacks one and has a module in the
+    file that `options`, the text of KAFKA_OPTS, name: in its section NAME.KafkaServer, else in KafkaServer. The URLs
+    that the options allow are allowed too.
+
+    Raises ConfigError.
+    """
+    from config.broker_config import BrokerConfig
+    from config.broker_keys import ALLOWED_URLS
+    from security.jaas import SERVER, module_text, sections_of, system_properties
+
+    given = system_properties(options)
+    sections = sections_of(given, read)
+    found = {ALLOWED_URLS: given[ALLOWED_URLS]} if ALLOWED_URLS in given else {}
+    for each in BrokerConfig.examine(properties)[0].listeners:
+        if each.security_protocol.startswith("SASL"):
+            name = each.listener_name.lower()
+            everywhere = properties.get("sasl.enabled.mechanisms", "GSSAPI")
+            for mechanism in properties.get(f"listener.name.{name}.sasl.enabled.mechanisms", everywhere).split(","):
+                text = module_text(sections, (f"{name}.{SERVER}", SERVER), mechanism.strip())
+                if text is not None:
+                    found[f"listener.name.{name}.{mechanism.strip().lower()}.sasl.jaas.config"] = text
+    return {**found, **properties}

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKeys, Effect, Matching, OneOf, Range, Setting
-from config.vocabulary import BOOLEAN, CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING
+from config.definitions import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    SHORT,
+    STRING,
+    ConfigKeys,
+    Effect,
+    Matching,
+    OneOf,
+    Range,
+    Setting,
+)
 
 
 class CoordinatorKeys(ConfigKeys):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKeys, Effect, OneOf, Range, RangeOr, Setting
-from config.vocabulary import (
+from config.definitions import (
     BOOLEAN,
     CLUSTER_WIDE,
     COMPRESSION_TYPES,
@@ -15,6 +14,12 @@ from config.vocabulary import (
     LONG_MAX,
     METADATA_VERSION,
     STRING,
+    ConfigKeys,
+    Effect,
+    OneOf,
+    Range,
+    RangeOr,
+    Setting,
 )
 
 

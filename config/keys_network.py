@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from config.definitions import ConfigKeys, Effect, OneOf, Range, Setting
-from config.vocabulary import (
+from config.definitions import (
     BOOLEAN,
     CLASS,
     CLUSTER_WIDE,
@@ -18,6 +17,11 @@ from config.vocabulary import (
     NO_PLUGINS,
     PER_BROKER,
     STRING,
+    ConfigKeys,
+    Effect,
+    OneOf,
+    Range,
+    Setting,
 )
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from config.definitions import RefusedKeyError
 from config.listeners import split_csv
-from config.security.authorization import ACL_AUTHORIZER, CLASS_NAME
+from security.authorization import ACL_AUTHORIZER, CLASS_NAME
 
 ROLES: Final = "process.roles"
 _STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

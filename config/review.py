@@ -8,17 +8,16 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from config.broker_config import BrokerConfig
+from config.broker_config import ELSEWHERE_KEYS, BrokerConfig
 from config.broker_keys import BROKER_KEYS, declared_key
-from config.config_providers import examine, is_provider_key
 from config.definitions import ConfigError, RefusedKeyError
-from config.elsewhere_keys import ELSEWHERE_KEYS
-from config.security.secret_files import read_bytes
+from config.properties import examine, is_provider_key
 from config.topic_config import BROKER_SYNONYMS
 from protocol.errors import detached
+from security.openssl_files import read_bytes
 
 if TYPE_CHECKING:
-    from config.security.tls_context import AnySsl
+    from security.tls import AnySsl
 
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -88,7 +87,7 @@ def store_errors(config: BrokerConfig) -> list[ConfigError]:
     wanted: list[AnySsl | None] = [*config.ssl.values(), None if channel is None else channel.ssl, config.zookeeper_tls]
     if not any(wanted):
         return []
-    from config.security.tls_context import TlsLoader
+    from security.tls import TlsLoader
 
     loader = TlsLoader()
     errors: dict[str, ConfigError] = {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from config.definitions import ConfigError, ConfigKey, ConfigRuleError, OneOf, Range, RangeOr, Value, table
-from config.vocabulary import (
+from config.definitions import (
     BOOLEAN,
     COMPRESSION_TYPES,
     DOUBLE,
@@ -17,6 +16,14 @@ from config.vocabulary import (
     METADATA_VERSION,
     STRING,
     THROTTLED_REPLICAS,
+    ConfigError,
+    ConfigKey,
+    ConfigRuleError,
+    OneOf,
+    Range,
+    RangeOr,
+    Value,
+    table,
 )
 from protocol.errors import ApiError, ErrorCode
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from client.acl_admin import create_acls, delete_acls, describe_acls
 from client.kafka_client import KafkaClient
+from client.security_admin import create_acls, delete_acls, describe_acls
 from protocol.acl_types import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,

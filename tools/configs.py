@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from client import admin
 from client.admin import ConfigChange, ConfigEntry
 from client.kafka_client import KafkaClient
-from config.quota_keys import SCRAM_KEYS
+from config.broker_keys import SCRAM_KEYS
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from tools.configurations import quotas, scram_users, zookeeper_users
 from tools.configurations.quotas import QUOTA_ENTITIES, USERS, RefusedError, check_address, check_keys

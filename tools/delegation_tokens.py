@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from client.security.token_admin import Principal, Token, create_token, describe_tokens, expire_token, renew_token
+from client.security_admin import Principal, Token, create_token, describe_tokens, expire_token, renew_token
 from protocol.errors import ApiError
 from tools.support.common import BOOTSTRAP_SERVER, ToolError, admin_client, reason, run_tool
 from tools.support.error_texts import exception_text

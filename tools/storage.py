@@ -15,7 +15,7 @@ import sys
 import uuid
 from typing import Final
 
-from client.security.scram_admin import SaltedPassword
+from client.security_admin import SaltedPassword
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from config.properties import load_properties
-from config.zookeeper.tls import TLS_CONFIG_OPTION, zookeepers_properties
+from config.zookeeper_connection import TLS_CONFIG_OPTION, zookeepers_properties
 from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, shell_command
 
 

@@ -16,11 +16,10 @@ from broker.metadata.reconfiguration import check_local_retention, check_worker_
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, is_password
+from config.broker_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, LISTENER_KEY, base_name, is_password
 from config.broker_keys import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
-from config.dynamic_keys import DYNAMIC_BROKER_KEYS
-from config.refusals import check_promise
+from config.rules import check_promise
 from config.topic_config import (
     BROKER_SYNONYMS,
     TOPIC_KEYS,

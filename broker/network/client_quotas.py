@@ -19,7 +19,7 @@ from cluster.quotas.alterations import limit_of
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow, Usage
 from cluster.quotas.entities import Name, QuotaEntity
 from cluster.quotas.precedence import NOBODY, Limits
-from config.quota_keys import (
+from config.broker_keys import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,

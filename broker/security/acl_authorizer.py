@@ -20,7 +20,6 @@ from cluster.security.acl_rules import AclRules, check_principal
 from cluster.security.acl_znodes import CHANGES, acl_path
 from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import CoordinationError
-from config.security.authorization import Authorization
 from protocol.acl_types import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -33,6 +32,7 @@ from protocol.acl_types import (
     ResourcePattern,
 )
 from protocol.errors import ApiError, ErrorCode
+from security.authorization import Authorization
 
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 

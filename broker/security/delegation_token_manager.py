@@ -26,7 +26,6 @@ from cluster.security.delegation_token import (
     token_path,
 )
 from cluster.security.principal import Principal
-from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import (
     BadVersionError,
@@ -38,8 +37,9 @@ from cluster.zookeeper.coordination import (
     Operation,
     SetData,
 )
-from config.security.token_settings import TokenSettings
 from protocol.errors import ApiError, ErrorCode
+from security.authorization import TokenSettings
+from security.sasl_exchange import ScramCredential, TokenCredential
 
 logger = logging.getLogger("kafka.server.DelegationTokenManagerZk")
 

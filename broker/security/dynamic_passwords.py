@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from config.broker_config import BrokerConfig
 from config.broker_keys import is_password
-from config.security.password_encoder import PasswordEncoder
 from protocol.errors import ApiError, ErrorCode
+from security.password_encoder import PasswordEncoder
 
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
 

@@ -18,17 +18,15 @@ from broker.environment.system import SystemClock, SystemRandom, kafka_options, 
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from broker.zookeeper.kazoo_ensemble import KazooEnsemble
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import PERSISTENT_PATHS
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
-from config.config_providers import resolve
 from config.definitions import ConfigError
-from config.properties import load_properties
-from config.security.jaas_file import system_properties
-from config.security.secret_files import read_bytes
-from config.zookeeper.jaas import zookeeper_login
+from config.properties import load_properties, resolve
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
+from security.jaas import system_properties, zookeeper_login
+from security.openssl_files import read_bytes
+from security.sasl_exchange import ScramCredential
 from storage.io.os_file_system import OsFileSystem
 
 _ITERATIONS: Final = MIN_ITERATIONS

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from broker.environment.contract import Clock, Executor
-from client.security.web import WebError
-from cluster.security.bearer_exchange import TokenError
-from cluster.security.token_claims import json_object
+from security.bearer_exchange import TokenError, json_object
+from security.oauth import WebError
 
 logger = logging.getLogger("kafka.security.OAuthBearerValidatorCallbackHandler")
 

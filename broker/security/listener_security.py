@@ -15,9 +15,13 @@ from broker.network.tls_transport import Tls, TlsTransport
 from broker.security.renewal import Renewable
 from broker.security.sasl_session import SaslSession
 from client.environment import Network
-from client.security.secured_network import SecuredNetwork
-from cluster.security.distinguished_name import subject_of
-from cluster.security.sasl_exchange import (
+from client.secured_network import SecuredNetwork
+from cluster.znodes import ZnodeFormatError
+from cluster.zookeeper.coordination import CoordinationError
+from config.broker_config import BrokerConfig
+from security.principals import PrincipalRules, subject_of
+from security.sasl_config import SaslConfig
+from security.sasl_exchange import (
     AuthenticationError,
     Exchange,
     PlainExchange,
@@ -25,13 +29,7 @@ from cluster.security.sasl_exchange import (
     ScramExchange,
     TokenCredential,
 )
-from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import CoordinationError
-from config.broker_config import BrokerConfig
-from config.security.principal_rules import PrincipalRules
-from config.security.sasl_config import SaslConfig
-from config.security.ssl_config import ClientSsl, SslConfig
-from config.security.tls_context import LoadedTls, TlsLoader
+from security.tls import ClientSsl, LoadedTls, SslConfig, TlsLoader
 
 if TYPE_CHECKING:
     from broker.security.issuer_keys import IssuerKeys
@@ -160,8 +158,8 @@ def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | 
     """A function that begins an exchange of GSSAPI, where a listener has it. Raises ConfigError for a bad keytab."""
     if config.kerberos is None:
         return None
-    from cluster.security.gssapi_exchange import GssapiExchange
-    from config.security.kerberos.library import Acceptor
+    from security.gssapi_exchange import GssapiExchange
+    from security.kerberos import Acceptor
 
     acceptor, names = Acceptor(config.kerberos.login), config.kerberos.names
     return lambda: GssapiExchange(acceptor.context(), names, acceptor.default_realm, executor.run)

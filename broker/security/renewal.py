@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from broker.environment.contract import Executor
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.stores import check_identity, identity_of
-from config.security.tls_context import AnySsl, LoadedTls, Stamps, TlsLoader, stamps_of
+from security.stores import check_identity, identity_of
+from security.tls import AnySsl, LoadedTls, Stamps, TlsLoader, stamps_of
 
 logger = logging.getLogger("kafka.security.CertificateRenewal")
 

@@ -20,8 +20,6 @@ from broker.network.registry import NOTHING, CloseConnection, Waiting
 from broker.network.reply_writer import Parts
 from broker.network.secured_connection import SecuredConnection
 from cluster.security.principal import Principal
-from cluster.security.sasl_exchange import AuthenticationError, Exchange
-from config.security.sasl_config import SaslConfig
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.headers import RequestHeader
@@ -32,6 +30,8 @@ from protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from protocol.wire.schema import Response
+from security.sasl_config import SaslConfig
+from security.sasl_exchange import AuthenticationError, Exchange
 
 logger = logging.getLogger("kafka.network.SaslServerAuthenticator")
 

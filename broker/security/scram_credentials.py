@@ -11,10 +11,10 @@ from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Random
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import SCRAM_SECRET
 from cluster.zookeeper.coordination import NodeExistsError, NoNodeError
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
+from security.sasl_exchange import ScramCredential
 
 MOST_USERS: Final = 1_000
 """Users whose iterations are looked at, so that many users do not hold the event loop."""

@@ -8,9 +8,12 @@ from typing import Any, Final
 
 from broker.environment.contract import Clock, Environment, Executor
 from broker.security.issuer_keys import ALGORITHMS, IssuerKeys, parse_keys
-from client.security.web import WebError, fetch
-from cluster.security.bearer_exchange import BearerExchange, BearerToken, TokenError, ValidateToken
-from cluster.security.token_claims import (
+from config.definitions import ConfigError
+from security.bearer_exchange import (
+    BearerExchange,
+    BearerToken,
+    TokenError,
+    ValidateToken,
     check_audience,
     check_times,
     decoded_object,
@@ -20,9 +23,8 @@ from cluster.security.token_claims import (
     subject_of,
     unsecured_token,
 )
-from config.definitions import ConfigError
-from config.security.oauthbearer.token_rules import TokenRules, UnsecuredRules
-from config.security.tls_context import client_context
+from security.oauth import TokenRules, UnsecuredRules, WebError, fetch
+from security.tls import client_context
 
 logger = logging.getLogger("kafka.security.OAuthBearerSaslServer")
 

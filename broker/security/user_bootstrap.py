@@ -20,12 +20,11 @@ from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from cluster import znodes
 from cluster.quotas.entities import DEFAULT, QuotaEntity
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.zookeeper.coordination import CoordinationError
 from config.definitions import ConfigError
-from config.security.jaas_file import system_properties
-from config.zookeeper.connect import parse_zookeeper_connect
-from config.zookeeper.jaas import zookeeper_login
+from config.zookeeper_connection import parse_zookeeper_connect
+from security.jaas import system_properties, zookeeper_login
+from security.sasl_exchange import ScramCredential
 from storage.io.os_file_system import OsFileSystem
 
 _TIMEOUT_MS = 30_000

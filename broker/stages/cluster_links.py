@@ -103,6 +103,6 @@ def _network(config: BrokerConfig, environment: Environment) -> Network:
     """How other brokers are reached. Raises ConfigError for stores of TLS that cannot be used."""
     if config.inter_broker_channel is None:
         return environment.network
-    from client.security.secured_network import SecuredNetwork
+    from client.secured_network import SecuredNetwork
 
     return SecuredNetwork(config.inter_broker_channel)

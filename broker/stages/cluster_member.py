@@ -27,9 +27,8 @@ from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage, TopicImage
 from cluster.znodes import BrokerRegistration
 from config.broker_config import BrokerConfig
-from config.security.authorization import authorization
-from config.security.token_settings import settings_of_tokens
 from protocol.value import Value
+from security.authorization import authorization, settings_of_tokens
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:

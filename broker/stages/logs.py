@@ -17,7 +17,7 @@ from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from cluster.metadata_image import MetadataImage
 from cluster.replication.replica_selector import RACK_AWARE_SELECTOR, RackAwareReplicaSelector
-from config.dynamic_keys import ALTER_LOG_DIRS_RATE
+from config.broker_keys import ALTER_LOG_DIRS_RATE
 from protocol.config_resources import ConfigResourceType
 from protocol.value import Value
 from storage.log_config import LogConfig

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from config.zookeeper.jaas import DigestLogin
+from security.jaas import DigestLogin
 
 _URI = "zookeeper/zk-sasl-md5"
 _REALM: Final = "zk-sasl-md5"

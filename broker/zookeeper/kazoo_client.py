@@ -27,11 +27,10 @@ from kazoo.retry import KazooRetry
 from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client
 from broker.zookeeper.kazoo_handler import CONNECTION_ERROR, EventLoopHandler, LastReason, new_nonce
 from config.definitions import ConfigError
-from config.zookeeper.jaas import DigestLogin, ZookeeperLogin
+from security.jaas import DigestLogin, ZookeeperLogin
 
 if TYPE_CHECKING:
-    from config.security.kerberos.library import Initiator
-    from config.security.kerberos.login import KerberosLogin
+    from security.kerberos import Initiator, KerberosLogin
 
 _SET_WATCHES_BYTES: Final = 128 << 10
 """The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
@@ -127,8 +126,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _authenticate_by_ticket(self, timeout: float, login: KerberosLogin) -> None:
         """As `_authenticate`. Raises ConnectionDropped without a ticket: there may be one the next time."""
-        from client.security.gssapi_tokens import gssapi_tokens
-        from client.security.sasl_tokens import ServerError
+        from security.gssapi_exchange import gssapi_tokens
+        from security.sasl_exchange import ServerError
 
         try:
             if self._initiator is None:
@@ -160,7 +159,7 @@ def _no_user() -> bytes:
 
 def new_initiator(login: KerberosLogin) -> Initiator:
     """Gets tickets for one session. Raises ConfigError for a keytab that cannot be used, or without the package."""
-    from config.security.kerberos.library import Initiator
+    from security.kerberos import Initiator
 
     return Initiator(login, new_nonce())
 

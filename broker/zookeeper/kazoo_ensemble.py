@@ -5,8 +5,8 @@ from __future__ import annotations
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from config.broker_config import BrokerConfig
-from config.zookeeper.connect import ZookeeperAddress
-from config.zookeeper.jaas import ZookeeperLogin
+from config.zookeeper_connection import ZookeeperAddress
+from security.jaas import ZookeeperLogin
 
 
 class KazooEnsemble:

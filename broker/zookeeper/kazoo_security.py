@@ -13,12 +13,10 @@ from cluster.znodes import SCRAM_SECRET
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties
-from config.security.jaas_file import FILE_PROPERTY
-from config.security.kerberos.login import KerberosLogin
-from config.security.ssl_config import ClientSsl
-from config.security.tls_context import client_context
-from config.zookeeper.jaas import ZookeeperLogin
-from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, tls_properties
+from config.zookeeper_connection import CIPHER_SUITES, KEY_STORE, tls_properties
+from security.jaas import FILE_PROPERTY, ZookeeperLogin
+from security.kerberos import KerberosLogin
+from security.tls import ClientSsl, client_context
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens", SCRAM_SECRET)
 _OPEN: list[ACL] = OPEN_ACL_UNSAFE

@@ -50,7 +50,7 @@ from cluster.zookeeper.coordination import (
 from cluster.zookeeper.watch_table import WatchTable, fire
 from cluster.zookeeper.wire_format import UnimplementedError
 from cluster.zookeeper.znode import validate_path
-from config.zookeeper.connect import ZookeeperAddress
+from config.zookeeper_connection import ZookeeperAddress
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 

@@ -28,9 +28,8 @@ from broker.zookeeper.tree_server import TreeServerConfig, open_tree_server
 from cluster.zookeeper.durable_tree import JournalError
 from config.definitions import ConfigError
 from config.properties import load_properties
-from config.security.jaas_file import system_properties
-from config.zookeeper.jaas import zookeeper_users
 from protocol.errors import detached
+from security.jaas import system_properties, zookeeper_users
 from storage.directory.meta_properties import LogDirError
 from storage.io.os_file_system import OsFileSystem
 

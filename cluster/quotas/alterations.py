@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cluster.quotas.entities import QuotaEntity, entity_of
-from config.definitions import ConfigError, ConfigType, parse_value, value_to_text
-from config.quota_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
-from config.vocabulary import INT_MAX, LONG_MAX
+from config.broker_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
+from config.definitions import INT_MAX, LONG_MAX, ConfigError, ConfigType, parse_value, value_to_text
 from protocol.errors import ApiError, ErrorCode
 
 EXACT, DEFAULT_ONLY, ANY_NAME = range(3)

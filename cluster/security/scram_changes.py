@@ -47,7 +47,7 @@ def _check(change: CredentialChange) -> None:
 
 def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> dict[str, str]:
     """A user's configuration after changes that `check` allows. Raises ApiError(RESOURCE_NOT_FOUND)."""
-    from cluster.security.sasl_exchange import ScramCredential  # most brokers never need it, nor OpenSSL's hashes
+    from security.sasl_exchange import ScramCredential  # most brokers never need it, nor OpenSSL's hashes
 
     result = dict(config)
     for change in changes:
@@ -65,7 +65,7 @@ def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> d
 
 def iterations_of(config: Mapping[str, str]) -> dict[int, int]:
     """Iterations of each credential of a user, by the mechanism's number. Raises ApiError for one that is damaged."""
-    from cluster.security.sasl_exchange import ScramCredential
+    from security.sasl_exchange import ScramCredential
 
     found = {}
     for number, name in MECHANISMS.items():

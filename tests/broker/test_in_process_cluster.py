@@ -11,7 +11,7 @@ from broker.network.registry import RequestContext
 from client import admin
 from client.kafka_client import KafkaClient
 from client.producer import Producer
-from client.quota_admin import alter_client_quotas
+from client.security_admin import alter_client_quotas
 from client.settings import ClientSettings, ProducerSettings
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.partition import Partition

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages.security import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.waiting import eventually

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from config.dynamic_keys import FOLLOWER_RATE, LEADER_RATE
+from config.broker_keys import FOLLOWER_RATE, LEADER_RATE
 from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from tests.compat.steady_load import IMPATIENT
 from tests.kit.broker_cluster import BrokerCluster

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from config import dynamic_keys
+from config import broker_keys
 from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigRuleError, Effect, parse_value, value_to_text
 from config.listeners import EndPoint
 from config.rules import too_old_protocol
-from config.security.authorization import Authorization, authorization
-from config.security.channel_config import client_channel
-from config.security.token_settings import settings_of_tokens
 from config.topic_config import BROKER_SYNONYMS
+from security.authorization import Authorization, authorization, settings_of_tokens
+from security.channel_config import client_channel
 
 ROOT = Path(__file__).parents[2]
 STORE_KEY = re.compile(r"zookeeper\.ssl\.(keystore|truststore)\.")
@@ -324,7 +323,7 @@ def test_what_has_an_effect_is_read_somewhere() -> None:
     """A key that nobody reads would hide from the operator that it has no effect."""
     code = "\n".join(
         path.read_text()
-        for package in ("broker", "cluster", "storage", "config")
+        for package in ("broker", "cluster", "storage", "config", "security")
         for path in sorted((ROOT / package).rglob("*.py"))
         if not path.name.startswith("keys_") and path.name != "topic_config.py"
     )
@@ -425,7 +424,7 @@ def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:
     declarations = {"broker_config.py", "topic_config.py", "broker_keys.py", "vocabulary.py", "rules.py", "kraft.py"}
     texts = [
         path.read_text(encoding="utf-8")
-        for package in ("broker", "cluster", "storage", "config")
+        for package in ("broker", "cluster", "storage", "config", "security")
         for path in Path(ROOT, package).rglob("*.py")
         if not path.name.startswith("keys_") and path.name not in declarations
     ]
@@ -452,5 +451,5 @@ def test_keys_of_a_listener_have_an_effect_where_they_are_read() -> None:
 
 def test_code_acts_on_every_key_that_only_kafka_configs_sets() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in Path(ROOT, "broker").rglob("*.py"))
-    names = {value: name for name, value in vars(dynamic_keys).items() if isinstance(value, str)}
-    assert {key for key in dynamic_keys.DYNAMIC_BROKER_KEYS if names[key] not in code} == set()
+    names = {value: name for name, value in vars(broker_keys).items() if isinstance(value, str)}
+    assert {key for key in broker_keys.DYNAMIC_BROKER_KEYS if names[key] not in code} == set()

@@ -8,11 +8,11 @@ import pytest
 
 from broker.command_line import parse_arguments, read_configuration
 from config.broker_config import BrokerConfig
-from config.config_providers import resolve
 from config.definitions import ConfigError, ConfigErrors
+from config.properties import resolve
 from config.review import Verdict, review
-from config.security.jaas_file import FILE_PROPERTY, sections_of
-from config.security.secret_files import read_bytes
+from security.jaas import FILE_PROPERTY, sections_of
+from security.openssl_files import read_bytes
 from tools.support.common import make_client
 
 PACKAGE = "org.apache.kafka.common.config.provider."

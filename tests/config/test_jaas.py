@@ -6,11 +6,9 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.jaas_file import system_properties
-from config.security.jaas_keys import with_jaas_file
-from config.security.login_modules import MODULES
-from config.security.sasl_config import Login
-from config.zookeeper.jaas import DigestLogin, zookeeper_login
+from config.environment_variables import with_jaas_file
+from security.jaas import MODULES, DigestLogin, system_properties, zookeeper_login
+from security.sasl_config import Login
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 TEXT = f"""

@@ -10,10 +10,9 @@ import pytest
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.review import Verdict, review
-from config.security.jks import JksError, JksPasswordError, read_jks
-from config.security.ssl_config import SslConfig
-from config.security.stores import read_key, read_trusted
-from config.security.tls_context import TlsLoader
+from security.jks import JksError, JksPasswordError, read_jks
+from security.stores import read_key, read_trusted
+from security.tls import SslConfig, TlsLoader
 from tests.kit.security.certificates import Authority
 
 pytestmark = pytest.mark.java

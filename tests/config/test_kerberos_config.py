@@ -8,10 +8,9 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.channel_config import client_channel
-from config.security.jaas_keys import with_jaas_file
-from config.security.kerberos.library import Acceptor, Initiator
-from config.security.kerberos.login import KerberosLogin
+from config.environment_variables import with_jaas_file
+from security.channel_config import client_channel
+from security.kerberos import Acceptor, Initiator, KerberosLogin
 
 CLASS = "com.sun.security.auth.module.Krb5LoginModule"
 KEY = "listener.name.out.gssapi.sasl.jaas.config"

@@ -6,10 +6,9 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.channel_config import client_channel
-from config.security.jaas_keys import with_jaas_file
-from config.security.oauthbearer.token_login import EndpointSource, FileSource, TokenLogin, UnsecuredSource
-from config.security.oauthbearer.token_rules import TokenRules, UnsecuredRules
+from config.environment_variables import with_jaas_file
+from security.channel_config import client_channel
+from security.oauth import EndpointSource, FileSource, TokenLogin, TokenRules, UnsecuredRules, UnsecuredSource
 
 PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 MODULE = f"{PACKAGE}OAuthBearerLoginModule required"

@@ -6,7 +6,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.password_encoder import PasswordEncoder
+from security.password_encoder import PasswordEncoder
 
 SECRET, PASSWORD = "the secret é", 'pass, word: "é€'
 BY_DEFAULT = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from config.security import pkcs12
-from config.security.pkcs12 import Pkcs12, read_pkcs12
+from security import openssl_files
+from security.openssl_files import Pkcs12, read_pkcs12
 from tests.kit.security.certificates import Authority
 
 AUTHORITY = Authority()
@@ -41,7 +41,7 @@ def test_a_thread_opens_no_store_in_this_process(store: bytes, monkeypatch: pyte
         return run(command, **options)
 
     monkeypatch.setattr(subprocess, "run", recorded)
-    monkeypatch.delattr(pkcs12, "_decoded")
+    monkeypatch.delattr(openssl_files, "_decoded")
     assert read_by_thread(store, "s3cret") == EXPECTED
     assert len(commands) == 1
     assert "s3cret" not in str(commands)

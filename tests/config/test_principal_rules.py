@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.definitions import ConfigError
-from config.security.principal_rules import PrincipalRules
+from security.principals import PrincipalRules
 
 NAME = "ssl.principal.mapping.rules"
 SUBJECT = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"

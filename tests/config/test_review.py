@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from config.broker_config import BrokerConfig
+from config.broker_config import ELSEWHERE_KEYS, BrokerConfig
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigErrors
-from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.properties import load_properties
 from config.review import Finding, Verdict, review, suggestion
 

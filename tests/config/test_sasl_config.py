@@ -6,8 +6,8 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.login_modules import MODULES
-from config.security.sasl_config import Login, SaslConfig, login_of
+from security.jaas import MODULES
+from security.sasl_config import Login, SaslConfig, login_of
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

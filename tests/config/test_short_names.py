@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config.definitions import ConfigError
-from config.security.kerberos.short_names import NoNameError, ShortNames
+from security.principals import NoNameError, ShortNames
 from tests.kit.jars import QUICK_START, java, kafka_classpath
 
 REALM = "EXAMPLE.COM"

@@ -6,7 +6,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.ssl_config import SslConfig
+from security.tls import SslConfig
 
 BASE = {
     "listeners": "PLAINTEXT://:9092,SSL://:9093",

@@ -9,7 +9,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.tls_context import server_context
+from security.tls import server_context
 from tests.kit.security.certificates import Authority
 
 AUTHORITY = Authority()

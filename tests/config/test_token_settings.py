@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.broker_config import BrokerConfig
-from config.security.token_settings import TokenSettings, settings_of_tokens
+from security.authorization import TokenSettings, settings_of_tokens
 from tests.kit.in_process import SETTINGS
 
 SECRET, OLD = "delegation.token.secret.key", "delegation.token.master.key"

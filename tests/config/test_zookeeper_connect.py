@@ -6,7 +6,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.zookeeper.connect import ZookeeperAddress, parse_zookeeper_connect
+from config.zookeeper_connection import ZookeeperAddress, parse_zookeeper_connect
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.cipher_suites import openssl_name
-from config.security.ssl_config import ClientSsl
-from config.security.store_config import AllowedChanges, Store
+from security.stores import AllowedChanges, Store
+from security.tls import ClientSsl, openssl_name
 
 NETTY = "org.apache.zookeeper.ClientCnxnSocketNetty"
 

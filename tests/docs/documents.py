@@ -17,10 +17,8 @@ import broker.security
 from broker.metadata.config_service import NOT_YET_DYNAMIC
 from broker.network.registry import ApiMark, marks_of
 from broker.observability.metric_definitions import DEFINITIONS
-from config.broker_keys import BROKER_KEYS
+from config.broker_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, OdradekKeys
 from config.definitions import ConfigKey, UpdateMode, value_to_text
-from config.dynamic_keys import DYNAMIC_BROKER_KEYS
-from config.keys_odradek import OdradekKeys
 from config.topic_config import TOPIC_KEYS
 from protocol.messages import REQUEST_TYPES
 from tests.parity.known_differences import KnownDifference, known_differences

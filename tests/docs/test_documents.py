@@ -13,14 +13,12 @@ from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.broker_keys import BROKER_KEYS
-from config.config_providers import PROVIDERS
+from config.broker_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS
 from config.definitions import value_to_text
-from config.dynamic_keys import DYNAMIC_BROKER_KEYS
-from config.properties import parse_properties
-from config.security.authorization import AUTHORIZER_KEYS
+from config.properties import PROVIDERS, parse_properties
 from config.topic_config import TOPIC_KEYS
 from protocol.errors import ApiError
+from security.authorization import AUTHORIZER_KEYS
 from tests.docs.documents import main, missing, rewritten, served_apis
 
 ROOT = Path(__file__).resolve().parents[2]

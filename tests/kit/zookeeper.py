@@ -14,7 +14,7 @@ import pytest
 
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
-from config.zookeeper.connect import parse_zookeeper_connect
+from config.zookeeper_connection import parse_zookeeper_connect
 from tests.kit.broker_process import ROOT, free_port
 from tests.kit.jars import require
 from tools.zookeeper.zookeeper_process import ZookeeperMissingError, ZookeeperProcess

@@ -21,7 +21,7 @@ from tests.kit.broker_process import PATIENCE_S, await_port, free_port
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 300
 """For pip, which may have to download the dependencies."""
-PACKAGES = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
+PACKAGES = ["broker", "client", "cluster", "config", "protocol", "security", "spark_jobs", "storage", "tools"]
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from client.kafka_client import KafkaClient
-from client.quota_admin import alter_client_quotas, describe_client_quotas
+from client.security_admin import alter_client_quotas, describe_client_quotas
+from config.broker_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
 from config.definitions import ConfigError, ConfigType, parse_value, value_to_text
-from config.quota_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
 from tools.support.common import ToolError
 
 USERS: Final = "users"

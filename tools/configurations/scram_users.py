@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from client.kafka_client import KafkaClient
-from client.security.scram_admin import SaltedPassword, alter_scram_user, describe_scram_users
-from config.quota_keys import SCRAM_KEYS
+from client.security_admin import SaltedPassword, alter_scram_user, describe_scram_users
+from config.broker_keys import SCRAM_KEYS
 from protocol.errors import ApiError, ErrorCode
 from protocol.scram_mechanisms import MIN_ITERATIONS
 from tools.configurations.quotas import RefusedError

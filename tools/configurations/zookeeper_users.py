@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from config.quota_keys import SCRAM_KEYS
+from config.broker_keys import SCRAM_KEYS
 from tools.configurations.quotas import RefusedError
 from tools.configurations.scram_users import salted_passwords
 from tools.local_cluster.process_commands import server_module

@@ -15,12 +15,11 @@ from typing import Final, TextIO
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
-from config.config_providers import resolve
 from config.definitions import ConfigError
-from config.properties import load_properties
-from config.security.secret_files import read_bytes
+from config.properties import load_properties, resolve
 from odradek import __version__
 from protocol.errors import ApiError
+from security.openssl_files import read_bytes
 from tools.support.error_texts import message_of
 from tools.support.options import Option, OptionError, OptionParser, Options, UsageError, is_own_command
 
@@ -209,7 +208,7 @@ def _with_java_options(values: dict[str, str]) -> dict[str, str]:
 
     Raises ConfigError.
     """
-    from config.security.jaas_file import CLIENT, KERBEROS_PROPERTY, module_text, sections_of, system_properties
+    from security.jaas import CLIENT, KERBEROS_PROPERTY, module_text, sections_of, system_properties
 
     options = system_properties(os.environ.get("KAFKA_OPTS", ""))
     if KERBEROS_PROPERTY in options:

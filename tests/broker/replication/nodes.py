@@ -29,7 +29,7 @@ from cluster.replication.isr_changes import IsrChange
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.replica_selector import RackAwareReplicaSelector
 from cluster.znodes import Endpoint
-from config.dynamic_keys import UNLIMITED_RATE
+from config.broker_keys import UNLIMITED_RATE
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.fetch import FetchRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.replication.replication_quota import ReplicationQuota, throttled_partitions
-from config.dynamic_keys import FOLLOWER_RATE, LEADER_RATE
+from config.broker_keys import FOLLOWER_RATE, LEADER_RATE
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest
 from protocol.topic_partition import TopicPartition

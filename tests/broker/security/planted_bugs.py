@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.kit.broker_process import ROOT
 
-PACKAGES = ("broker", "client", "cluster", "config")
+PACKAGES = ("broker", "client", "cluster", "config", "security")
 
 
 class Mutant(NamedTuple):

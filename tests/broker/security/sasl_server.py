@@ -9,10 +9,7 @@ from typing import TypeVar
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from broker.this_machine import environment_of_this_machine
-from client.security.sasl_tokens import exchange
-from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 from config.broker_config import BrokerConfig
-from config.security.sasl_config import Login
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import (
@@ -22,6 +19,8 @@ from protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from protocol.wire.schema import Request, Response
+from security.sasl_config import Login
+from security.sasl_exchange import ScramCredential, TokenCredential, exchange
 from tests.broker.network.scripted_server import ScriptedServer, framed
 
 PASSWORDS = 'user_alice="secret" user_bob="other"'

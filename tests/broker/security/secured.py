@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cluster.security.principal import Principal
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages.security import CreateAclsRequest
 from protocol.wire.schema import Struct
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.in_process import InProcessBroker, Wire
 
 ADMIN = "User:admin"

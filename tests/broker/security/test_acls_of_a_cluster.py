@@ -9,7 +9,6 @@ import pytest
 
 from broker.security.acl_tree import Entries
 from cluster.security.acl_znodes import encode_acls, encode_change
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import (
     AccessControlEntry,
     AclBinding,
@@ -22,6 +21,7 @@ from protocol.acl_types import (
     ResourcePattern,
     ResourceType,
 )
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.in_process_cluster import InProcessCluster
 from tests.kit.waiting import eventually_on_loop
 

@@ -12,15 +12,15 @@ from tests.kit.security.kerberos import require_kerberos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-SESSION, EXCHANGE = "broker/security/sasl_session.py", "cluster/security/sasl_exchange.py"
-CLIENT, NETWORK = "client/security/sasl_tokens.py", "client/security/secured_network.py"
-TLS, CONTEXT = "broker/network/tls_transport.py", "config/security/tls_context.py"
-SSL_CONFIG, SSL_RULES = "config/security/ssl_config.py", "config/security/principal_rules.py"
-KERBEROS_RULES, CHANGES = "config/security/kerberos/short_names.py", "cluster/security/scram_changes.py"
-VALIDATOR, CLAIMS = "broker/security/token_validator.py", "cluster/security/token_claims.py"
-GSSAPI, TOKEN = "cluster/security/gssapi_exchange.py", "cluster/security/delegation_token.py"
+SESSION, EXCHANGE = "broker/security/sasl_session.py", "security/sasl_exchange.py"
+CLIENT, NETWORK = "security/sasl_exchange.py", "client/secured_network.py"
+TLS, CONTEXT = "broker/network/tls_transport.py", "security/tls.py"
+SSL_CONFIG, SSL_RULES = "security/tls.py", "security/principals.py"
+KERBEROS_RULES, CHANGES = "security/principals.py", "cluster/security/scram_changes.py"
+VALIDATOR, CLAIMS = "broker/security/token_validator.py", "security/bearer_exchange.py"
+GSSAPI, TOKEN = "security/gssapi_exchange.py", "cluster/security/delegation_token.py"
 CREDENTIALS = "broker/security/scram_credentials.py"
-SUBJECTS, SECURED = "cluster/security/distinguished_name.py", "broker/network/secured_connection.py"
+SUBJECTS, SECURED = "security/principals.py", "broker/network/secured_connection.py"
 
 OF_SESSION = "tests/broker/security/test_sasl_session.py"
 OF_AGAIN = "tests/broker/security/test_authenticating_again.py"
@@ -327,7 +327,7 @@ SIGNED_TOKENS = {
         CLAIMS, "    if len(found) < len(pairs):\n", "    if not pairs and found:\n", OF_VALIDATOR
     ),
     "any authorization id of a token": Mutant(
-        "cluster/security/bearer_exchange.py",
+        "security/bearer_exchange.py",
         "if message.authzid and message.authzid != valid.user:",
         "if not valid.user:",
         "tests/cluster/security/test_bearer_exchange.py",

@@ -30,13 +30,13 @@ from typing import Any
 
 import pytest
 
-from cluster.security.sasl_exchange import AuthenticationError, Exchange, PlainExchange, ScramCredential, ScramExchange
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest
 from protocol.records.record_format import ATTRIBUTES_AT, TRANSACTIONAL_FLAG
+from security.sasl_exchange import AuthenticationError, Exchange, PlainExchange, ScramCredential, ScramExchange
 from tests.broker.network.effect_requests import produce
 from tests.broker.network.test_hostile_clients import resident_bytes
 from tests.broker.security.secured import ADMIN, SecuredBroker, acl, play

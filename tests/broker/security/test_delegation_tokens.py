@@ -13,10 +13,7 @@ import pytest
 from broker.handlers.security.delegation_tokens import DelegationTokenHandlers
 from broker.network.registry import RequestContext
 from broker.security.access import OPEN
-from client.security.sasl_tokens import exchange
 from cluster.security.principal import ANONYMOUS, Principal
-from config.security.authorization import ACL_AUTHORIZER
-from config.security.sasl_config import Login
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.configs import DescribeConfigsRequest
@@ -29,6 +26,9 @@ from protocol.messages.delegation_tokens import (
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import CreateAclsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.wire.schema import Request
+from security.authorization import ACL_AUTHORIZER
+from security.sasl_config import Login
+from security.sasl_exchange import exchange
 from tests.broker.security.secured import acl
 from tests.kit.environment import ManualClock
 from tests.kit.in_process import InProcessBroker, Scenario, Wire

@@ -14,18 +14,18 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.security.listener_security import SecuredListener, renewables_of, security_of_listeners
 from broker.security.renewal import CertificateRenewal
 from broker.this_machine import environment_of_this_machine
-from client.security.secured_network import SecuredNetwork
+from client.secured_network import SecuredNetwork
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.security import tls_context
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError
+from security import tls
 from tests.kit.environment import InlineExecutor
 from tests.kit.security.certificates import Authority
 
 AUTHORITY = Authority()
-read_key = tls_context.read_key
+read_key = tls.read_key
 
 
 class CountingExecutor(InlineExecutor):
@@ -49,7 +49,7 @@ class Site:
         self.executor = CountingExecutor()
         self.reads: list[bool] = []
         """One for each reading of a key store: whether it was off the event loop."""
-        monkeypatch.setattr(tls_context, "read_key", self._read_key)
+        monkeypatch.setattr(tls, "read_key", self._read_key)
         self.config = BrokerConfig.of(
             {
                 "broker.id": "0",

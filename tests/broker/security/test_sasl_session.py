@@ -9,13 +9,13 @@ import pytest
 
 from broker.network.secured_connection import SecuredConnection
 from broker.security import sasl_session
-from config.security.sasl_config import Login
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.wire.schema import Request
+from security.sasl_config import Login
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.broker.security.sasl_server import BEFORE_DEADLINE_S, TOKEN, Client, principals, server
 

@@ -8,9 +8,9 @@ import pytest
 
 from broker.security.scram_credentials import ScramCredentials
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import SCRAM_SECRET
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
+from security.sasl_exchange import ScramCredential
 from tests.kit.environment import SeededRandom
 from tests.kit.in_process_cluster import InProcessCluster
 

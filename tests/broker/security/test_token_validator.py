@@ -21,11 +21,11 @@ from broker.environment.system import SystemClock, ThreadExecutor
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
 from broker.this_machine import environment_of_this_machine
-from cluster.security.bearer_exchange import MAX_TOKEN_BYTES
-from cluster.security.sasl_exchange import AuthenticationError
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.oauthbearer.token_rules import TokenRules
+from security.bearer_exchange import MAX_TOKEN_BYTES
+from security.oauth import TokenRules
+from security.sasl_exchange import AuthenticationError
 from tests.kit.security.certificates import Authority
 from tests.kit.security.identity_provider import (
     AUDIENCE,

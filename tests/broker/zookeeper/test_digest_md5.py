@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client, DigestMd5Server, RefusedError
-from config.zookeeper.jaas import DigestLogin
+from security.jaas import DigestLogin
 
 
 def test_the_example_of_rfc_2831() -> None:

@@ -9,8 +9,8 @@ import pytest
 from broker.zookeeper.kazoo_security import SessionSecurity
 from cluster.zookeeper.coordination import CoordinationError, Create
 from config.definitions import ConfigError
-from config.security.kerberos.login import KerberosLogin
-from config.zookeeper.jaas import zookeeper_login
+from security.jaas import zookeeper_login
+from security.kerberos import KerberosLogin
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.security.kerberos import Realm, module, realm_of_this_process

@@ -14,7 +14,7 @@ from broker.zookeeper.kazoo_security import SessionSecurity
 from cluster.zookeeper.coordination import CoordinationError, Create
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.zookeeper.jaas import DigestLogin
+from security.jaas import DigestLogin
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy

@@ -30,9 +30,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.errors import ErrorCode
 from protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from security.authorization import ACL_AUTHORIZER
 from tests.chaos.soak.changes import PATIENCE_S, REFUSALS
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import free_port

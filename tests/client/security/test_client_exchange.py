@@ -8,16 +8,17 @@ import hashlib
 
 import pytest
 
-from client.security.sasl_tokens import ServerError, exchange
-from cluster.security.sasl_exchange import (
+from security.sasl_config import Login
+from security.sasl_exchange import (
     AuthenticationError,
     PlainExchange,
     ScramCredential,
     ScramExchange,
+    ServerError,
     TokenCredential,
+    exchange,
 )
-from cluster.security.sasl_exchange import Exchange as ServerExchange
-from config.security.sasl_config import Login
+from security.sasl_exchange import Exchange as ServerExchange
 
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "ä, lice=", "pass,=word é"

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from client.security.gssapi_tokens import gssapi_tokens
-from client.security.sasl_tokens import Exchange, ServerError
 from config.definitions import ConfigError
-from config.security.kerberos.library import Acceptor, GssContext, Initiator
-from config.security.kerberos.login import KerberosLogin
+from security.gssapi_exchange import gssapi_tokens
+from security.kerberos import Acceptor, GssContext, Initiator, KerberosLogin
+from security.sasl_exchange import ClientExchange, ServerError
 from tests.kit.security.kerberos import REALM, Realm, realm_of_this_process
 from tests.kit.waiting import eventually
 
@@ -34,7 +33,7 @@ def by_tickets(cache: str | None, principal: str | None = None) -> Initiator:
     return Initiator(KerberosLogin("key", "kafka", principal, None, cache), "unused")
 
 
-def answered(realm: Realm, tokens: Exchange) -> tuple[GssContext, bytes]:
+def answered(realm: Realm, tokens: ClientExchange) -> tuple[GssContext, bytes]:
     """A server that knows the client, and its token that makes it known to it; the client has sent an empty one."""
     server = Acceptor(KerberosLogin("key", "kafka", "kafka/localhost", realm.keytab("kafka/localhost"))).context()
     answer = server.step(next(tokens))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from client.security import oauth_tokens
-from client.security.oauth_tokens import TokenHolder, unsecured_text
-from client.security.sasl_tokens import ServerError
-from config.security.oauthbearer.token_login import EndpointSource, FileSource, Refresh, TokenLogin, UnsecuredSource
+from client import oauth_tokens
+from client.oauth_tokens import TokenHolder, unsecured_text
+from security.oauth import EndpointSource, FileSource, Refresh, TokenLogin, UnsecuredSource
+from security.sasl_exchange import ServerError
 from tests.kit.security.identity_provider import CLIENT, SECRET, IdentityProvider, SigningKey, identity_provider
 
 REFRESH = Refresh(0.8, 0.0, 0, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from client.broker_connection import connect
 from client.errors import AuthenticationError
-from client.security.secured_network import SecuredNetwork
+from client.secured_network import SecuredNetwork
 from config.broker_config import BrokerConfig
 from protocol.wire.frames import ReceiveBuffer
 from tests.client.scripted_broker import broker

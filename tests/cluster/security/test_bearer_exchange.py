@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.security.bearer_exchange import (
+from security.bearer_exchange import (
     MAX_TOKEN_BYTES,
     BearerExchange,
     BearerToken,
     TokenError,
+    decoded_object,
+    json_object,
     parse_first_message,
+    unsecured_token,
 )
-from cluster.security.sasl_exchange import AuthenticationError
-from cluster.security.token_claims import decoded_object, json_object, unsecured_token
-from config.security.oauthbearer.token_rules import UnsecuredRules
+from security.oauth import UnsecuredRules
+from security.sasl_exchange import AuthenticationError
 from tests.kit.security.identity_provider import claims_of, first_message, unsigned
 
 WRONG = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"

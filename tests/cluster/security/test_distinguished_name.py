@@ -9,7 +9,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.security.distinguished_name import subject_of
+from security.principals import subject_of
 from tests.kit.security.certificates import Authority, subject
 
 AUTHORITY = Authority()

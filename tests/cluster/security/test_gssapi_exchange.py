@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
-from cluster.security.sasl_exchange import AuthenticationError
 from config.definitions import ConfigError
-from config.security.kerberos.library import Acceptor, GssContext, GssError, Initiator
-from config.security.kerberos.login import KerberosLogin
-from config.security.kerberos.short_names import ShortNames
+from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
+from security.kerberos import Acceptor, GssContext, GssError, Initiator, KerberosLogin
+from security.principals import ShortNames
+from security.sasl_exchange import AuthenticationError
 from tests.kit.security.kerberos import REALM, Realm, realm_of_this_process
 from tests.kit.waiting import eventually
 

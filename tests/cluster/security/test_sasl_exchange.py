@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.security import sasl_exchange
-from cluster.security.sasl_exchange import (
+from security import sasl_exchange
+from security.sasl_exchange import (
     AuthenticationError,
     PlainExchange,
     ScramCredential,

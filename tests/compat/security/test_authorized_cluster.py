@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from config.security.authorization import ACL_AUTHORIZER
+from security.authorization import ACL_AUTHORIZER
 from tests.compat.security.secured_brokers import COUNT, consume, produce
 from tests.compat.security.test_secured_cluster import Security, secured_cluster
 from tests.kit.waiting import eventually

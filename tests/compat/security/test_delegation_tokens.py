@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from client.security.sasl_tokens import exchange
 from cluster.security.delegation_token import CHANGES, DelegationToken, token_path
-from config.security.sasl_config import Login
 from protocol.errors import ErrorCode
 from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
@@ -28,6 +26,8 @@ from protocol.messages.delegation_tokens import (
 )
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from security.sasl_config import Login
+from security.sasl_exchange import exchange
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.waiting import eventually

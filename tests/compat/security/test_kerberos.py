@@ -12,11 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from client.security.gssapi_tokens import gssapi_tokens
-from config.security.kerberos.library import Initiator
-from config.security.kerberos.login import KerberosLogin
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslHandshakeRequest
+from security.gssapi_exchange import gssapi_tokens
+from security.kerberos import Initiator, KerberosLogin
 from tests.compat.security.attempts import attempt
 from tests.compat.security.kerberos_site import BROKER, KEY, TICKETS, WRONG, Site, listeners
 from tests.kit.broker_cluster import BrokerCluster

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 
-from cluster.security.sasl_exchange import ScramCredential
+from security.sasl_exchange import ScramCredential
 from tests.compat.security.secured_brokers import (
     COUNT,
     check_beside_an_apache_kafka,

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from config.definitions import ConfigError
-from config.security.jaas_file import system_properties
-from config.security.login_modules import LoginModule, parse_module, parse_sections
+from security.jaas import LoginModule, parse_module, parse_sections, system_properties
 from tests.fuzz.mutation import mutated_text, put_together
 from tests.fuzz.runner import Target, Trial
 

@@ -17,12 +17,12 @@ from cluster.quotas.entities import DEFAULT, EntityType, QuotaEntity
 from cluster.quotas.rates import MAX_THROTTLE_MS, Rate, TokenBucket, throttle_time_ms
 from cluster.security.acl_znodes import decode_acls, decode_change, encode_acls, encode_change
 from cluster.security.delegation_token import DelegationToken
-from cluster.security.sasl_exchange import ScramCredential
 from cluster.security.scram_changes import iterations_of
 from cluster.znodes import ZnodeFormatError, decode_config, encode_config
-from config.quota_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS
+from config.broker_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS
 from protocol.acl_types import PatternType, title
 from protocol.errors import ApiError
+from security.sasl_exchange import ScramCredential
 from tests.cluster.security.naive_acls import draw_binding
 from tests.fuzz.mutation import mutated, mutated_text, put_together
 from tests.fuzz.runner import Target, Trial

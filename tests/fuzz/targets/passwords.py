@@ -13,15 +13,17 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from client.security.sasl_tokens import MAX_ITERATIONS, ServerError, exchange
-from cluster.security.sasl_exchange import (
+from security.sasl_config import Login
+from security.sasl_exchange import (
+    MAX_ITERATIONS,
     AuthenticationError,
     PlainExchange,
     ScramCredential,
     ScramExchange,
+    ServerError,
     TokenCredential,
+    exchange,
 )
-from config.security.sasl_config import Login
 from tests.fuzz.mutation import mutated, put_together
 from tests.fuzz.runner import Target, Trial
 

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cluster.security.distinguished_name import subject_of
 from config.definitions import ConfigError
-from config.security.kerberos.short_names import NoNameError, ShortNames
-from config.security.principal_rules import PrincipalRules
+from security.principals import NoNameError, PrincipalRules, ShortNames, subject_of
 from tests.fuzz.mutation import mutated, mutated_text, put_together
 from tests.fuzz.runner import Target, Trial
 from tests.kit.security.certificates import Authority, subject

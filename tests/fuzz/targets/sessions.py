@@ -19,13 +19,13 @@ from broker.network.socket_server import SocketServer
 from broker.security import sasl_session
 from broker.security.listener_security import security_of_listeners
 from broker.this_machine import environment_of_this_machine
-from cluster.security.sasl_exchange import ScramCredential
 from config.broker_config import BrokerConfig
 from protocol.errors import DecodeError
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from protocol.wire.schema import Request
+from security.sasl_exchange import ScramCredential
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.passwords import HASHES, LEAST_ITERATIONS, SALT, SALTED, USERS, proof

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from broker.security.issuer_keys import parse_keys
 from broker.security.token_validator import tokens_of
 from broker.this_machine import environment_of_this_machine
-from cluster.security.bearer_exchange import TokenError
-from cluster.security.sasl_exchange import AuthenticationError
 from config.broker_config import BrokerConfig
-from config.security.oauthbearer.token_rules import TokenRules
+from security.bearer_exchange import TokenError
+from security.oauth import TokenRules
+from security.sasl_exchange import AuthenticationError
 from tests.fuzz.mutation import mutated, mutated_text
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.sessions import quiet

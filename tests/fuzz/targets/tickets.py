@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
-from cluster.security.sasl_exchange import AuthenticationError
-from config.security.kerberos.library import Acceptor, GssError, Initiator
-from config.security.kerberos.login import KerberosLogin
-from config.security.kerberos.short_names import ShortNames
+from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
+from security.kerberos import Acceptor, GssError, Initiator, KerberosLogin
+from security.principals import ShortNames
+from security.sasl_exchange import AuthenticationError
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.passwords import result_of

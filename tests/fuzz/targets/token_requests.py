@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cluster.security.principal import Principal
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.errors import DecodeError
 from protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
@@ -25,6 +24,7 @@ from protocol.messages.delegation_tokens import (
     RenewDelegationTokenResponse,
 )
 from protocol.wire.schema import Request, Response
+from security.authorization import ACL_AUTHORIZER
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.sessions import quiet

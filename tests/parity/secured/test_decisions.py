@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import (
     AccessControlEntry,
     AclBinding,
@@ -19,6 +18,7 @@ from protocol.acl_types import (
     ResourceType,
 )
 from protocol.messages.security import CreateAclsRequest, DescribeAclsRequest
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.apache_kafka import zookeeper
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.wire_client import WireClient

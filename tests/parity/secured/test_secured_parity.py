@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from config.security.authorization import ACL_AUTHORIZER
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.parity.conftest import SETTINGS

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from config.security.sasl_config import Login
 from protocol.messages.delegation_tokens import (
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
 )
 from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from security.sasl_config import Login
 from tests.kit.wire_client import WireClient
 from tests.parity.security.subject import SaslSubject, sasl_scenario
 from tests.parity.security.token_clients import UNIT_MS, Owner, TokenClients, creation

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from config.security.kerberos.library import GssContext, Initiator
-from config.security.kerberos.login import KerberosLogin
 from protocol.messages.metadata import DescribeClusterRequest
 from protocol.messages.security import SaslAuthenticateRequest
+from security.kerberos import GssContext, Initiator, KerberosLogin
 from tests.kit.security.kerberos import REALM, Realm
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.security.subject import SaslSubject, SaslTarget

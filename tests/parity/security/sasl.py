@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import re
 
-from config.security.sasl_config import Login
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from security.sasl_config import Login
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.security.subject import SaslSubject, sasl_scenario
 

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from client.security.sasl_tokens import exchange
-from config.security.sasl_config import Login
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import (
     SaslAuthenticateRequest,
@@ -15,6 +13,8 @@ from protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from security.sasl_config import Login
+from security.sasl_exchange import exchange
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.subject import Subject, Target, played
 from tests.parity.transcript import Plain

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from config.security.authorization import ACL_AUTHORIZER
+from security.authorization import ACL_AUTHORIZER
 from tests.compat.security.listener_site import PASSWORD, USER, ListenerSite
 from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs

@@ -19,7 +19,7 @@ from client.admin import list_topics
 from client.errors import AuthenticationError
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
-from config.security.login_modules import MODULES
+from security.jaas import MODULES
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.zookeeper import real_zookeeper, served_tree
 from tests.tools.tool_pair import Answer, Runner, Step, play

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from config.security.authorization import ACL_AUTHORIZER
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.broker_process import BrokerProcess
 from tools import acls
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from config.security.authorization import ACL_AUTHORIZER
+from security.authorization import ACL_AUTHORIZER
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
 from tests.tools.tool_pair import Answer, Runner, Step, lines_of, play, read_case

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from config.properties import load_properties, properties_text
-from config.security.login_modules import MODULES, LoginModule
+from security.jaas import MODULES, LoginModule
 from tools.local_cluster.cluster_directory import ClusterDirectory, write_private
 from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.support.common import ToolError

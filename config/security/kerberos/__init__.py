@@ -1,1 +1,0 @@
-"""SASL/GSSAPI: Kerberos logins, short names of principals, and the library, which is loaded where GSSAPI is used."""
