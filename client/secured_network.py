@@ -19,7 +19,7 @@ from protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from security.channel_config import ChannelConfig
-from security.kerberos import KerberosLogin
+from security.kerberos_login import KerberosLogin
 from security.oauth import TokenLogin
 from security.sasl_config import Login
 from security.sasl_exchange import ClientExchange, ServerError, exchange
@@ -87,7 +87,7 @@ def _exchanges(login: Login | KerberosLogin | TokenLogin) -> Callable[[str], Cli
     """A function that begins to authenticate with the broker on a host. Raises ConfigError for bad keytabs, stores."""
     if isinstance(login, KerberosLogin):
         from security.gssapi_exchange import gssapi_tokens
-        from security.kerberos import Initiator
+        from security.kerberos_login import Initiator
 
         initiator = Initiator(login, new_nonce())
         return lambda host: gssapi_tokens(initiator, host)

@@ -1,5 +1,5 @@
-"""Checks that stop a start: rules about several keys (Kafka: `KafkaConfig.validateValues`), and keys that ask for security or
-durability that Odradek does not have.
+"""Checks that stop a start: rules about several keys (Kafka: `KafkaConfig.validateValues`), and keys that ask for
+security or durability that Odradek does not have.
 """
 
 from __future__ import annotations

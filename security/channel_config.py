@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from config.definitions import ConfigError, ConfigKey, RefusedKeyError, Value
 from config.keys_security import SaslKeys, SecurityKeys
 from config.listeners import EndPoint
-from security.kerberos import KerberosLogin
+from security.kerberos_login import KerberosLogin
 from security.oauth import LOGIN_HANDLER_KEY, MECHANISM, URLENCODE, TokenLogin
 from security.sasl_config import MECHANISMS, Login, SaslConfig, broker_login, client_token_login, login_of, parse_sasl
 from security.stores import SslKeys

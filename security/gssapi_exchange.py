@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from security.kerberos import GssContext, GssError, Initiator
+from security.kerberos_login import GssContext, GssError, Initiator
 from security.principals import NoNameError, ShortNames
 from security.sasl_exchange import AuthenticationError, ClientExchange, ServerError
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from config.definitions import ConfigError
 from config.properties import has_reference
-from security.kerberos import KerberosLogin, client_login
+from security.kerberos_login import KerberosLogin, client_login
 
 MODULES: Final = {
     "GSSAPI": "com.sun.security.auth.module.Krb5LoginModule",

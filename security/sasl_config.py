@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from config.broker_keys import ALLOWED_URLS
 from config.definitions import ConfigError, ConfigKey, Value
 from security.jaas import MODULES, parse_module
-from security.kerberos import KerberosConfig, KerberosLogin, client_login, keytab_login
+from security.kerberos_login import KerberosConfig, KerberosLogin, client_login, keytab_login
 from security.oauth import (
     LOGIN_HANDLER_KEY,
     MECHANISM,

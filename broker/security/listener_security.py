@@ -159,7 +159,7 @@ def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | 
     if config.kerberos is None:
         return None
     from security.gssapi_exchange import GssapiExchange
-    from security.kerberos import Acceptor
+    from security.kerberos_login import Acceptor
 
     acceptor, names = Acceptor(config.kerberos.login), config.kerberos.names
     return lambda: GssapiExchange(acceptor.context(), names, acceptor.default_realm, executor.run)

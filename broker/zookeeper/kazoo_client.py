@@ -30,7 +30,7 @@ from config.definitions import ConfigError
 from security.jaas import DigestLogin, ZookeeperLogin
 
 if TYPE_CHECKING:
-    from security.kerberos import Initiator, KerberosLogin
+    from security.kerberos_login import Initiator, KerberosLogin
 
 _SET_WATCHES_BYTES: Final = 128 << 10
 """The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
@@ -159,7 +159,7 @@ def _no_user() -> bytes:
 
 def new_initiator(login: KerberosLogin) -> Initiator:
     """Gets tickets for one session. Raises ConfigError for a keytab that cannot be used, or without the package."""
-    from security.kerberos import Initiator
+    from security.kerberos_login import Initiator
 
     return Initiator(login, new_nonce())
 

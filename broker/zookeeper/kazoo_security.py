@@ -15,7 +15,7 @@ from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties
 from config.zookeeper_connection import CIPHER_SUITES, KEY_STORE, tls_properties
 from security.jaas import FILE_PROPERTY, ZookeeperLogin
-from security.kerberos import KerberosLogin
+from security.kerberos_login import KerberosLogin
 from security.tls import ClientSsl, client_context
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens", SCRAM_SECRET)

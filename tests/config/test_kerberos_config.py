@@ -10,7 +10,7 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.environment_variables import with_jaas_file
 from security.channel_config import client_channel
-from security.kerberos import Acceptor, Initiator, KerberosLogin
+from security.kerberos_login import Acceptor, Initiator, KerberosLogin
 
 CLASS = "com.sun.security.auth.module.Krb5LoginModule"
 KEY = "listener.name.out.gssapi.sasl.jaas.config"

@@ -10,7 +10,7 @@ from broker.zookeeper.kazoo_security import SessionSecurity
 from cluster.zookeeper.coordination import CoordinationError, Create
 from config.definitions import ConfigError
 from security.jaas import zookeeper_login
-from security.kerberos import KerberosLogin
+from security.kerberos_login import KerberosLogin
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.security.kerberos import Realm, module, realm_of_this_process

@@ -12,7 +12,7 @@ import pytest
 
 from config.definitions import ConfigError
 from security.gssapi_exchange import gssapi_tokens
-from security.kerberos import Acceptor, GssContext, Initiator, KerberosLogin
+from security.kerberos_login import Acceptor, GssContext, Initiator, KerberosLogin
 from security.sasl_exchange import ClientExchange, ServerError
 from tests.kit.security.kerberos import REALM, Realm, realm_of_this_process
 from tests.kit.waiting import eventually

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from config.definitions import ConfigError
 from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
-from security.kerberos import Acceptor, GssContext, GssError, Initiator, KerberosLogin
+from security.kerberos_login import Acceptor, GssContext, GssError, Initiator, KerberosLogin
 from security.principals import ShortNames
 from security.sasl_exchange import AuthenticationError
 from tests.kit.security.kerberos import REALM, Realm, realm_of_this_process

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.security import SaslHandshakeRequest
 from security.gssapi_exchange import gssapi_tokens
-from security.kerberos import Initiator, KerberosLogin
+from security.kerberos_login import Initiator, KerberosLogin
 from tests.compat.security.attempts import attempt
 from tests.compat.security.kerberos_site import BROKER, KEY, TICKETS, WRONG, Site, listeners
 from tests.kit.broker_cluster import BrokerCluster

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
-from security.kerberos import Acceptor, GssError, Initiator, KerberosLogin
+from security.kerberos_login import Acceptor, GssError, Initiator, KerberosLogin
 from security.principals import ShortNames
 from security.sasl_exchange import AuthenticationError
 from tests.fuzz.mutation import mutated

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from protocol.messages.metadata import DescribeClusterRequest
 from protocol.messages.security import SaslAuthenticateRequest
-from security.kerberos import GssContext, Initiator, KerberosLogin
+from security.kerberos_login import GssContext, Initiator, KerberosLogin
 from tests.kit.security.kerberos import REALM, Realm
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.security.subject import SaslSubject, SaslTarget
