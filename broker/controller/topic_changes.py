@@ -184,7 +184,9 @@ class TopicChanges:
         if validate_only:
             return
         requester.take(len(added))
-        operations, grown = await topic_operations.expansion(topic, added, context, Slices(self._office.clock))
+        slices = Slices(self._office.clock)
+        operations, grown = await topic_operations.expansion(topic, added, context, slices)
+        await slices.pause()  # The transaction is put together in one go.
         await self._office.transact(operations)
         context.put_topics([grown])
         new = grown.partitions[len(topic.partitions) :]

@@ -13,12 +13,12 @@ thousands of partitions costs no more than what is written to them.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from broker.environment.contract import Executor
+from broker.network.slices import Slices, in_slices
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import Woken
 from cluster.replication.partition import Partition
@@ -28,8 +28,6 @@ from protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-PARTITIONS_PER_SLICE = 200
-"""Partitions that are read before the event loop gets its turn: some 3 ms of work."""
 COLD_ATTEMPTS = 3
 """How often bytes just brought into memory may be evicted again before the reader is answered without them."""
 
@@ -100,10 +98,14 @@ class DelayedFetch(Generic[T]):
         }
         return self._positions.keys()
 
-    def read_all(self) -> None:
-        """Read every partition."""
+    def read_some(self, is_over: Callable[[], bool]) -> bool:
+        """Read the partitions in turn until `is_over` says so. Gives whether all of them were read."""
+        last = len(self._wanted) - 1
         for at in range(len(self._wanted)):
             self.read(at)
+            if at < last and is_over():
+                return False
+        return True
 
     def read(self, at: int) -> None:
         """Read the partition at position `at`, perhaps once more, within the bytes that the others leave."""
@@ -164,13 +166,10 @@ class DelayedFetch(Generic[T]):
                 self.read(at)
         return self.respond()
 
-    async def read_on(self, executor: Executor) -> None:
+    async def read_on(self, executor: Executor, slices: Slices) -> None:
         """Read what was not read yet, in slices, and have threads bring into memory what is not there."""
-        for at, found in enumerate(self._reads):
-            if found is None:
-                self.read(at)
-                if at % PARTITIONS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
+        async for at in in_slices([at for at, found in enumerate(self._reads) if found is None], slices):
+            self.read(at)
         for _ in range(COLD_ATTEMPTS):
             for at, look_up in list(self.cold.items()):
                 with contextlib.suppress(ApiError):  # the next read meets it again, and tells it

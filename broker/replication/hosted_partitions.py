@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from broker.environment.contract import Clock
+from broker.network.slices import Slices, in_slices
 from broker.replication.cut_logs import CutLogs
 from broker.replication.followers import Followers
 from broker.replication.stray_logs import StrayLogs
@@ -37,9 +38,6 @@ from storage.log_manager import LogManager
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
 LeadershipListener = Callable[[TopicPartition, bool], None]
-
-CREATIONS_PER_SLICE = 25
-"""Logs made, or renamed, before the event loop gets its turn: some 10 ms of work."""
 
 
 class OfflineReplica(Value, frozen=False):
@@ -112,21 +110,21 @@ class HostedPartitions:
         Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch that is not newer than the
         one known, nothing has changed. A full command sets the logs of which it knows nothing aside, but never all.
         """
+        slices = Slices(self._clock)
         async with self._state_changes:
             self._fence.admit(command)
             if command.is_full and command.topics:
                 self._follow_older_tree(command)
-                await self._set_strays_aside(command)
+                await self._set_strays_aside(command, slices)
             self.strays.make_room_for(command, self.partitions)
             await self.strays.settle()
             if self._followers is not None:
                 await self._followers.stop(self._to_change(command))
             answer: dict[TopicPartition, ErrorCode] = {}
-            for topic in command.topics:
-                for state in topic.partitions:
-                    answer[TopicPartition(topic.topic, state.partition)] = self._obey_or_report(topic, state)
-                    if len(answer) % CREATIONS_PER_SLICE == 0:
-                        await asyncio.sleep(0)
+            async for topic, state in in_slices(_states(command), slices):
+                # The session may end between two partitions: this broker leads nothing then (see `resign_all`).
+                self._fence.check_registration(command)
+                answer[TopicPartition(topic.topic, state.partition)] = self._obey_or_report(topic, state)
             if any(directory.failure is not None for directory in self._log_manager.directories):
                 for topic in command.topics:
                     self._look_again(topic, answer)
@@ -139,23 +137,22 @@ class HostedPartitions:
         if command.broker_epoch == self._informed_epoch:
             return
         self._informed_epoch = command.broker_epoch
-        for topic in command.topics:
-            for state in topic.partitions:
-                topic_partition = TopicPartition(topic.topic, state.partition)
-                offline = self._offline.get(topic_partition)
-                if offline is not None and offline.state.leader_epoch >= state.leader_epoch:
-                    offline.state = state.before()
-                partition = self.partitions.get(topic_partition)
-                if partition is None:
-                    continue
-                known, told = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)
-                if told != known and state.leader_epoch <= partition.leader_epoch:
-                    logger.warning(
-                        "%s goes back from leader %d in epoch %d to leader %d in epoch %d, as the tree is an older one",
-                        partition.topic_partition,
-                        *(known[::-1] + told[::-1]),
-                    )
-                    self._resign(partition, state.before())
+        for topic, state in _states(command):
+            topic_partition = TopicPartition(topic.topic, state.partition)
+            offline = self._offline.get(topic_partition)
+            if offline is not None and offline.state.leader_epoch >= state.leader_epoch:
+                offline.state = state.before()
+            partition = self.partitions.get(topic_partition)
+            if partition is None:
+                continue
+            known, told = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)
+            if told != known and state.leader_epoch <= partition.leader_epoch:
+                logger.warning(
+                    "%s goes back from leader %d in epoch %d to leader %d in epoch %d, as the tree is an older one",
+                    partition.topic_partition,
+                    *(known[::-1] + told[::-1]),
+                )
+                self._resign(partition, state.before())
 
     def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
         """Those of the command of which logs are to be made here."""
@@ -170,8 +167,7 @@ class HostedPartitions:
         """The replicas here that are to get another role. Nothing else may be at work on their logs then."""
         return [
             partition.topic_partition
-            for topic in command.topics
-            for state in topic.partitions
+            for topic, state in _states(command)
             if (partition := self.partitions.get(TopicPartition(topic.topic, state.partition))) is not None
             and state.leader_epoch > partition.leader_epoch
             and (topic.known_id is None or partition.log.topic_id in (None, topic.topic_id))
@@ -346,10 +342,8 @@ class HostedPartitions:
             if self._followers is not None:
                 await self._followers.stop(self._to_stop(command))
             answer: dict[TopicPartition, ErrorCode] = {}
-            for stopped in command.partitions:
+            async for stopped in in_slices(command.partitions, self._clock):
                 answer[stopped.topic_partition] = self._stop(stopped)
-                if len(answer) % CREATIONS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
             return answer
 
     def _is_fenced(self, stopped: StoppedReplica) -> bool:
@@ -380,17 +374,15 @@ class HostedPartitions:
             self._resign(partition, partition.image)
         return error_code
 
-    async def _set_strays_aside(self, command: LeaderAndIsr) -> None:
-        wanted = {(topic.topic, state.partition) for topic in command.topics for state in topic.partitions}
+    async def _set_strays_aside(self, command: LeaderAndIsr, slices: Slices) -> None:
+        wanted = {(topic.topic, state.partition) for topic, state in _states(command)}
         for topic_partition in [each for each in self._offline if each not in wanted]:
             del self._offline[topic_partition]
-        for number, topic_partition in enumerate(self.strays.unknown_to(command), start=1):
+        async for topic_partition in in_slices(self.strays.unknown_to(command), slices):
             partition = self.partitions.pop(topic_partition, None)
             if partition is not None:
                 self._resign(partition, partition.image)
             self.strays.set_aside(topic_partition)
-            if number % CREATIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
@@ -415,7 +407,7 @@ class HostedPartitions:
         """Create the logs for which a disk had no space. A round: to be called regularly."""
         async with self._state_changes:
             refused = [each for each in self._offline.items() if isinstance(each[1].error, NoRoomError)]
-            for number, (topic_partition, offline) in enumerate(refused, start=1):
+            async for topic_partition, offline in in_slices(refused, self._clock):
                 try:
                     partition = self._make(topic_partition, offline.topic_id, offline.state, is_new=True)
                 except ApiError as error:
@@ -424,8 +416,6 @@ class HostedPartitions:
                 del self._offline[topic_partition]
                 logger.info("%s is available again", topic_partition)
                 self._take_role(partition, offline.state)
-                if number % CREATIONS_PER_SLICE == 0:
-                    await asyncio.sleep(0)
 
     async def follow_anew(self, change: Callable[[], None]) -> None:
         """Have nobody fetch for the replicas that follow, call `change`, and have them fetched for again."""
@@ -468,3 +458,10 @@ class HostedPartitions:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise ApiError(code, f"this broker holds no replica of {topic_partition}")
         return partition
+
+
+def _states(command: LeaderAndIsr) -> Iterator[tuple[TopicStates, PartitionImage]]:
+    """Each partition of a command, with its topic."""
+    for topic in command.topics:
+        for state in topic.partitions:
+            yield topic, state

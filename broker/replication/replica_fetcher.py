@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
+from broker.network.slices import in_slices
 from broker.replication.followed_replicas import Followed, FollowedReplicas
 from broker.replication.follower_repairs import FetcherSettings, FollowerRepairs, LeaderConnection
 from broker.replication.follower_session import FollowerSession
@@ -27,9 +28,6 @@ from storage.log.leader_epoch import EpochEntry
 
 logger = logging.getLogger("kafka.server.ReplicaFetcherThread")
 
-PARTITIONS_PER_SLICE = 50
-"""Partitions that are appended to before the event loop gets its turn."""
-BYTES_PER_SLICE = 2 << 20
 INTERRUPT_AFTER_S = 0.02
 """A leader that has records answers sooner."""
 FIRST_VERSION_OF_REPLICA_STATE = 15
@@ -268,8 +266,7 @@ class ReplicaFetcher:
             if response.error_code not in SESSION_ERRORS:
                 self._replicas.delay(list(self._followed))
         under_way: list[asyncio.Future[None]] = []
-        count = size = 0
-        for topic_partition, asked, data in self._session.accept(response):
+        async for topic_partition, asked, data in in_slices(self._session.accept(response), self._clock):
             followed = self._followed.get(topic_partition)
             if followed is None:
                 continue
@@ -277,11 +274,6 @@ class ReplicaFetcher:
             if work is not None:
                 followed.work = work
                 under_way.append(work)
-            count += 1
-            size += len(data.records or b"")
-            if count >= PARTITIONS_PER_SLICE or size >= BYTES_PER_SLICE:
-                count = size = 0
-                await asyncio.sleep(0)
         if under_way:
             await asyncio.gather(*under_way)
 

@@ -11,9 +11,10 @@ from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
 from broker.logs.log_maintenance import say_log_start_moved
 from broker.metadata.metadata_cache import MetadataCache
+from broker.network.slices import SLICE_S, Slices, in_slices
 from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.replication.delayed_delete_records import DelayedDeleteRecords, LowWatermark
-from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE, DelayedFetch, FetchResult
+from broker.replication.delayed_fetch import DelayedFetch, FetchResult
 from broker.replication.delayed_produce import DelayedProduce
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.follower_fetch import FollowerFetch
@@ -275,28 +276,28 @@ class ReplicaManager:
         return self._fetch(fetch, watch or self.follower_fetches)
 
     def _fetch(self, fetch: DelayedFetch[T], changes: Changes) -> T | asyncio.Future[T]:
-        if len(fetch) <= PARTITIONS_PER_SLICE:
-            fetch.read_all()
-            if not fetch.cold:
-                if fetch.is_satisfied:
-                    return fetch.respond()
-                return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)
-        return asyncio.ensure_future(self._fetch_on(fetch, changes))
-
-    async def _fetch_on(self, fetch: DelayedFetch[T], changes: Changes) -> T:
-        """As `fetch`, when that takes some time."""
-        # Watch for changes from now on, so that none is missed between the slices.
+        is_over = self._clock.begin_slice(SLICE_S / 2)  # the handler has had a part of this turn
+        is_complete = fetch.read_some(is_over) and not fetch.cold
+        if is_complete and fetch.is_satisfied:
+            return fetch.respond()
+        # It watches for changes from now on, so that none is missed between two slices.
         operation = DelayedOperation(changes, fetch.keys(), fetch.attempt)
-        try:
-            await fetch.read_on(self._executor)
-            await asyncio.sleep(0)
-            if fetch.is_satisfied or fetch.cold:
-                answer = fetch.respond()
-                await asyncio.sleep(0)
-                return answer
+        if is_complete:
+            return operation.wait(fetch.params.max_wait_ms)
+        answer = asyncio.ensure_future(self._fetch_on(fetch, operation))
+        answer.add_done_callback(operation.leave)
+        return answer
+
+    async def _fetch_on(self, fetch: DelayedFetch[T], operation: DelayedOperation[T]) -> T:
+        """Go on with a fetch that takes some time."""
+        slices = Slices(self._clock)
+        await fetch.read_on(self._executor, slices)
+        if not (fetch.is_satisfied or fetch.cold):
             return await operation.wait(fetch.params.max_wait_ms)
-        finally:
-            operation.leave()
+        await slices.pause()  # The answer is put together in one go.
+        answer = fetch.respond()
+        await slices.pause()
+        return answer
 
     # -- deletions -----------------------------------------------------------------------------------------------------
 
@@ -368,10 +369,8 @@ class ReplicaManager:
         half of replica.lag.time.max.ms.
         """
         led = [partition for partition in self._partitions.values() if partition.in_sync is not None]
-        for number, partition in enumerate(led, start=1):
+        async for partition in in_slices(led, self._clock):
             self._see_to(partition, check_lag(partition, int(self._clock.monotonic_s() * 1000)))
-            if number % PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

@@ -130,12 +130,7 @@ class CommandFence:
         A controller sends a command again when it is not answered in time. The first copy may arrive after the answer
         to the second, and even after newer commands: it would delete the log of a topic that was made anew.
         """
-        if not self._is_addressed_by(command.broker_epoch):
-            raise ApiError(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"the command is for broker epoch {command.broker_epoch}, and that of this broker "
-                f"{'is' if self._is_registered else 'was'} {self.broker_epoch}",
-            )
+        self.check_registration(command)
         if command.controller_epoch < self.controller_epoch:
             raise ApiError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -144,6 +139,15 @@ class CommandFence:
         if command.number != NO_NUMBER and command.broker_epoch != NO_EPOCH:
             self._admit_number(command)
         self.controller_epoch = command.controller_epoch
+
+    def check_registration(self, command: Command) -> None:
+        """Raise STALE_BROKER_EPOCH for a command to another registration of this broker, or to one that has ended."""
+        if not self._is_addressed_by(command.broker_epoch):
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the command is for broker epoch {command.broker_epoch}, and that of this broker "
+                f"{'is' if self._is_registered else 'was'} {self.broker_epoch}",
+            )
 
     def _is_addressed_by(self, broker_epoch: int) -> bool:
         if NO_EPOCH in (broker_epoch, self.broker_epoch):

@@ -46,6 +46,20 @@ class ManualClock(Clock):
         return self.ms / 1000
 
 
+class CountedSlices(ManualClock):
+    """Ends each slice when it was looked at `checks` times, and has as few elements handled at once."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self._checks = checks
+
+    def begin_slice(self, seconds: float) -> Callable[[], bool]:
+        return slice_of(self._checks)
+
+    def elements_at_once(self, most: int) -> int:
+        return min(most, self._checks)
+
+
 class SeededRandom:
     """A Random from a seed."""
 

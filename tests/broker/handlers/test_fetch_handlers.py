@@ -9,13 +9,12 @@ from typing import TypeVar
 import pytest
 
 from broker.handlers.fetch import PARTITIONS_AT_ONCE
-from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE
 from cluster.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import Record, build_batch
-from tests.kit.environment import InlineExecutor
+from tests.kit.environment import CountedSlices, InlineExecutor
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.waiting import turns
 from tests.kit.wire_requests import fetch, new_topic, produce, produce_batch, values_in
@@ -164,10 +163,12 @@ def test_a_wake_up_reads_what_changed_and_nothing_else(monkeypatch: pytest.Monke
 
 
 def test_many_partitions_are_read_in_slices_and_nothing_in_between_is_missed() -> None:
-    count = 3 * PARTITIONS_PER_SLICE
+    count = 60
 
     async def scenario() -> None:
-        async with InProcessBroker() as broker:
+        broker = InProcessBroker()
+        broker.clock = CountedSlices(20)
+        async with broker:
             wire, other = broker.connect(), broker.connect()
             await wire.ask(new_topic("t", count), 7)
             waiting = asyncio.ensure_future(wire.ask(fetch_all("t", count), 12))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -21,7 +21,7 @@ from protocol.messages.quotas import AlterClientQuotasRequest
 from protocol.wire.schema import Request, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, RecordsBlob, StructOf, Text, Versions
 from tests.kit import memory_file_system
-from tests.kit.environment import ManualClock, slice_of
+from tests.kit.environment import CountedSlices
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import framed, new_topic, request_bytes
 
@@ -30,16 +30,6 @@ STEPS: Final = 4 * MANY + 4_000
 """Lines that a turn may run: a pass or two over all elements that does no more than gather them, some 0.1 us each."""
 CHECKS: Final = 20
 """A slice is over when it was looked at so often."""
-
-
-class CountedSlices(ManualClock):
-    """Ends slices after CHECKS looks at them, and has few elements handled at once."""
-
-    def begin_slice(self, seconds: float) -> Callable[[], bool]:
-        return slice_of(CHECKS)
-
-    def elements_at_once(self, most: int) -> int:
-        return min(most, CHECKS)
 
 
 class StepsPerTurn:
@@ -157,7 +147,7 @@ def broker(runner: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[I
     if request.param == "refused":
         settings["authorizer_class_name"] = "kafka.security.authorizer.AclAuthorizer"
     broker = InProcessBroker(**settings)
-    broker.clock = CountedSlices()
+    broker.clock = CountedSlices(CHECKS)
 
     async def start() -> None:
         await broker.__aenter__()

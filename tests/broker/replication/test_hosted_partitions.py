@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.replication import hosted_partitions
 from broker.replication.hosted_partitions import HostedPartitions
 from cluster.controller.commands import (
     EPOCH_DURING_DELETE,
@@ -25,8 +24,9 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.kit.environment import ManualClock, uuid_of
+from tests.kit.environment import CountedSlices, uuid_of
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
+from tests.kit.waiting import turns
 
 ME, OTHER = 1, 2
 A, B = "/a", "/b"
@@ -52,7 +52,7 @@ class Broker:
         self.hosted = HostedPartitions(
             ME,
             self.logs,
-            ManualClock(),
+            CountedSlices(20),
             self.fence,
             lambda _topic: LogConfig(),
             changed=self.changed.append,
@@ -376,7 +376,7 @@ async def test_a_topic_of_the_name_is_made_again_while_its_disk_is_away(broker: 
 @on_loop
 async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None:
     """Those that begin with the command are made on the other one; an answer never speaks of a log that is not used."""
-    many = [state(number=number) for number in range(3 * hosted_partitions.CREATIONS_PER_SLICE)]
+    many = [state(number=number) for number in range(60)]
     await broker.lead(*many[:4], topic="old", topic_id=LATER_ID, is_new=True)
     making = asyncio.ensure_future(broker.lead(*many, is_new=True))
     await asyncio.sleep(0)
@@ -390,6 +390,20 @@ async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None
         assert partition.log.directory.path == A
     again = await broker.lead(*many[:4], topic="old", topic_id=LATER_ID)
     assert sorted(again.values()) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2 + [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+@on_loop
+async def test_a_registration_that_ends_between_two_partitions_of_a_command(broker: Broker) -> None:
+    """The broker leads nothing then, and does not obey the rest of the command."""
+    making = asyncio.ensure_future(broker.lead(*(state(number=number) for number in range(60)), is_new=True))
+    await turns(2)
+    assert 0 < len(broker.led) < 60
+    broker.fence.registration_ended()
+    broker.hosted.resign_all()
+    with pytest.raises(ApiError) as caught:
+        await making
+    assert caught.value.error_code is ErrorCode.STALE_BROKER_EPOCH
+    assert not any(each.is_leader for each in broker.hosted.partitions.values())
 
 
 @on_loop
