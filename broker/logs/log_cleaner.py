@@ -19,6 +19,7 @@ from broker.logs.cleaner_failure import FailureKind, WorkerFailure
 from broker.logs.cleaner_thread import MOST_MAP_BYTES, CleanerThread, bytes_per_second, map_capacity, read_bytes
 from broker.logs.cleaner_worker import WorkerDiedError
 from broker.logs.disk_tasks import run_disk_tasks
+from broker.network.slices import in_slices
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
@@ -35,8 +36,6 @@ from storage.segment.segment_search import segment_index
 
 logger = logging.getLogger("kafka.log.LogCleaner")
 
-LOGS_AT_ONCE = 100
-"""Logs considered in one turn of the event loop."""
 CHECK_BYTES = 8 << 20
 """Bytes of a damaged segment that are checked at a time."""
 MOST_DEATHS = 3
@@ -165,9 +164,7 @@ class LogCleaner:
             now_ms, high_watermarks = self._clock.now_ms(), self._high_watermarks()
             found: list[CleanableLog] = []
             uncleanable: defaultdict[str, Uncleanable] = defaultdict(lambda: Uncleanable(0, 0))
-            for number, log in enumerate(list(self._log_manager.logs.values())):
-                if number % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
-                    await asyncio.sleep(0)
+            async for log in in_slices(list(self._log_manager.logs.values()), self._clock):
                 if log not in self._in_progress and log.config.is_compacted and not self._is_moved(log):
                     one = self._look_at(log, high_watermarks.get(log.topic_partition, 0), now_ms)
                     if one is not None:
@@ -183,7 +180,9 @@ class LogCleaner:
                 dict(uncleanable),
                 now_ms,
             )
-            chosen = filthiest(one for one in found if one.log.directory.failure is None)
+            # The disk may have failed, or a move begun, since a log was looked at.
+            usable = (one for one in found if one.log.directory.failure is None and not self._is_moved(one.log))
+            chosen = filthiest(usable)
             if chosen is not None:
                 self._in_progress.add(chosen.log)
             return chosen

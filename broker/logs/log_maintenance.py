@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.environment.contract import Clock, Executor
 from broker.logs.disk_tasks import run_disk_tasks
 from broker.logs.group_commit import GroupCommit
+from broker.network.slices import Slices, in_slices
 from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, detached
@@ -37,11 +38,8 @@ FLUSH_CHECK_MS = 1_000
 FILE_DELETION_CHECK_MS = 1_000
 """How often files whose file.delete.delay.ms is over are looked for."""
 
-LOGS_PER_SLICE = 50
-"""Logs looked through for old segments or producers before the event loop gets its turn: a millisecond or two."""
-
-SEGMENTS_PER_SLICE = 25
-"""Segments renamed before the event loop gets its turn."""
+LOGS_PER_LOOKUP = 50
+"""Logs whose timestamps one disk task looks up."""
 
 
 class LogMaintenance:
@@ -109,13 +107,16 @@ class LogMaintenance:
         high_watermarks = self._high_watermarks()
         logs = [log for log in self._log_manager.online_logs() if log.topic_partition in high_watermarks]
         shortened: list[UnifiedLog] = []
-        for start in range(0, len(logs), LOGS_PER_SLICE):
-            part = logs[start : start + LOGS_PER_SLICE]
+        slices = Slices(self._clock)
+        for start in range(0, len(logs), LOGS_PER_LOOKUP):
+            part = logs[start : start + LOGS_PER_LOOKUP]
             lookup = self._log_manager.timestamp_lookup(part, now_ms)
             if lookup.is_needed:
                 await run_disk_tasks(self._executor, lookup)
-            shortened += [log for log in part if self._expire(log, now_ms, high_watermarks[log.topic_partition])]
-            await asyncio.sleep(0)
+            looked_at = in_slices(part, slices)
+            shortened += [
+                log async for log in looked_at if self._expire(log, now_ms, high_watermarks[log.topic_partition])
+            ]
         if not shortened:
             return
         # On a full disk this cannot be written. Then room is worth more than what a power cut could bring back.
@@ -124,9 +125,10 @@ class LogMaintenance:
         count = 0
         for log in shortened:
             with contextlib.suppress(ApiError):  # deleted meanwhile, or its directory is offline and its owner knows
-                while dropped := log.delete_old_segments(SEGMENTS_PER_SLICE):
-                    count += len(dropped)
-                    await asyncio.sleep(0)
+                while log.delete_old_segments(1):
+                    count += 1
+                    if slices.is_over():
+                        await slices.pause()
         logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
 
     def _expire(self, log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
@@ -208,10 +210,8 @@ class LogMaintenance:
     async def expire_producers(self) -> None:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""
         now_ms, expiration_ms = self._clock.now_ms(), self._log_manager.producer_id_expiration_ms
-        for number, log in enumerate(list(self._log_manager.logs.values()), start=1):
+        async for log in in_slices(list(self._log_manager.logs.values()), self._clock):
             log.producers.remove_expired(now_ms, expiration_ms)
-            if number % LOGS_PER_SLICE == 0:
-                await asyncio.sleep(0)
 
 
 def say_log_start_moved(log: UnifiedLog, cause: str) -> None:

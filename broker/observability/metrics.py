@@ -15,10 +15,12 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from broker.controller.roles import UncleanElections
+from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
 from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import HandlerRegistry
+from broker.network.slices import in_slices
 from broker.network.socket_server import SocketServer
 from broker.observability import metric_definitions as metric
 from broker.observability.cleaner_metrics import cleaner_metrics
@@ -36,8 +38,6 @@ logger = logging.getLogger("kafka.server.Metrics")
 
 SCRAPE_TIMEOUT_S = 10.0
 """A scrape fails when the event loop has not answered it in this time, Prometheus' default timeout."""
-PARTITIONS_PER_SLICE = 500
-"""Partitions read before the event loop gets its turn: some 3 ms of work."""
 
 
 class BrokerCollector:
@@ -56,7 +56,9 @@ class BrokerCollector:
         moves: ReplicaAlterLogDirsManager,
         unclean_elections: UncleanElections,
         quotas: ClientQuotas,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._quotas = quotas
         self._loop = asyncio.get_running_loop()
         self._scrub = scrub
@@ -122,9 +124,7 @@ class BrokerCollector:
     async def _topics(self) -> AsyncIterator[Metric]:
         totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         size, start, end = metric.LOG_SIZE.family(), metric.LOG_START_OFFSET.family(), metric.LOG_END_OFFSET.family()
-        for number, partition in enumerate(list(self._replica_manager), start=1):
-            if number % PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+        async for partition in in_slices(list(self._replica_manager), self._clock):
             topic, index = partition.topic_partition
             labels = [topic, str(index)]
             size.add_metric(labels, partition.log.size_bytes)

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.environment.contract import Environment
+from broker.environment.contract import Clock, Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
@@ -74,6 +74,7 @@ class ServingBroker(Value):
     supervisor: Supervisor
     dispatcher: Dispatcher
     quotas: ClientQuotas
+    clock: Clock
 
     @classmethod
     def of(
@@ -117,6 +118,7 @@ class ServingBroker(Value):
                 registry, clock, quotas, LargeRequestMemory(environment.share_of_memory(MEMORY_FOR_LARGE_REQUESTS))
             ),
             quotas,
+            clock,
         )
 
     async def start(
@@ -140,6 +142,7 @@ class ServingBroker(Value):
                 logs.moves,
                 self.member.unclean_elections,
                 self.quotas,
+                self.clock,
             )
             metrics_server.show(collector)
         logs.maintenance.schedule(supervisor, config)

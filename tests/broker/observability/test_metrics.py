@@ -20,6 +20,7 @@ from broker.observability import metrics
 from broker.observability.metric_definitions import DEFINITIONS
 from tests.broker.handlers.test_client_quota_handlers import alter
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.environment import CountedSlices
 from tests.kit.in_process import InProcessBroker
 from tests.kit.scraping import scrape, scraped_families
 from tests.kit.waiting import eventually
@@ -126,7 +127,7 @@ def test_without_a_listener_nothing_is_imported_or_opened(tmp_path: Path) -> Non
 OWNERS = tuple(f"{ROOT}/{package}/" for package in ("broker", "cluster", "storage", "protocol", "config"))
 
 
-def test_nothing_that_the_loop_owns_is_read_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_the_loop_owns_is_read_on_another_thread() -> None:
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -134,7 +135,9 @@ def test_nothing_that_the_loop_owns_is_read_on_another_thread(monkeypatch: pytes
             called.add(f"{frame.f_code.co_filename}: {frame.f_code.co_qualname}")
 
     async def scenario() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        async with InProcessBroker(metrics_listener="127.0.0.1:0") as broker:
+        broker = InProcessBroker(metrics_listener="127.0.0.1:0")
+        broker.clock = CountedSlices(1)
+        async with broker:
             wire = broker.connect()
             await wire.ask(new_topic("t", 2), 7)
             await wire.ask(produce("t", [b"a", b"b"]), 11)
@@ -145,7 +148,6 @@ def test_nothing_that_the_loop_owns_is_read_on_another_thread(monkeypatch: pytes
             finally:
                 threading.setprofile(None)
 
-    monkeypatch.setattr(metrics, "PARTITIONS_PER_SLICE", 1)
     assert sys.getprofile() is None
     samples = asyncio.run(scenario())
     assert samples["kafka_log_log_logendoffset", (("partition", "0"), ("topic", "t"))] == 2
