@@ -6,7 +6,9 @@ A single broker gets none, so that the codecs are imported with the first.
 from __future__ import annotations
 
 from broker.controller.channels import BrokerChannel
+from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
+from broker.network.slices import Slices
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_commands import (
@@ -25,34 +27,36 @@ class ClusterCommandHandlers:
     STALE_BROKER_EPOCH.
     """
 
-    def __init__(self, channel: BrokerChannel) -> None:
+    def __init__(self, channel: BrokerChannel, clock: Clock) -> None:
         self._channel = channel
+        self._clock = clock
 
     @api(ApiKey.LEADER_AND_ISR, versions=(0, 7), in_order=True, whole="a command is obeyed or refused")
     async def leader_and_isr(self, context: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take roles. The answer says of each partition whether its role was taken, also of a refused command."""
         from broker.inter_broker import command_codec as codec
 
-        version = context.api_version
+        version, slices = context.api_version, Slices(self._clock)
         try:
-            command = await codec.leader_and_isr_command(request)
+            command = await codec.leader_and_isr_command(request, slices)
         except ApiError as error:
             return LeaderAndIsrResponse(error_code=error.error_code)
         try:
             answer = await self._channel.leader_and_isr(command.replace(number=context.correlation_id))
         except ApiError as error:
-            return codec.leader_and_isr_refusal(error, command, version)
-        return await codec.leader_and_isr_response(answer, command, version)
+            return await codec.leader_and_isr_refusal(error, command, version, slices)
+        return await codec.leader_and_isr_response(answer, command, version, slices)
 
     @api(ApiKey.STOP_REPLICA, versions=(0, 4), in_order=True, whole="a command is obeyed or refused")
     async def stop_replica(self, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
         """Let go of replicas. As in Kafka, a refusal names no partitions."""
         from broker.inter_broker import command_codec as codec
 
+        slices = Slices(self._clock)
         try:
-            command = await codec.stop_replica_command(request, context.api_version)
+            command = await codec.stop_replica_command(request, context.api_version, slices)
             answer = await self._channel.stop_replica(command.replace(number=context.correlation_id))
-            return codec.stop_replica_response(answer)
+            return await codec.stop_replica_response(answer, slices)
         except ApiError as error:
             return StopReplicaResponse(error_code=error.error_code, partition_errors=[])
 
@@ -62,7 +66,7 @@ class ClusterCommandHandlers:
         from broker.inter_broker.metadata_codec import update_metadata_command
 
         try:
-            command = await update_metadata_command(request, context.api_version)
+            command = await update_metadata_command(request, context.api_version, Slices(self._clock))
             await self._channel.update_metadata(command.replace(number=context.correlation_id))
         except ApiError as error:
             return UpdateMetadataResponse(error_code=error.error_code)

@@ -3,16 +3,16 @@
 Commands are written in the versions of `broker.inter_broker.versions` and understood in all. A LeaderAndIsr does not
 carry offline replicas.
 
-A command may be about ten thousand partitions: what makes or reads one gives the event loop its turn regularly.
+A command may be about ten thousand partitions: what makes or reads one works in `slices`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
 from broker.inter_broker import versions
+from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import (
     NO_EPOCH,
     Answer,
@@ -40,9 +40,6 @@ UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
 MOST_PARTITIONS: Final = 200_000
 """Of one topic: as many as a whole cluster on ZooKeeper is meant to have at most."""
 
-PARTITIONS_PER_SLICE: Final = 500
-"""Partitions that are coded before the event loop gets its turn: some 2 ms of work."""
-
 _LeaderState = LeaderAndIsrRequest.LeaderAndIsrPartitionState
 _LeaderTopic = LeaderAndIsrRequest.LeaderAndIsrTopicState
 _StopState = StopReplicaRequest.StopReplicaPartitionState
@@ -54,8 +51,6 @@ _StopError = StopReplicaResponse.StopReplicaPartitionError
 FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID: Final = 5
 FIRST_STOP_REPLICA_WITH_TOPICS: Final = 1
 FIRST_STOP_REPLICA_WITH_LEADER_EPOCHS: Final = 3
-
-T = TypeVar("T")
 
 
 class _State(Protocol):
@@ -71,14 +66,6 @@ class _Topic(Protocol[State]):
     partition_states: list[State]
 
 
-async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over `items`, and give the event loop its turn after every `PARTITIONS_PER_SLICE` of them."""
-    for number, item in enumerate(items, start=1):
-        yield item
-        if number % PARTITIONS_PER_SLICE == 0:
-            await asyncio.sleep(0)
-
-
 def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]) -> Iterator[tuple[str, Uuid, State]]:
     """The partitions of a command, with the names and ids of their topics: older versions list them without topics."""
     for state in ungrouped:
@@ -88,7 +75,7 @@ def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]
             yield topic.topic_name, topic.topic_id, state
 
 
-def check_topics(topics: Iterable[TopicStates]) -> None:
+async def check_topics(topics: Iterable[TopicStates], slices: Slices) -> None:
     """Raise INVALID_REQUEST for names and numbers that no topic has: both become names of directories, and lengths of
     what is kept in memory.
     """
@@ -97,7 +84,7 @@ def check_topics(topics: Iterable[TopicStates]) -> None:
             validate_topic_name(topic.topic)
         except ApiError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, error.message) from error
-        for image in topic.partitions:
+        async for image in in_slices(topic.partitions, slices):
             if not 0 <= image.partition < MOST_PARTITIONS:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.topic} has no partition {image.partition}")
 
@@ -111,13 +98,13 @@ def check_answer(error_code: int, what: str) -> None:
 # -- LeaderAndIsr ------------------------------------------------------------------------------------------------------
 
 
-async def leader_and_isr_request(command: LeaderAndIsr) -> LeaderAndIsrRequest:
+async def leader_and_isr_request(command: LeaderAndIsr, slices: Slices) -> LeaderAndIsrRequest:
     """The message of a command."""
     version = versions.LEADER_AND_ISR
     topics = ItemEncoder(_LeaderTopic, LeaderAndIsrRequest, version)
     for (name, topic_id), states in _by_topic(command.topics).items():
         partitions = ItemEncoder(_LeaderState, LeaderAndIsrRequest, version)
-        async for is_new, image in in_slices(_with_newness(states)):
+        async for is_new, image in in_slices(_with_newness(states), slices):
             partitions.add(_leader_state(image, is_new=is_new))
         topics.add(_LeaderTopic(topic_name=name, topic_id=topic_id, partition_states=partitions.array()))
     return LeaderAndIsrRequest(
@@ -161,11 +148,11 @@ def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
     )
 
 
-async def leader_and_isr_command(request: LeaderAndIsrRequest) -> LeaderAndIsr:
+async def leader_and_isr_command(request: LeaderAndIsrRequest, slices: Slices) -> LeaderAndIsr:
     """The command in a message. New replicas of a topic and others are told apart. Raises as `check_topics`."""
     images: dict[tuple[str, Uuid, bool], list[PartitionImage]] = {}
     states = partition_states(request.ungrouped_partition_states, request.topic_states)
-    async for name, topic_id, state in in_slices(states):
+    async for name, topic_id, state in in_slices(states, slices):
         images.setdefault((name, topic_id, state.is_new), []).append(
             PartitionImage(
                 partition=state.partition_index,
@@ -184,7 +171,7 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest) -> LeaderAndIsr:
     topics = tuple(
         TopicStates(name, topic_id, tuple(states), is_new) for (name, topic_id, is_new), states in images.items()
     )
-    check_topics(topics)
+    await check_topics(topics, slices)
     return LeaderAndIsr(
         controller_id=request.controller_id,
         controller_epoch=request.controller_epoch,
@@ -194,18 +181,20 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest) -> LeaderAndIsr:
     )
 
 
-async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:
+async def leader_and_isr_response(
+    answer: Answer, command: LeaderAndIsr, version: int, slices: Slices
+) -> LeaderAndIsrResponse:
     """The message that answers `command` in `version`, partition by partition."""
     response = LeaderAndIsrResponse(error_code=ErrorCode.NONE)
     if version < FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID:
-        async for each, error_code in in_slices(answer.items()):
+        async for each, error_code in in_slices(answer.items(), slices):
             response.partition_errors.append(
                 _LeaderError(topic_name=each.topic, partition_index=each.partition, error_code=error_code)
             )
         return response
     topic_ids = {topic.topic: topic.topic_id for topic in command.topics}
     by_id: dict[Uuid, list[_LeaderError]] = {}
-    async for each, error_code in in_slices(answer.items()):
+    async for each, error_code in in_slices(answer.items(), slices):
         error = _LeaderError(partition_index=each.partition, error_code=error_code)
         by_id.setdefault(topic_ids[each.topic], []).append(error)
     response.topics = [
@@ -214,12 +203,14 @@ async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version
     return response
 
 
-def leader_and_isr_refusal(error: ApiError, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:
+async def leader_and_isr_refusal(
+    error: ApiError, command: LeaderAndIsr, version: int, slices: Slices
+) -> LeaderAndIsrResponse:
     """The message that refuses a command as a whole: each of its partitions has the error too."""
     refusal = LeaderAndIsrResponse(error_code=error.error_code)
     by_id: dict[Uuid, list[_LeaderError]] = {}
     for topic in command.topics:
-        for image in topic.partitions:
+        async for image in in_slices(topic.partitions, slices):
             refused = _LeaderError(topic_name=topic.topic, partition_index=image.partition, error_code=error.error_code)
             if version < FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID:
                 refusal.partition_errors.append(refused)
@@ -231,7 +222,7 @@ def leader_and_isr_refusal(error: ApiError, command: LeaderAndIsr, version: int)
     return refusal
 
 
-def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderAndIsr) -> Answer:
+async def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderAndIsr, slices: Slices) -> Answer:
     """The answer in a message of the newest version; partitions that were not asked for are ignored. Raises ApiError
     when the command was refused.
     """
@@ -241,17 +232,17 @@ def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderAndIsr)
         TopicPartition(names[topic.topic_id], each.partition_index): ErrorCode.of(each.error_code)
         for topic in response.topics
         if topic.topic_id in names
-        for each in topic.partition_errors
+        async for each in in_slices(topic.partition_errors, slices)
     }
 
 
 # -- StopReplica -------------------------------------------------------------------------------------------------------
 
 
-async def stop_replica_request(command: StopReplica) -> StopReplicaRequest:
+async def stop_replica_request(command: StopReplica, slices: Slices) -> StopReplicaRequest:
     """The message of a command."""
     by_topic: dict[str, ItemEncoder[_StopState]] = {}
-    async for stopped in in_slices(command.partitions):
+    async for stopped in in_slices(command.partitions, slices):
         topic, partition = stopped.topic_partition
         states = by_topic.get(topic)
         if states is None:
@@ -273,9 +264,9 @@ async def stop_replica_request(command: StopReplica) -> StopReplicaRequest:
     )
 
 
-async def stop_replica_command(request: StopReplicaRequest, version: int) -> StopReplica:
+async def stop_replica_command(request: StopReplicaRequest, version: int, slices: Slices) -> StopReplica:
     """The command in a message of `version`. Before version 3 no leader epochs are checked."""
-    partitions = [stopped async for stopped in in_slices(_stopped_replicas(request, version))]
+    partitions = [stopped async for stopped in in_slices(_stopped_replicas(request, version), slices)]
     return StopReplica(
         controller_id=request.controller_id,
         controller_epoch=request.controller_epoch,
@@ -299,19 +290,19 @@ def _stopped_replicas(request: StopReplicaRequest, version: int) -> Iterator[Sto
         yield StoppedReplica(topic_partition, NO_EPOCH, request.delete_partitions)
 
 
-def stop_replica_response(answer: Answer) -> StopReplicaResponse:
+async def stop_replica_response(answer: Answer, slices: Slices) -> StopReplicaResponse:
     """The message of an answer."""
     errors = [
         _StopError(topic_name=each.topic, partition_index=each.partition, error_code=code)
-        for each, code in answer.items()
+        async for each, code in in_slices(answer.items(), slices)
     ]
     return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
 
 
-def stop_replica_answer(response: StopReplicaResponse) -> Answer:
+async def stop_replica_answer(response: StopReplicaResponse, slices: Slices) -> Answer:
     """The answer in a message. Raises ApiError when the command was refused."""
     check_answer(response.error_code, "StopReplica")
     return {
         TopicPartition(each.topic_name, each.partition_index): ErrorCode.of(each.error_code)
-        for each in response.partition_errors
+        async for each in in_slices(response.partition_errors, slices)
     }

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.inter_broker import versions
-from broker.inter_broker.command_codec import FULL, INCREMENTAL, UNKNOWN, check_topics, in_slices, partition_states
+from broker.inter_broker.command_codec import FULL, INCREMENTAL, UNKNOWN, check_topics, partition_states
+from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
@@ -33,14 +34,14 @@ _LiveBroker = UpdateMetadataRequest.UpdateMetadataBroker
 _Endpoint = UpdateMetadataRequest.UpdateMetadataEndpoint
 
 
-async def update_metadata_request(command: UpdateMetadata) -> UpdateMetadataRequest:
+async def update_metadata_request(command: UpdateMetadata, slices: Slices) -> UpdateMetadataRequest:
     """The message of a command."""
     version = versions.UPDATE_METADATA
     topics = ItemEncoder(_MetadataTopic, UpdateMetadataRequest, version)
     for states, are_deleted in ((command.topics, False), (command.deleted_topics, True)):
         for topic in states:
             partitions = ItemEncoder(_MetadataState, UpdateMetadataRequest, version)
-            async for image in in_slices(topic.partitions):
+            async for image in in_slices(topic.partitions, slices):
                 partitions.add(_metadata_state(image, is_deleted=are_deleted))
             topics.add(
                 _MetadataTopic(topic_name=topic.topic, topic_id=topic.topic_id, partition_states=partitions.array())
@@ -81,14 +82,14 @@ def _live_broker(broker: BrokerImage) -> _LiveBroker:
     return _LiveBroker(id=broker.broker_id, endpoints=endpoints, rack=broker.rack)
 
 
-async def update_metadata_command(request: UpdateMetadataRequest, version: int) -> UpdateMetadata:
+async def update_metadata_command(request: UpdateMetadataRequest, version: int, slices: Slices) -> UpdateMetadata:
     """The command in a message of `version`. A topic any of whose partitions is deleted is deleted. Raises
     INVALID_REQUEST for an endpoint whose security protocol does not exist, and as `check_topics`.
     """
     topics: dict[tuple[str, Uuid], list[PartitionImage]] = {}
     deleted: dict[tuple[str, Uuid], None] = {}
     found = partition_states(request.ungrouped_partition_states, request.topic_states)
-    async for name, topic_id, state in in_slices(found):
+    async for name, topic_id, state in in_slices(found, slices):
         if state.leader == LEADER_DURING_DELETE:
             deleted[name, topic_id] = None
         topics.setdefault((name, topic_id), []).append(
@@ -104,7 +105,7 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int) 
             )
         )
     states = {key: TopicStates(*key, tuple(images)) for key, images in topics.items()}
-    check_topics(states.values())
+    await check_topics(states.values(), slices)
     return UpdateMetadata(
         controller_id=request.controller_id,
         controller_epoch=request.controller_epoch,

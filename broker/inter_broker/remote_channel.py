@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
+from broker.environment.contract import Clock
 from broker.inter_broker import versions
 from broker.inter_broker.command_codec import (
     check_answer,
@@ -19,6 +20,7 @@ from broker.inter_broker.command_codec import (
 )
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.inter_broker.metadata_codec import update_metadata_request
+from broker.network.slices import Slices
 from client.environment import Network
 from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
@@ -49,29 +51,34 @@ class RemoteChannel:
     newer one has come (`CommandFence`). `close` ends that.
     """
 
-    def __init__(self, broker_id: int, client: InterBrokerClient, *, retry_backoff_ms: int = RETRY_BACKOFF_MS) -> None:
+    def __init__(
+        self, broker_id: int, client: InterBrokerClient, clock: Clock, *, retry_backoff_ms: int = RETRY_BACKOFF_MS
+    ) -> None:
         """`client` is this channel's own, and closed with it."""
         self._broker_id = broker_id
         self._client = client
+        self._clock = clock
         self._retry_backoff_s = retry_backoff_ms / 1000
         self._turn = asyncio.Lock()
         self._closed = asyncio.Event()
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
         """See BrokerChannel. Raises ChannelClosedError."""
-        make = partial(leader_and_isr_request, command)
+        slices = Slices(self._clock)
+        make = partial(leader_and_isr_request, command, slices)
         response = await self._send(make, LeaderAndIsrResponse, versions.LEADER_AND_ISR)
-        return leader_and_isr_answer(response, command)
+        return await leader_and_isr_answer(response, command, slices)
 
     async def stop_replica(self, command: StopReplica) -> Answer:
         """See BrokerChannel. Raises ChannelClosedError."""
-        make = partial(stop_replica_request, command)
+        slices = Slices(self._clock)
+        make = partial(stop_replica_request, command, slices)
         response = await self._send(make, StopReplicaResponse, versions.STOP_REPLICA)
-        return stop_replica_answer(response)
+        return await stop_replica_answer(response, slices)
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         """See BrokerChannel. Raises ChannelClosedError."""
-        make = partial(update_metadata_request, command)
+        make = partial(update_metadata_request, command, Slices(self._clock))
         response = await self._send(make, UpdateMetadataResponse, versions.UPDATE_METADATA)
         check_answer(response.error_code, "UpdateMetadata")
 
@@ -105,7 +112,7 @@ class RemoteChannel:
 
 
 def remote_channels(
-    network: Network, listener_name: str, own_broker_id: int, request_timeout_ms: int
+    network: Network, clock: Clock, listener_name: str, own_broker_id: int, request_timeout_ms: int
 ) -> Callable[[BrokerImage], RemoteChannel]:
     """A function that makes the channel to a broker, through the listener that brokers use among themselves.
 
@@ -124,6 +131,6 @@ def remote_channels(
             receive_buffer=receive_buffer,
             numbers=numbers,
         )
-        return RemoteChannel(broker.broker_id, client)
+        return RemoteChannel(broker.broker_id, client, clock)
 
     return make

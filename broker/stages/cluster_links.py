@@ -56,7 +56,7 @@ class ClusterLinks(Value):
         client = InterBrokerClient(
             network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
         )
-        channels = remote_channels(network, listener, broker_id, timeout_ms)
+        channels = remote_channels(network, environment.clock, listener, broker_id, timeout_ms)
         keep = logs.maintenance.checkpoint_log_start_offsets
         fetchers = fetchers_of(
             broker_id, config, environment, network, metadata, fence, logs.replicas, logs.quotas.follower, keep

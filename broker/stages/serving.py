@@ -251,7 +251,7 @@ def _registry(
             ScramUserHandlers(coordination.membership, controller, changing_users, clock),
             AclHandlers(member.authorizer),
             ReassignmentHandlers(controller),
-            ClusterCommandHandlers(member.commands),
+            ClusterCommandHandlers(member.commands, clock),
             ClusterRequestHandlers(controller, lambda: metadata.image, clock),
             ElectionHandlers(controller, lambda: metadata.image),
         ]

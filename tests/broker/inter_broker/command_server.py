@@ -79,5 +79,5 @@ async def served(*handlers: object, port: int = 0) -> AsyncIterator[int]:
 async def command_server(port: int = 0) -> AsyncIterator[CommandServer]:
     """A server that obeys, until the block ends."""
     channel = NotingChannel()
-    async with served(ClusterCommandHandlers(channel), port=port) as bound:
+    async with served(ClusterCommandHandlers(channel, SystemClock()), port=port) as bound:
         yield CommandServer(bound, channel)

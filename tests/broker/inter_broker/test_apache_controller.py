@@ -21,6 +21,7 @@ from broker.inter_broker.metadata_codec import update_metadata_command, update_m
 from broker.inter_broker.remote_channel import RemoteChannel, remote_channels
 from broker.inter_broker.remote_controller import RemoteController, controller_address
 from broker.metadata.metadata_cache import MetadataCache
+from broker.network.slices import Slices
 from client.environment import LoopNetwork
 from cluster.controller.commands import (
     EPOCH_DURING_DELETE,
@@ -50,7 +51,7 @@ from protocol.messages.headers import RequestHeader
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request, Response
 from tests.kit.apache_kafka import ApacheKafka
-from tests.kit.environment import uuid_of
+from tests.kit.environment import ManualClock, uuid_of
 from tests.kit.waiting import eventually_on_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
@@ -110,19 +111,21 @@ class JoiningBroker:
         assert size == len(body)
         command: Command
         response: Response
+        slices = Slices(ManualClock())
         if api_key not in COMMANDS:
             self.received.append(Received(api_key, version, number, body, request))
             raise ConnectionResetError
         if isinstance(request, LeaderAndIsrRequest):
-            command = roles = await codec.leader_and_isr_command(request)
+            command = roles = await codec.leader_and_isr_command(request, slices)
             answer = dict.fromkeys(_named(roles), ErrorCode.NONE)
-            response = await codec.leader_and_isr_response(answer, roles, version)
+            response = await codec.leader_and_isr_response(answer, roles, version, slices)
         elif isinstance(request, StopReplicaRequest):
-            command = stops = await codec.stop_replica_command(request, version)
-            response = codec.stop_replica_response({each.topic_partition: ErrorCode.NONE for each in stops.partitions})
+            command = stops = await codec.stop_replica_command(request, version, slices)
+            fine = {each.topic_partition: ErrorCode.NONE for each in stops.partitions}
+            response = await codec.stop_replica_response(fine, slices)
         else:
             assert isinstance(request, UpdateMetadataRequest)
-            command = await update_metadata_command(request, version)
+            command = await update_metadata_command(request, version, slices)
             response = UpdateMetadataResponse(error_code=ErrorCode.NONE)
         self.received.append(Received(api_key, version, number, body, request, command))
         if self.to_hang_up_on:
@@ -231,15 +234,15 @@ async def check_what_was_sent(received: list[Received]) -> None:
             continue
         again: Any
         if isinstance(each.command, LeaderAndIsr):
-            again = await codec.leader_and_isr_request(each.command)
+            again = await codec.leader_and_isr_request(each.command, Slices(ManualClock()))
             assert isinstance(each.request, LeaderAndIsrRequest)
             again.live_leaders = each.request.live_leaders
             again.type = each.request.type  # a controller on ZooKeeper does not say
         elif isinstance(each.command, StopReplica):
-            again = await codec.stop_replica_request(each.command)
+            again = await codec.stop_replica_request(each.command, Slices(ManualClock()))
         else:
             assert isinstance(each.command, UpdateMetadata)
-            again = await update_metadata_request(each.command)
+            again = await update_metadata_request(each.command, Slices(ManualClock()))
         assert type(each.request).decode(again.to_bytes(each.version), each.version) == each.request
 
 
@@ -323,7 +326,7 @@ def test_an_apache_broker_obeys_what_a_channel_carries(tmp_path: Path) -> None:
         await asyncio.to_thread(apache.start)
         host, _, port = apache.address.rpartition(":")
         endpoint = Endpoint("PLAINTEXT", host, int(port), "PLAINTEXT")
-        channel = remote_channels(LoopNetwork(), "PLAINTEXT", APACHE, 60_000)(
+        channel = remote_channels(LoopNetwork(), ManualClock(), "PLAINTEXT", APACHE, 60_000)(
             BrokerImage(APACHE, -1, {"PLAINTEXT": endpoint}, "r")
         )
         try:

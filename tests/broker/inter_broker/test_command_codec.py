@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.inter_broker import command_codec as codec
 from broker.inter_broker import versions
 from broker.inter_broker.metadata_codec import update_metadata_command, update_metadata_request
+from broker.network.slices import Slices
 from cluster.controller.commands import NO_EPOCH, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
@@ -33,13 +34,18 @@ from tests.broker.inter_broker.commands import (
     leader_and_isrs,
     update_metadatas,
 )
-from tests.kit.environment import uuid_of
+from tests.kit.environment import CountedSlices, ManualClock, uuid_of
 
 M = TypeVar("M", bound=Message)
 
 ID, OTHER_ID = uuid_of(11), uuid_of(12)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MANY = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+
+
+def slices() -> Slices:
+    """Those of a clock that stands still: they never end."""
+    return Slices(ManualClock())
 
 
 def over_the_wire(message: M, version: int) -> M:
@@ -51,8 +57,8 @@ def over_the_wire(message: M, version: int) -> M:
 @given(leader_and_isrs())
 def test_leader_and_isr_arrives_as_it_was_sent(command: LeaderAndIsr) -> None:
     async def send() -> LeaderAndIsr:
-        request = over_the_wire(await codec.leader_and_isr_request(command), versions.LEADER_AND_ISR)
-        return await codec.leader_and_isr_command(request)
+        request = over_the_wire(await codec.leader_and_isr_request(command, slices()), versions.LEADER_AND_ISR)
+        return await codec.leader_and_isr_command(request, slices())
 
     assert asyncio.run(send()) == command
 
@@ -61,8 +67,8 @@ def test_leader_and_isr_arrives_as_it_was_sent(command: LeaderAndIsr) -> None:
 @given(STOP_REPLICAS)
 def test_stop_replica_arrives_as_it_was_sent(command: StopReplica) -> None:
     async def send() -> StopReplica:
-        request = over_the_wire(await codec.stop_replica_request(command), versions.STOP_REPLICA)
-        return await codec.stop_replica_command(request, versions.STOP_REPLICA)
+        request = over_the_wire(await codec.stop_replica_request(command, slices()), versions.STOP_REPLICA)
+        return await codec.stop_replica_command(request, versions.STOP_REPLICA, slices())
 
     arrived = asyncio.run(send())
     assert set(arrived.partitions) == set(command.partitions)
@@ -73,8 +79,8 @@ def test_stop_replica_arrives_as_it_was_sent(command: StopReplica) -> None:
 @given(update_metadatas())
 def test_update_metadata_arrives_as_it_was_sent(command: UpdateMetadata) -> None:
     async def send() -> UpdateMetadata:
-        request = over_the_wire(await update_metadata_request(command), versions.UPDATE_METADATA)
-        return await update_metadata_command(request, versions.UPDATE_METADATA)
+        request = over_the_wire(await update_metadata_request(command, slices()), versions.UPDATE_METADATA)
+        return await update_metadata_command(request, versions.UPDATE_METADATA, slices())
 
     assert asyncio.run(send()) == command
 
@@ -83,12 +89,12 @@ def test_update_metadata_arrives_as_it_was_sent(command: UpdateMetadata) -> None
 @given(st.data(), leader_and_isrs(), st.sampled_from(ErrorCode))
 def test_an_answer_to_leader_and_isr_arrives(data: st.DataObject, command: LeaderAndIsr, refusal: ErrorCode) -> None:
     answer = answer_of(command, st.sampled_from(ErrorCode), data.draw)
-    response = asyncio.run(codec.leader_and_isr_response(answer, command, 7))
-    assert codec.leader_and_isr_answer(over_the_wire(response, 7), command) == answer
+    response = asyncio.run(codec.leader_and_isr_response(answer, command, 7, slices()))
+    assert asyncio.run(codec.leader_and_isr_answer(over_the_wire(response, 7), command, slices())) == answer
     if refusal is not ErrorCode.NONE:
-        refused = codec.leader_and_isr_refusal(ApiError(refusal), command, 7)
+        refused = asyncio.run(codec.leader_and_isr_refusal(ApiError(refusal), command, 7, slices()))
         with pytest.raises(ApiError) as raised:
-            codec.leader_and_isr_answer(over_the_wire(refused, 7), command)
+            asyncio.run(codec.leader_and_isr_answer(over_the_wire(refused, 7), command, slices()))
         assert raised.value.error_code is refusal
 
 
@@ -96,12 +102,13 @@ def test_an_answer_to_leader_and_isr_arrives(data: st.DataObject, command: Leade
 @given(st.data(), STOP_REPLICAS)
 def test_an_answer_to_stop_replica_arrives(data: st.DataObject, command: StopReplica) -> None:
     answer = answer_of(command, st.sampled_from(ErrorCode), data.draw)
-    assert codec.stop_replica_answer(over_the_wire(codec.stop_replica_response(answer), 4)) == answer
+    response = asyncio.run(codec.stop_replica_response(answer, slices()))
+    assert asyncio.run(codec.stop_replica_answer(over_the_wire(response, 4), slices())) == answer
 
 
 def test_new_replicas_and_others_of_one_topic_are_one_topic_on_the_wire() -> None:
     topics = (TopicStates("t", ID, (image(0),), is_new=True), TopicStates("t", ID, (image(1),)))
-    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics)))
+    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics), slices()))
     (topic,) = over_the_wire(request, 7).topic_states
     assert [(each.partition_index, each.is_new) for each in topic.partition_states] == [(0, True), (1, False)]
 
@@ -118,11 +125,13 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
 
     async def send() -> LeaderAndIsr:
         others = asyncio.create_task(count_turns())
-        request = await codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),)))
+        counted = Slices(CountedSlices(500))
+        sent = LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),))
+        request = await codec.leader_and_isr_request(sent, counted)
         assert turns >= 15
         yields = sum(1 for _ in LeaderAndIsrRequest.decoder_in_slices(7)(request.to_bytes(7), 0, lambda: True))
         assert yields > len(states)
-        command = await codec.leader_and_isr_command(over_the_wire(request, 7))
+        command = await codec.leader_and_isr_command(over_the_wire(request, 7), counted)
         assert turns >= 30
         others.cancel()
         return command
@@ -133,7 +142,8 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
 def test_encoding_the_same_message_twice_gives_the_same_bytes() -> None:
     """A command is sent again after a lost connection."""
     states = tuple(image(number) for number in range(1000))
-    request = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),))))
+    command = LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),))
+    request = asyncio.run(codec.leader_and_isr_request(command, slices()))
     assert request.to_bytes(7) == request.to_bytes(7)
 
 
@@ -160,7 +170,7 @@ def test_leader_and_isr_is_understood_in_every_version(version: int) -> None:
         topic_states=[] if version < 2 else [grouped],
         live_leaders=[LeaderAndIsrRequest.LeaderAndIsrLiveLeader(broker_id=1, host_name="h", port=1)],
     )
-    command = asyncio.run(codec.leader_and_isr_command(over_the_wire(request, version)))
+    command = asyncio.run(codec.leader_and_isr_command(over_the_wire(request, version), slices()))
     topic_id = ID if version >= 5 else ZERO_UUID
     if version < 1:
         states: tuple[TopicStates, ...] = (TopicStates("t", topic_id, (image(0), image(1))),)
@@ -173,11 +183,11 @@ def test_leader_and_isr_is_understood_in_every_version(version: int) -> None:
 def test_leader_and_isr_is_answered_by_name_and_later_by_topic_id(version: int) -> None:
     command = LeaderAndIsr(9, 7, 50, topics=(TopicStates("t", ID, (image(0), image(1))),))
     error = LeaderAndIsrResponse.LeaderAndIsrPartitionError
-    for response, error_code in (
-        (asyncio.run(codec.leader_and_isr_response({T0: ErrorCode.NONE, T1: ErrorCode.NONE}, command, version)), 0),
-        (codec.leader_and_isr_refusal(ApiError(ErrorCode.STALE_CONTROLLER_EPOCH), command, version), 11),
+    for answered, error_code in (
+        (codec.leader_and_isr_response({T0: ErrorCode.NONE, T1: ErrorCode.NONE}, command, version, slices()), 0),
+        (codec.leader_and_isr_refusal(ApiError(ErrorCode.STALE_CONTROLLER_EPOCH), command, version, slices()), 11),
     ):
-        read = over_the_wire(response, version)
+        read = over_the_wire(asyncio.run(answered), version)
         assert read.error_code == error_code
         if version < 5:
             assert read.partition_errors == [
@@ -203,18 +213,20 @@ def test_stop_replica_is_understood_in_every_version(version: int) -> None:
         topics=[message.StopReplicaTopicV1(name="t", partition_indexes=[1])] if version in {1, 2} else [],
         topic_states=[message.StopReplicaTopicState(topic_name="t", partition_states=[state])] if version > 2 else [],
     )
-    command = asyncio.run(codec.stop_replica_command(over_the_wire(request, version), version))
+    command = asyncio.run(codec.stop_replica_command(over_the_wire(request, version), version, slices()))
     stopped = StoppedReplica(T1, 5 if version >= 3 else NO_EPOCH, delete_partition=True)
     assert command == StopReplica(9, 7, 50 if version >= 1 else NO_EPOCH, partitions=(stopped,))
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_stop_replica_is_answered_in_every_version(version: int) -> None:
-    response = codec.stop_replica_response({T1: ErrorCode.FENCED_LEADER_EPOCH})
-    assert codec.stop_replica_answer(over_the_wire(response, version)) == {T1: ErrorCode.FENCED_LEADER_EPOCH}
+    response = asyncio.run(codec.stop_replica_response({T1: ErrorCode.FENCED_LEADER_EPOCH}, slices()))
+    assert asyncio.run(codec.stop_replica_answer(over_the_wire(response, version), slices())) == {
+        T1: ErrorCode.FENCED_LEADER_EPOCH
+    }
     refused = over_the_wire(StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[]), version)
     with pytest.raises(ApiError, match="StopReplica was refused"):
-        codec.stop_replica_answer(refused)
+        asyncio.run(codec.stop_replica_answer(refused, slices()))
 
 
 @pytest.mark.parametrize("version", range(9))
@@ -243,7 +255,7 @@ def test_update_metadata_is_understood_in_every_version(version: int) -> None:
         topic_states=[] if version < 5 else grouped,
         live_brokers=[broker],
     )
-    command = asyncio.run(update_metadata_command(over_the_wire(request, version), version))
+    command = asyncio.run(update_metadata_command(over_the_wire(request, version), version, slices()))
     if version == 0:
         endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "a", 9092, "PLAINTEXT")}
     else:
@@ -267,17 +279,17 @@ def test_a_security_protocol_that_does_not_exist_is_refused() -> None:
     broker = message.UpdateMetadataBroker(id=1, endpoints=[endpoint])
     request = message(controller_id=9, controller_epoch=7, live_brokers=[broker])
     with pytest.raises(ApiError, match="security protocol 4"):
-        asyncio.run(update_metadata_command(request, 8))
+        asyncio.run(update_metadata_command(request, 8, slices()))
 
 
 @pytest.mark.parametrize(("name", "partition"), [("..", 0), ("a/b", 0), ("", 0), ("t", -1), ("t", 200_000)])
 def test_topics_that_cannot_be_are_refused(name: str, partition: int) -> None:
     topics = (TopicStates(name, ID, (image(partition),)),)
-    roles = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics)))
-    metadata = asyncio.run(update_metadata_request(UpdateMetadata(1, 7, 50, topics=topics)))
+    roles = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics=topics), slices()))
+    metadata = asyncio.run(update_metadata_request(UpdateMetadata(1, 7, 50, topics=topics), slices()))
     for command in (
-        codec.leader_and_isr_command(over_the_wire(roles, 7)),
-        update_metadata_command(over_the_wire(metadata, 8), 8),
+        codec.leader_and_isr_command(over_the_wire(roles, 7), slices()),
+        update_metadata_command(over_the_wire(metadata, 8), 8, slices()),
     ):
         with pytest.raises(ApiError) as raised:
             asyncio.run(command)

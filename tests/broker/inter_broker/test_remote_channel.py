@@ -28,7 +28,7 @@ from tests.broker.inter_broker.commands import image
 from tests.client.proxy import proxy
 from tests.kit.broker_process import free_port
 from tests.kit.coordination_fixtures import in_loop
-from tests.kit.environment import uuid_of
+from tests.kit.environment import ManualClock, uuid_of
 from tests.kit.waiting import eventually_on_loop, turns
 
 ID = uuid_of(11)
@@ -51,7 +51,7 @@ class CountingNetwork(LoopNetwork):
 
 def channel_to(port: int, network: LoopNetwork | None = None) -> RemoteChannel:
     client = InterBrokerClient(network or LoopNetwork(), ("127.0.0.1", port), "1", 60_000, numbers=count(1))
-    return RemoteChannel(2, client, retry_backoff_ms=1)
+    return RemoteChannel(2, client, ManualClock(), retry_backoff_ms=1)
 
 
 def update(number: int) -> UpdateMetadata:
@@ -158,7 +158,7 @@ async def test_closing_ends_a_call_that_waits_for_its_answer() -> None:
 @in_loop
 async def test_a_broker_is_reached_through_the_listener_of_brokers() -> None:
     async with command_server() as there:
-        make = remote_channels(LoopNetwork(), "INSIDE", 1, 60_000)
+        make = remote_channels(LoopNetwork(), ManualClock(), "INSIDE", 1, 60_000)
         outside = Endpoint("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT")
         inside = Endpoint("INSIDE", "127.0.0.1", there.port, "PLAINTEXT")
         channel = make(BrokerImage(2, 50, {"PLAINTEXT": outside, "INSIDE": inside}))
