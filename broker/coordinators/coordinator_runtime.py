@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from broker.environment.contract import Clock
 from broker.network.registry import Later, make_later, settle
+from broker.network.slices import SLICE_S
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
@@ -30,11 +31,8 @@ clients should not wait for all of its responses.
 """
 
 
-RECORDS_PER_SLICE: Final = 500
-"""Records that are encoded, appended and replayed in one turn of the event loop, and the most that appends have in one
-batch together: some 5 ms of work.
-"""
-
+RECORDS_PER_BATCH: Final = 500
+"""The most that appends have in one batch together. They are encoded, appended and replayed in one go: some 5 ms."""
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -169,9 +167,8 @@ class CoordinatorRuntime(Generic[S]):
     batches of their own. A batch that is too large for the log is divided, so that only an append that is too large by
     itself fails.
 
-    Appends are made in the order in which events led to them, at most RECORDS_PER_SLICE records a turn, and reported
-    to the shard in the order in which they were made. There is at most one timer on the event loop, and none while no
-    deadline is set.
+    Appends are made in the order in which events led to them, in slices, and reported to the shard in the order in
+    which they were made. There is at most one timer on the event loop, and none while no deadline is set.
     """
 
     def __init__(self, partition: int, shard: S, log: CoordinatorLog, clock: Clock) -> None:
@@ -260,21 +257,22 @@ class CoordinatorRuntime(Generic[S]):
         self._go_on(now, ())
 
     def _make_some(self, now: Moment) -> None:
-        room = RECORDS_PER_SLICE
-        while self._due and room > 0:
-            room -= self._append_next(now)
+        is_over = self._clock.begin_slice(SLICE_S)
+        while self._due:
+            self._append_next(now)
+            if is_over():
+                return
 
-    def _append_next(self, now: Moment) -> int:
-        """Make the next append, and those behind it that may be in its batch; gives how many records they have."""
+    def _append_next(self, now: Moment) -> None:
+        """Make the next append, and those behind it that may be in its batch."""
         due = self._due
         append = due.popleft()
         together, count = [append], len(append.records)
         if append.producer is None:
-            while due and due[0].producer is None and count + len(due[0].records) <= RECORDS_PER_SLICE:
+            while due and due[0].producer is None and count + len(due[0].records) <= RECORDS_PER_BATCH:
                 together.append(due.popleft())
                 count += len(together[-1].records)
         self._write(now, together)
-        return count
 
     def _write(self, now: Moment, together: Sequence[Append]) -> None:
         """Make appends as one batch, or as smaller ones when it cannot be written."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from broker.coordinators.coordinator_runtime import RECORDS_PER_SLICE
+from broker.coordinators.coordinator_runtime import RECORDS_PER_BATCH
 from cluster.coordinators.results import Producer, Reply
 from cluster.groups.committed_offsets import PartitionErrors
 from cluster.groups.membership_events import GroupMember
@@ -131,10 +131,10 @@ def test_partitions_are_written_apart(place: Local, log: SmallLog) -> None:
 
 def test_the_last_of_many_commits_of_a_group_counts(place: Local, log: SmallLog) -> None:
     (group,) = in_one_partition(place, 1)
-    commit_at_once(place, [(group, number, "") for number in range(RECORDS_PER_SLICE + 10)])
+    commit_at_once(place, [(group, number, "") for number in range(RECORDS_PER_BATCH + 10)])
     place.sleep(1)
-    assert committed(place, group) == RECORDS_PER_SLICE + 9
-    assert [len(batch) for batch in batches(log)] == [1, RECORDS_PER_SLICE, 9]
+    assert committed(place, group) == RECORDS_PER_BATCH + 9
+    assert [len(batch) for batch in batches(log)] == [1, RECORDS_PER_BATCH, 9]
 
 
 def test_only_what_is_too_large_by_itself_is_refused(place: Local, log: SmallLog) -> None:
