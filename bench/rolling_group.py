@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bench.wait_loads import encoded
-from client.group_codec import encode_assignment, encode_subscription
+from client.assignors import encode_assignment, encode_subscription
 from protocol.errors import ErrorCode
 from protocol.messages.groups import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition

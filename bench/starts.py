@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.records.batch import Record, build_batch
 from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-from storage.log.producer_snapshot import encode_snapshot
+from storage.log.producer_state import encode_snapshot
 from tests.kit.wire_client import ConnectionClosed, WireClient
 
 _SEALED_BYTES = 4_000_000

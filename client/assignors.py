@@ -1,18 +1,24 @@
-"""How the members of a group share the partitions of their topics: range, roundrobin, cooperative-sticky.
+"""How the members of a group share the partitions of their topics (range, roundrobin, cooperative-sticky), and the data
+that they exchange in JoinGroup and SyncGroup (Kafka class `ConsumerProtocol`).
 
 Pure functions over what JoinGroup tells the leader. Range and roundrobin give exactly what Kafka's `RangeAssignor` and
 `RoundRobinAssignor` give without racks. Cooperative-sticky keeps Kafka's promises (balance first, then as few moves as
 possible, and nothing is given to a new owner before its old one let go, KIP-429), not its exact choices.
+
+A reader takes a newer version for the newest that it knows, and ignores what follows.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
-from protocol.topic_partition import TopicPartition
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.topic_partition import TopicPartition, by_topic
+from protocol.wire.schema import Message, encode_versioned
 
 Assignment = dict[str, list[TopicPartition]]
 """Partitions by member id; every member has an entry."""
@@ -160,3 +166,64 @@ ASSIGNORS: dict[str, Assignor] = {
 }
 COOPERATIVE = frozenset({"cooperative-sticky"})
 """Assignors whose members keep what they own while they join."""
+
+
+M = TypeVar("M", bound=Message)
+
+_VERSION: Final = struct.Struct(">h")
+
+
+def _decode(message_type: type[M], data: bytes) -> M | None:
+    """None for no data, which is what a member without partitions may be given. Raises DecodeError."""
+    if len(data) < _VERSION.size:
+        return None
+    version = min(_VERSION.unpack_from(data)[0], message_type.max_version)
+    return message_type.decode_prefix(memoryview(data)[_VERSION.size :], version)[0]
+
+
+def encode_subscription(
+    topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1, rack: str | None = None
+) -> bytes:
+    """Encode the topics that a member wants and the partitions that it owns since `generation`."""
+    message = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        owned_partitions=[
+            ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(sorted(owned)).items()
+        ],
+        generation_id=generation,
+        rack_id=rack,
+    )
+    return encode_versioned(message, message.max_version)
+
+
+def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
+    """Decode a subscription, written by any client. Raises DecodeError."""
+    message = _decode(ConsumerProtocolSubscription, data)
+    if message is None:
+        return Subscription((), instance_id=instance_id)
+    owned = tuple(
+        TopicPartition(each.topic, partition) for each in message.owned_partitions for partition in each.partitions
+    )
+    return Subscription(tuple(message.topics), owned, message.generation_id, instance_id)
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """Encode the partitions that a member is to read."""
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=each)
+            for topic, each in by_topic(sorted(partitions)).items()
+        ]
+    )
+    return encode_versioned(message, message.max_version)
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """Decode an assignment, written by any client. Raises DecodeError."""
+    message = _decode(ConsumerProtocolAssignment, data)
+    if message is None:
+        return []
+    return [
+        TopicPartition(each.topic, partition) for each in message.assigned_partitions for partition in each.partitions
+    ]

@@ -15,8 +15,8 @@ from client.errors import ClientError, DisconnectedError, NoOffsetError
 from client.fetcher import FetchedBatch, Fetcher, PartitionState
 from client.groups import GroupMetadata, OffsetAndMetadata, alter_offsets, fetch_offsets
 from client.kafka_client import KafkaClient
+from client.metadata import TrackedMetadata
 from client.settings import ConsumerSettings
-from client.tracked_metadata import TrackedMetadata
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition

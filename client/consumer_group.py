@@ -11,12 +11,17 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from client.assignors import ASSIGNORS, COOPERATIVE
-from client.coordinator import Coordinator
+from client.assignors import (
+    ASSIGNORS,
+    COOPERATIVE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from client.errors import ClientError, DisconnectedError, FencedError, raise_for
-from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from client.groups import GroupMetadata, OffsetAndMetadata, commit_errors, make_commit
-from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, CoordinatorType, KafkaClient
+from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, Coordinator, CoordinatorType, KafkaClient
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_offsets import OffsetCommitResponse

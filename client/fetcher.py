@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from client.errors import ClientError, DisconnectedError
 from client.kafka_client import FETCH, KafkaClient
+from client.metadata import STALE_ERRORS, TrackedMetadata
 from client.settings import ConsumerSettings
-from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import Record, RecordBatch, read_batches

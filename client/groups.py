@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from client.broker_connection import Connection
-from client.coordinator import Coordinator
 from client.errors import DisconnectedError, UnsupportedVersionError
-from client.kafka_client import CoordinatorType, KafkaClient
+from client.kafka_client import Coordinator, CoordinatorType, KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_admin import (
     DeleteGroupsRequest,

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from client.batches import Batch, PartitionQueue, ProducerId, Queues
 from client.errors import ClientError, ClientTimeoutError, DisconnectedError
 from client.kafka_client import KafkaClient
+from client.metadata import STALE_ERRORS, TrackedMetadata
 from client.settings import ProducerSettings
-from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from client.transactions.transaction_manager import TransactionManager
 from protocol.errors import ApiError, EncodeError, ErrorCode, detached
 from protocol.messages.produce import ProduceRequest, ProduceResponse

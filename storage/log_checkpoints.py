@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoint_tasks import CheckpointTask, fingerprint_of
 from storage.directory.checkpoints import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     WHOLE_SEGMENTS,
+    CheckpointTask,
+    fingerprint_of,
 )
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem

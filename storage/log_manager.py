@@ -15,10 +15,9 @@ from storage.compaction.cleanable_log import correct_checkpoint
 from storage.directory.checkpoints import (
     CHECKPOINTS,
 )
-from storage.directory.clean_shutdown import write_clean_shutdown
-from storage.directory.log_directories import LogDirectories
+from storage.directory.log_directories import LogDirectories, write_clean_shutdown
 from storage.directory.log_directory import FailedLog, LogDirectory, NoRoomError
-from storage.directory.partition_metadata import write_topic_id
+from storage.directory.meta_properties import write_topic_id
 from storage.io.file_system import FileSystem, is_disk_full
 from storage.log.log_flush import FlushTask
 from storage.log.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log, rename_away

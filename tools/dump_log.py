@@ -17,7 +17,7 @@ from typing import Final
 
 from protocol.errors import ApiError
 from protocol.records.batch import RecordBatch
-from storage.log.producer_snapshot import BatchMetadata, CorruptSnapshotError, ProducerStateEntry, decode_snapshot
+from storage.log.producer_state import BatchMetadata, CorruptSnapshotError, ProducerStateEntry, decode_snapshot
 from storage.segment.indexes import OffsetIndex, TimeIndex
 from tools.support.common import ToolError, run_tool
 from tools.support.dump_texts import (

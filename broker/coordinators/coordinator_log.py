@@ -15,8 +15,8 @@ from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_appender import LogAppendInfo
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.coordinator.CoordinatorLoader")

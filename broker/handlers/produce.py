@@ -32,8 +32,7 @@ from protocol.value import maker
 from protocol.wire.decode_compiler import LazyArray
 from protocol.wire.wire_types import SMALL_ELEMENTS
 from storage.directory.disk_reserve import DiskReserveError
-from storage.log.log_validator import NotOneBatchError
-from storage.log.transaction_verification import VerificationGuard
+from storage.log.log_validator import NotOneBatchError, VerificationGuard
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""

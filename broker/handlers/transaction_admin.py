@@ -81,7 +81,7 @@ class TransactionAdminHandlers:
         )
         if error_code:
             return response
-        from cluster.transactions.transaction_state import TransactionState
+        from cluster.transactions.transaction_records import TransactionState
 
         known = {state.label for state in TransactionState}
         response.unknown_state_filters = [name for name in request.state_filters if name not in known]

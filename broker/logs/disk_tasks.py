@@ -1,11 +1,19 @@
-"""Doing what storage hands out as tasks: what waits for the disk on the executor's threads, the rest on the event loop,
-which owns the logs.
+"""Work that waits for the disk: tasks on the executor's threads, watching the space of the log directories
+(`storage.directory.disk_reserve` has the rule), and the paced reading of sealed segments (log.scrub.*).
 """
 
 from __future__ import annotations
 
-from broker.environment.contract import Executor
-from storage.io.disk_task import DiskTask
+import logging
+
+from broker.environment.contract import Clock, Executor
+from broker.supervisor import Supervisor
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import is_internal
+from storage.directory.log_directory import LogDirectory
+from storage.io.file_system import DiskTask
+from storage.log_manager import LogManager
+from storage.recovery.scrub import Scrub
 
 
 async def run_disk_tasks(executor: Executor, *tasks: DiskTask) -> None:
@@ -13,3 +21,94 @@ async def run_disk_tasks(executor: Executor, *tasks: DiskTask) -> None:
     for task in tasks:
         await executor.run(task.run)
         task.complete()
+
+
+logger = logging.getLogger("kafka.log.LogManager")
+
+CHECK_MS = 1_000
+"""How often the disks are asked. In between the appends are counted."""
+
+
+class DiskSpaceWatch:
+    """Owner of the reserve's state while the broker runs."""
+
+    def __init__(self, log_manager: LogManager, executor: Executor, reserve_bytes: int) -> None:
+        """Make clients leave the reserve of every disk free (log.dir.reserve.bytes)."""
+        self._log_manager = log_manager
+        self._executor = executor
+        log_manager.directories.keep_reserve(reserve_bytes, _say)
+
+    async def check(self) -> None:
+        """Ask every disk."""
+        await run_disk_tasks(self._executor, *self._log_manager.directories.space_tasks())
+
+    def refuse_new_partitions(self, topic: str) -> None:
+        """Refuse new partitions of `topic` where there is no space; internal topics may use the reserve.
+
+        Raises ApiError POLICY_VIOLATION when every directory that works has reached it, or still knows an earlier topic
+        of that name as its disk is too full to forget it.
+        """
+        online = [directory for directory in self._log_manager.directories if directory.failure is None]
+        stale = [path for path in (directory.stale_checkpoint(topic) for directory in online) if path is not None]
+        if stale and len(stale) == len(online):
+            text = f"The disk is too full for {', '.join(stale)}, which still know the deleted topic {topic}."
+            raise ApiError(ErrorCode.POLICY_VIOLATION, text)
+        if is_internal(topic) or not online or not all(directory.is_reserve_reached for directory in online):
+            return
+        reasons = "; ".join(directory.reserve.describe() for directory in online if directory.reserve is not None)
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"No log directory has space for new partitions. {reasons}.")
+
+
+def _say(directory: LogDirectory) -> None:
+    if directory.is_reserve_reached and directory.reserve is not None:
+        logger.warning("%s: clients cannot write there until space returns", directory.reserve.describe())
+    else:
+        logger.info("Log directory %s has %d bytes left: clients write again", directory.path, directory.usable_bytes)
+
+
+ROUND_MS = 1_000
+FIRST_PASS_MS = 600_000
+"""The first pass begins so long after the start, or log.scrub.interval.ms if that is shorter."""
+TASK_BYTES = 1 << 20
+"""Read by one task: some milliseconds of a thread."""
+
+
+class Scrubber:
+    """A round every second, of as many bytes as log.scrub.max.bytes.per.second allows."""
+
+    def __init__(
+        self, log_manager: LogManager, clock: Clock, executor: Executor, *, interval_ms: int, bytes_per_second: int
+    ) -> None:
+        """`interval_ms` from the beginning of one pass to that of the next; negative: there are none."""
+        self._log_manager = log_manager
+        self._clock = clock
+        self._executor = executor
+        self._interval_ms = interval_ms
+        self._bytes_per_second = bytes_per_second
+        self._next_pass_s = clock.monotonic_s() + min(interval_ms, FIRST_PASS_MS) / 1000
+        self._debt_bytes = 0
+        """Read beyond what earlier rounds were allowed."""
+        self.scrub = Scrub()
+
+    def schedule(self, supervisor: Supervisor) -> None:
+        """Begin the rounds."""
+        if self._interval_ms >= 0:
+            supervisor.every(ROUND_MS, "log-scrub", self.round)
+
+    async def round(self) -> None:
+        """Read a second's share of the pass that is under way, or begin the next when it is time."""
+        scrub, now_s = self.scrub, self._clock.monotonic_s()
+        if not scrub.is_under_way:
+            if now_s < self._next_pass_s:
+                return
+            self._next_pass_s = now_s + self._interval_ms / 1000
+            scrub.begin(self._log_manager.logs)
+        allowed = self._bytes_per_second - self._debt_bytes
+        while allowed > 0:
+            size = min(TASK_BYTES, allowed)
+            task = scrub.next_task(self._log_manager.logs, size, self._clock.now_ms())
+            if task is None:
+                break
+            await run_disk_tasks(self._executor, task)
+            allowed -= max(task.checked_bytes, 1)
+        self._debt_bytes = max(-allowed, 0)

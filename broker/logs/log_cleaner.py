@@ -32,7 +32,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from storage.recovery.scrub import SegmentCheck
 from storage.segment.batch_walk import Place
-from storage.segment.segment_search import segment_index
+from storage.segment.log_segment import segment_index
 
 logger = logging.getLogger("kafka.log.LogCleaner")
 

@@ -19,11 +19,11 @@ from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    CheckpointTask,
 )
 from storage.directory.log_directory import LogDirectory
 from storage.log.unified_log import UnifiedLog

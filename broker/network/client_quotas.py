@@ -17,8 +17,7 @@ from broker.network.registry import Reply, RequestContext
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow, Usage
-from cluster.quotas.entities import Name, QuotaEntity
-from cluster.quotas.precedence import NOBODY, Limits
+from cluster.quotas.entities import NOBODY, Limits, Name, QuotaEntity
 from config.broker_keys import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,

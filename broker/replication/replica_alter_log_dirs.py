@@ -25,7 +25,7 @@ from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_log_tasks import CopyTask
 from storage.relocation.future_logs import check_name
 
 logger = logging.getLogger("kafka.server.ReplicaAlterLogDirsManager")

@@ -27,16 +27,13 @@ from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.replication.in_sync_replicas import DEFAULT_LAG_TIME_MAX_MS, IsrRules
 from cluster.replication.isr_maintenance import Outcome, brokers_left, check_lag, low_watermark
 from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
-from cluster.replication.reads import FetchParams
-from cluster.replication.replica_selector import RackAwareReplicaSelector
+from cluster.replication.reads import FetchParams, RackAwareReplicaSelector
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from protocol.value import Value
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_validator import NotOneBatchError
-from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_verification import VerificationGuard
+from storage.log.log_appender import LogAppendInfo
+from storage.log.log_validator import AppendOrigin, NotOneBatchError, VerificationGuard
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager

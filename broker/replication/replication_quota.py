@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.environment.contract import Clock
 from cluster.metadata_image import MetadataImage
-from cluster.quotas.rates import SimpleRate
+from cluster.quotas.client_quota import SimpleRate
 from config.broker_keys import FOLLOWER_RATE, LEADER_RATE, UNLIMITED_RATE
 from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from protocol.config_resources import ConfigResourceType

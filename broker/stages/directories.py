@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.broker_identity import BrokerIdentity, identify_broker
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
-from broker.logs.disk_space import DiskSpaceWatch
+from broker.logs.disk_tasks import DiskSpaceWatch
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.durable_tree import JOURNAL_NAME

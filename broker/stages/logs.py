@@ -16,7 +16,7 @@ from broker.replication.replication_quota import ReplicationQuotas
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from cluster.metadata_image import MetadataImage
-from cluster.replication.replica_selector import RACK_AWARE_SELECTOR, RackAwareReplicaSelector
+from cluster.replication.reads import RACK_AWARE_SELECTOR, RackAwareReplicaSelector
 from config.broker_keys import ALTER_LOG_DIRS_RATE
 from protocol.config_resources import ConfigResourceType
 from protocol.value import Value

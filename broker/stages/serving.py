@@ -29,8 +29,8 @@ from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
 from broker.handlers.transactions import MarkerHandlers, TransactionHandlers
-from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
-from broker.logs.scrubber import Scrubber
+from broker.logs.disk_tasks import CHECK_MS as DISK_CHECK_MS
+from broker.logs.disk_tasks import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.network.client_quotas import LOOKUP_PERIOD_MS, ClientQuotas
 from broker.network.dispatcher import Dispatcher

@@ -15,7 +15,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from protocol.value import Value
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 
 
 class Marker(Value):

@@ -23,7 +23,7 @@ from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 if TYPE_CHECKING:
     from cluster.transactions.open_transactions import Markers
     from cluster.transactions.producer_sessions import Initialized
-    from cluster.transactions.transaction_loader import TransactionLoader
+    from cluster.transactions.transaction_records import TransactionLoader
     from cluster.transactions.transaction_shard import TransactionShard
 
 IDS_PER_BATCH: Final = 500
@@ -58,7 +58,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
         self._next_producer_id = next_producer_id
 
     def _loader(self, partition: int) -> ShardLoader[TransactionShard]:
-        from cluster.transactions.transaction_loader import TransactionLoader
+        from cluster.transactions.transaction_records import TransactionLoader
 
         loader = TransactionLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, partition, loader))

@@ -14,7 +14,7 @@ from broker.transactions.transaction_coordinator_service import TransactionCoord
 from cluster.metadata_image import MetadataImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
-from storage.log.transaction_verification import NOT_VERIFIED, ONGOING, VerificationGuard
+from storage.log.log_validator import NOT_VERIFIED, ONGOING, VerificationGuard
 
 
 class Question(NamedTuple):

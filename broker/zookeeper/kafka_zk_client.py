@@ -13,7 +13,7 @@ from cluster import znodes
 from cluster.controller.start_up import KEEP_EVERYTHING
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
-from cluster.quotas.empty_nodes import removal
+from cluster.quotas.alterations import removal
 from cluster.quotas.entities import EntityType
 from cluster.security.sanitizer import desanitized
 from cluster.zookeeper.coordination import (

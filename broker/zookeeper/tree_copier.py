@@ -17,7 +17,7 @@ from cluster.zookeeper.tree_copy import operations_to_copy, transactions
 from cluster.zookeeper.znode_tree import ZnodeTree
 from config.definitions import ConfigError
 from config.zookeeper_connection import ZookeeperAddress, parse_zookeeper_connect
-from storage.directory.directory_lock import lock_directory
+from storage.directory.log_directories import lock_directory
 from storage.directory.meta_properties import LogDirError
 from storage.io.os_file_system import OsFileSystem
 

@@ -14,7 +14,7 @@ from broker.zookeeper.served_identities import ServedUsers
 from broker.zookeeper.served_sessions import ServedSessions
 from cluster.zookeeper.durable_tree import DurableTree
 from config.definitions import ConfigError
-from storage.directory.directory_lock import lock_directory
+from storage.directory.log_directories import lock_directory
 from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import FileSystem, Lock
 

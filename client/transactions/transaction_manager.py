@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from client.batches import ProducerId
-from client.coordinator import Coordinator
 from client.errors import (
     ClientError,
     ClientTimeoutError,
@@ -23,7 +22,7 @@ from client.errors import (
     raise_for,
 )
 from client.groups import GroupMetadata, OffsetAndMetadata
-from client.kafka_client import COORDINATOR_ERRORS, TRANSACTION, CoordinatorType, KafkaClient
+from client.kafka_client import COORDINATOR_ERRORS, TRANSACTION, Coordinator, CoordinatorType, KafkaClient
 from client.settings import ProducerSettings
 from client.transactions.transaction_requests import (
     ABORTABLE,
@@ -33,6 +32,8 @@ from client.transactions.transaction_requests import (
     FATAL_FOR_PARTITIONS,
     LOST_IDENTITY,
     Identity,
+    State,
+    TransactionState,
     add_offsets,
     add_partitions,
     commit_offsets,
@@ -40,7 +41,6 @@ from client.transactions.transaction_requests import (
     raise_for_offsets,
     raise_for_partitions,
 )
-from client.transactions.transactional_state import State, TransactionState
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.transactions import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.eligible_replicas import eligible_after, is_trusted, says_less, stand_in
+from cluster.controller.isr_decisions import eligible_after, is_trusted, says_less, stand_in
 from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData

@@ -1,14 +1,112 @@
-"""Which changes of an ISR a controller accepts (Kafka's `KafkaController.processAlterPartition`; KIP-497, 841, 903)."""
+"""Which changes of an ISR a controller accepts (Kafka's `KafkaController.processAlterPartition`; KIP-497, 841, 903),
+and which replicas it may have lead besides (KIP-966, the last replica standing).
+
+The rules for the latter are those of KRaft, with one difference: an ISR is never empty, because Kafka's controllers on
+ZooKeeper could make nothing of that. When the last member has lost its trust, the replicas that have everything take
+its place, without a leader.
+"""
 
 from __future__ import annotations
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.eligible_replicas import eligible_after
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
-from cluster.znodes import RECOVERED, RECOVERING, PartitionState
+from cluster.znodes import NO_LEADER, RECOVERED, RECOVERING, PartitionState
 from protocol.errors import ErrorCode
 from protocol.uuids import ZERO_UUID
+
+
+def is_trusted(broker_id: int, partition: PartitionImage, context: ControllerContext) -> bool:
+    """Whether a replica still has what it had when the partition last said so: its broker is in the same life, or that
+    life ended cleanly and this one is the next. One that is not there is trusted until it comes.
+    """
+    eligible, broker = partition.eligible, context.live_brokers.get(broker_id)
+    if eligible is None or broker is None or not context.keeps_eligible_leaders:
+        return True
+    known, before = eligible.epochs.get(broker_id, -1), broker.previous_epoch
+    return broker.epoch <= known or (before is not None and 0 <= before <= known)
+
+
+def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int, tuple[int, ...]]:
+    """Leader and ISR when no member of the ISR can lead.
+
+    The first eligible replica that can; else nobody, and those are waited for that have everything. When there are none
+    left, the broker that led last, which has most of it, most likely.
+    """
+    eligible = partition.eligible
+    if eligible is None or not context.keeps_eligible_leaders:
+        return NO_LEADER, partition.isr
+    others = _trusted(partition, eligible.replicas, context)
+    leader = _first(partition, others, context)
+    if leader != NO_LEADER:
+        return leader, (leader,)
+    waited_for = tuple(each for each in partition.isr if is_trusted(each, partition, context)) or others
+    if waited_for:
+        return NO_LEADER, waited_for
+    last = eligible.last_known_leader
+    waited_for = (last,) if last in partition.replicas else partition.isr
+    leader = _first(partition, waited_for, context)
+    return leader, waited_for if leader == NO_LEADER else (leader,)
+
+
+def eligible_after(
+    topic: str, partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
+) -> EligibleLeaders | None:
+    """The eligible replicas of the next state, once it has this leader and this ISR; None where it names none."""
+    min_isr = context.min_isr
+    if min_isr is None or not context.keeps_eligible_leaders:
+        return None
+    is_under_min_isr = len(isr) < min(min_isr(topic), len(partition.replicas))
+    if leader != NO_LEADER and not is_under_min_isr:
+        return None
+    before = partition.eligible or EligibleLeaders()
+    replicas: tuple[int, ...] = ()
+    if is_under_min_isr:
+        left = [each for each in (*partition.isr, *before.replicas) if each not in isr]
+        replicas = _trusted(partition, left, context)
+    leaders = (leader, partition.leader, before.last_known_leader)
+    epochs = {each: _epoch(each, before, context) for each in (*isr, *replicas)}
+    return EligibleLeaders(replicas, next((each for each in leaders if each != NO_LEADER), NO_LEADER), epochs)
+
+
+def _trusted(
+    partition: PartitionImage, broker_ids: tuple[int, ...] | list[int], context: ControllerContext
+) -> tuple[int, ...]:
+    """Those that may be eligible, in the order of the replicas. One that has lost its disk has nothing."""
+    return tuple(
+        each
+        for each in partition.replicas
+        if each in broker_ids and each not in partition.offline_replicas and is_trusted(each, partition, context)
+    )
+
+
+def _first(partition: PartitionImage, broker_ids: tuple[int, ...], context: ControllerContext) -> int:
+    can = (each for each in partition.replicas if each in broker_ids and context.may_lead(each, partition))
+    return next(can, NO_LEADER)
+
+
+def _epoch(broker_id: int, before: EligibleLeaders, context: ControllerContext) -> int:
+    broker = context.live_brokers.get(broker_id)
+    if broker is not None:
+        return broker.epoch
+    return before.epochs.get(broker_id, context.last_epochs.get(broker_id, -1))
+
+
+def says_less(before: EligibleLeaders | None, now: EligibleLeaders | None) -> bool:
+    """Whether a state that says `before` has to be written anew, though leader and ISR stay."""
+    return before is not None and (now is None or now.replicas != before.replicas)
+
+
+def known_since(partition: PartitionImage, written_at: int, context: ControllerContext) -> PartitionImage:
+    """The partition for an election by a new controller: its ISR means the lives of its members that there were when
+    the state was written, by that transaction. If it is these that are there now, the partition is as the tree has it.
+    """
+    live = [context.live_brokers.get(each) for each in partition.isr]
+    if partition.eligible is not None or all(each is not None and each.epoch <= written_at for each in live):
+        return partition
+    epochs = dict.fromkeys(partition.isr, written_at)
+    return partition.replace(eligible=EligibleLeaders((), partition.leader, epochs))
 
 
 def judge_isr_change(

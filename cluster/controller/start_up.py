@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from cluster.controller.context import ControllerContext, without_cut_replicas
 from cluster.controller.elections import DAMAGED_STATE, NO_STATE, after, elect_at_start, next_state, partition_image
-from cluster.controller.eligible_replicas import known_since
+from cluster.controller.isr_decisions import known_since
 from cluster.controller.topics import first_states
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (

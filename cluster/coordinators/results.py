@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.value import Value, maker
-from storage.log.transaction_verification import VerificationGuard
+from storage.log.log_validator import VerificationGuard
 
 R = TypeVar("R")
 

@@ -9,11 +9,9 @@ from typing import Final
 
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from cluster.groups.deleted_topics import DeletedTopics, Settled
-from cluster.groups.durable_groups import DurableGroup
-from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, STABLE, Group
-from cluster.groups.group_table import GroupTable, unattended
+from cluster.groups.group import COMPLETING_REBALANCE, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, STABLE, Group
+from cluster.groups.group_table import DurableGroup, GroupTable, unattended
 from cluster.groups.membership_events import Caller
-from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
     NO_TIMESTAMP,
@@ -23,10 +21,29 @@ from cluster.groups.records import (
     GroupRecord,
     OffsetRecord,
 )
-from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import EndTxnMarker
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
+
+Offsets = dict[TopicPartition, CommittedOffset]
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
+"""The answer of a fetch where nothing is committed."""
+
+
+class OffsetDeletion(Value, frozen=False):
+    """The outcome for the group; with NONE, for each partition as well."""
+
+    error_code: ErrorCode
+    partitions: PartitionErrors = field(default_factory=dict)
+
+
+def metadata_length(metadata: str) -> int:
+    """Length of the metadata as offset.metadata.max.bytes limits it: in Java characters."""
+    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2
+
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 

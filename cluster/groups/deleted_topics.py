@@ -10,9 +10,8 @@ from typing import Final
 
 from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment
-from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import DEAD, Group
-from cluster.groups.group_table import GroupTable
+from cluster.groups.group_table import DurableGroup, GroupTable
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
+from collections.abc import Iterable
 from enum import Enum
+from typing import Final
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
 from cluster.coordinators.results import Reply, make_reply
 from cluster.groups.membership_events import Protocols, join_error, size_of, sync_error
-from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_records import GroupMetadataValue
 from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+_HEAD: Final = struct.Struct(">hi")
+_LENGTH: Final = struct.Struct(">h")
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """All topics that these subscriptions name; None when one of them cannot be read."""
+    topics: set[str] = set()
+    try:
+        for subscription in subscriptions:
+            topics.update(_topics(subscription))
+    except (struct.error, ValueError):
+        return None
+    return frozenset(topics)
+
+
+def _topics(subscription: bytes) -> Iterable[str]:
+    version, count = _HEAD.unpack_from(subscription)
+    if version < 0 or not 0 <= count <= len(subscription) // _LENGTH.size:
+        raise ValueError(f"version {version} with {count} topics in {len(subscription)} bytes")
+    position = _HEAD.size
+    for _ in range(count):
+        (size,) = _LENGTH.unpack_from(subscription, position)
+        position += _LENGTH.size
+        if not 0 <= size <= len(subscription) - position:
+            raise ValueError(f"a topic name of {size} bytes at byte {position}")
+        yield str(subscription[position : position + size], "utf-8")
+        position += size
 
 
 class GroupState(Enum):

@@ -9,7 +9,6 @@ from typing import Final
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
-from cluster.groups.member_responses import join_response, sync_response
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
     Caller,
@@ -21,7 +20,7 @@ from cluster.groups.membership_events import (
     size_of,
     sync_error,
 )
-from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
+from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error, join_response, sync_response
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse

@@ -1,18 +1,129 @@
-"""The groups of one shard: the durable layer, the live one beside it, and the configuration they go by."""
+"""The groups of one shard: as its log of __consumer_offsets has them, which only replaying records changes, the live
+layer beside that, and the configuration they go by.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment
-from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
-from cluster.groups.group_config import GroupConfig
-from cluster.groups.records import CoordinatorRecord
+from cluster.groups.records import CommittedOffset, CoordinatorRecord, EndTxnRecord, OffsetRecord
 from protocol.errors import ErrorCode
+from protocol.messages.group_records import GroupMetadataValue
+from protocol.records.control_records import ControlRecordType
+from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
+
+INT_MAX: Final = 0x7FFFFFFF
+
+
+class GroupConfig(Value):
+    """Kafka's group.* and offsets.* settings, under their names, in the units that the names say."""
+
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_size: int = INT_MAX
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 10_080 * 60_000
+
+
+class DurableGroup(Value, frozen=False):
+    """One group. `pending` holds offsets of open transactions by producer id (KIP-98); they count once committed."""
+
+    metadata: GroupMetadataValue | None = None
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+
+    def is_void(self) -> bool:
+        """Whether the group has no state left."""
+        return self.metadata is None and not self.offsets and not self.pending
+
+
+class DurableGroups:
+    """The groups of one partition by group id."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, DurableGroup] = {}
+        self._in_transactions: dict[int, dict[str, None]] = {}
+        """Groups with pending offsets, by the producer of the transaction."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DurableGroups) and self.groups == other.groups
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def get(self, group_id: str) -> DurableGroup | None:
+        """The group, or None when the log knows nothing of it."""
+        return self.groups.get(group_id)
+
+    def groups_of(self, producer_id: int) -> list[str]:
+        """The groups with offsets in the open transaction of a producer."""
+        return list(self._in_transactions.get(producer_id, ()))
+
+    def replay(self, record: CoordinatorRecord, log_offset: int, transactional_producer: int | None = None) -> None:
+        """Apply one committed record that stands at `log_offset`, in the transaction of a producer if there is one.
+        Records come in the order of the log.
+        """
+        if isinstance(record, EndTxnRecord):
+            if transactional_producer is not None:
+                self._end(transactional_producer, commit=record.marker.control_type is ControlRecordType.COMMIT)
+            return
+        if isinstance(record, OffsetRecord):
+            if record.value is not None:
+                record.value.log_offset = log_offset
+            self.replay_offset(record.group_id, record.topic_partition, record.value, transactional_producer)
+            return
+        group = self._group(record.group_id)
+        group.metadata = record.value
+        self._drop_void(record.group_id, group)
+
+    def replay_offset(
+        self,
+        group_id: str,
+        topic_partition: TopicPartition,
+        offset: CommittedOffset | None,
+        transactional_producer: int | None = None,
+    ) -> None:
+        """Apply one offset, whose place in the log it knows; None removes it."""
+        group = self._group(group_id)
+        offsets = group.offsets
+        if transactional_producer is not None:
+            offsets = group.pending.setdefault(transactional_producer, {})
+            self._in_transactions.setdefault(transactional_producer, {})[group_id] = None
+        if offset is not None:
+            offsets[topic_partition] = offset
+        else:
+            offsets.pop(topic_partition, None)
+            self._drop_void(group_id, group)
+
+    def _end(self, producer_id: int, *, commit: bool) -> None:
+        """The offsets of a transaction count now, or are dropped. One that a plain commit has overtaken is too late."""
+        for group_id in self._in_transactions.pop(producer_id, ()):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            for topic_partition, offset in group.pending.pop(producer_id, {}).items():
+                standing = group.offsets.get(topic_partition)
+                if commit and (standing is None or standing.log_offset < offset.log_offset):
+                    group.offsets[topic_partition] = offset
+            self._drop_void(group_id, group)
+
+    def _group(self, group_id: str) -> DurableGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = DurableGroup()
+        return group
+
+    def _drop_void(self, group_id: str, group: DurableGroup) -> None:
+        if group.is_void():
+            del self.groups[group_id]
+
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 

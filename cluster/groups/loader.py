@@ -6,7 +6,7 @@ import logging
 import struct
 from typing import Final
 
-from cluster.groups.durable_groups import DurableGroups
+from cluster.groups.group_table import DurableGroups
 from cluster.groups.records import GroupRecord, decode_group, decode_key, decode_offset, is_readable
 from protocol.errors import ApiError, DecodeError
 from protocol.records.batch import RecordBatch, read_batches

@@ -25,10 +25,9 @@ from cluster.znodes import NO_LEADER
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
-from storage.log.aborted_transactions import AbortedTransactions
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_verification import VerificationGuard
+from storage.log.log_appender import LogAppendInfo
+from storage.log.log_reader import AbortedTransactions
+from storage.log.log_validator import AppendOrigin, VerificationGuard
 from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import UNLIMITED

@@ -1,11 +1,14 @@
-"""Reads of a partition: parameters and results."""
+"""Reads of a partition: parameters, results, and which replica a consumer is sent to (KIP-392; Kafka:
+`ReplicaSelector`, `RackAwareReplicaSelector`, `ReplicaManager.findPreferredReadReplica`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from cluster.metadata_image import MetadataImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
@@ -15,6 +18,9 @@ from storage.log.leader_epoch import EpochEntry
 from storage.log.log_reader import FetchDataInfo
 from storage.log.unified_log import UnifiedLog
 from storage.segment.transaction_index import AbortedTxn
+
+if TYPE_CHECKING:
+    from cluster.replication.partition import Partition
 
 CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
@@ -138,3 +144,44 @@ def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int)
         )
     is_common = epoch == last_fetched_epoch and end_offset >= fetch_offset
     return None if is_common else EpochEntry(epoch, end_offset)
+
+
+NO_PREFERENCE: Final = -1
+"""The consumer goes on with the leader."""
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+class RackAwareReplicaSelector:
+    """Sends a consumer to a replica in its own rack, where there is one that has what it asks for."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        """`image()` is the metadata of the moment: it knows the racks."""
+        self._image = image
+
+    def select(self, partition: Partition, params: FetchParams, fetch_offset: int) -> int:
+        """The broker that the consumer shall ask from now on about a partition that is led here, or NO_PREFERENCE.
+
+        It is in sync, has the offset, and has the listener by which the consumer came. Of several the one that is most
+        caught up counts, then the highest id.
+        """
+        in_sync, rack = partition.in_sync, params.client_rack
+        if not rack or in_sync is None:
+            return NO_PREFERENCE
+        brokers, image = self._image().brokers, partition.image
+        leader = brokers.get(image.leader)
+        if leader is not None and leader.rack == rack:
+            return NO_PREFERENCE
+        best = None
+        for broker_id, follower in in_sync.followers.items():
+            broker = brokers.get(broker_id)
+            if (
+                broker_id in image.isr
+                and broker is not None
+                and broker.rack == rack
+                and params.listener_name in broker.endpoints
+                and follower.log_start_offset <= fetch_offset <= follower.log_end_offset
+            ):
+                view = follower.log_end_offset, follower.caught_up_ms, broker_id
+                best = view if best is None else max(best, view)
+        return NO_PREFERENCE if best is None else best[2]

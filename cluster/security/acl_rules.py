@@ -1,12 +1,178 @@
-"""Who may do what: Kafka's rules over access control lists (Kafka class `AclAuthorizer`, KIP-11, KIP-679)."""
+"""Who may do what: Kafka's rules over access control lists (Kafka class `AclAuthorizer`, KIP-11, KIP-679).
+
+What matters for a resource is its literal pattern, the wildcard, and the prefixes of its name. Each pattern has a table
+from principal and host to the operations that are allowed and denied, as bits; so a decision is a handful of look-ups,
+however many lists there are. Prefixes are looked up by those lengths that some prefixed pattern has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from cluster.security.acl_index import EVERY_OPERATION, AclIndex
-from protocol.acl_types import WILDCARD, AclOperation, AclPermissionType, PatternType, ResourceType
+from protocol.acl_types import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    AccessControlEntry,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPermissionType,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
+
+EVERY_OPERATION: Final = sum(1 << each for each in AclOperation if each > AclOperation.ALL)
+"""The bits of all operations; the bit of an operation is its number in the protocol."""
+
+_ALSO_ALLOWED: Final = {
+    AclOperation.ALL: EVERY_OPERATION,
+    **dict.fromkeys(
+        (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER), 1 << AclOperation.DESCRIBE
+    ),
+    AclOperation.ALTER_CONFIGS: 1 << AclOperation.DESCRIBE_CONFIGS,
+}
+"""The operations that an allowed one implies. A denied one implies nothing, but for ALL."""
+
+_Masks = dict[tuple[str, str], tuple[int, int]]
+"""By principal and host: operations that are allowed, and operations that are denied."""
+_Scope = tuple[str, str, AclOperation, AclPermissionType, ResourceType, PatternType]
+
+
+class Matching:
+    """The lists that are about one resource."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: list[_Masks]) -> None:
+        self._tables = tables
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has said anything about the resource."""
+        return not self._tables
+
+    def operations(self, principal: str, host: str) -> int:
+        """The bits of the operations that are allowed and not denied."""
+        allowed = denied = 0
+        for table in self._tables:
+            for who in (principal, WILDCARD_PRINCIPAL):
+                for where in (host, WILDCARD):
+                    found = table.get((who, where))
+                    if found is not None:
+                        allowed |= found[0]
+                        denied |= found[1]
+        return allowed & ~denied
+
+
+class AclIndex:
+    """The entries of each pattern."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ResourcePattern, Collection[AccessControlEntry]] = {}
+        self._tables: dict[PatternType, dict[tuple[ResourceType, str], _Masks]] = {
+            PatternType.LITERAL: {},
+            PatternType.PREFIXED: {},
+        }
+        self._lengths: dict[ResourceType, Counter[int]] = {}
+        """How many prefixes have each length."""
+        self._names: dict[_Scope, dict[str, None]] = {}
+        """The names of the patterns that have an entry."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entries(self, pattern: ResourcePattern) -> Collection[AccessControlEntry]:
+        """Those of one pattern."""
+        return self._entries.get(pattern, ())
+
+    def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
+        """Have the pattern have these entries and no others; without any, nobody has said anything about it."""
+        new = dict.fromkeys(entries)
+        resource_type, name, pattern_type = pattern
+        old = self._entries.pop(pattern, ())
+        for entry in old:
+            scope = (*entry, resource_type, pattern_type)
+            del self._names[scope][name]
+            if not self._names[scope]:
+                del self._names[scope]
+        lengths = self._lengths.setdefault(resource_type, Counter())
+        if old and pattern_type is PatternType.PREFIXED:
+            lengths[len(name)] -= 1
+            if not lengths[len(name)]:
+                del lengths[len(name)]
+        self._tables[pattern_type].pop((resource_type, name), None)
+        if not new:
+            return
+        self._entries[pattern] = new.keys()
+        for entry in new:
+            self._names.setdefault((*entry, resource_type, pattern_type), {})[name] = None
+        if pattern_type is PatternType.PREFIXED:
+            lengths[len(name)] += 1
+        self._tables[pattern_type][resource_type, name] = _masks(new)
+
+    def replace_all(self, entries: Mapping[ResourcePattern, Collection[AccessControlEntry]]) -> None:
+        """Forget everything else."""
+        for pattern in [each for each in self._entries if each not in entries]:
+            self.replace(pattern, ())
+        for pattern, found in entries.items():
+            self.replace(pattern, found)
+
+    def matching(self, resource_type: ResourceType, name: str) -> Matching:
+        """The lists that are about the resource of this name."""
+        literal, prefixed = self._tables[PatternType.LITERAL], self._tables[PatternType.PREFIXED]
+        found = [literal.get((resource_type, WILDCARD))]
+        if name != WILDCARD:
+            found.append(literal.get((resource_type, name)))
+        lengths = (each for each in self._lengths.get(resource_type, ()) if each <= len(name))
+        found.extend(prefixed.get((resource_type, name[:length])) for length in lengths)
+        return Matching([table for table in found if table is not None])
+
+    def find(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        """The bindings that a filter chooses."""
+        for pattern, entries in self._entries.items():
+            if wanted.resource.matches(pattern):
+                for entry in entries:
+                    if wanted.entry.matches(entry):
+                        yield AclBinding(pattern, entry)
+
+    def patterns(self) -> Iterable[ResourcePattern]:
+        """Every pattern that has an entry."""
+        return self._entries
+
+    def names(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        permission: AclPermissionType,
+        resource_type: ResourceType,
+        pattern_type: PatternType,
+    ) -> list[Collection[str]]:
+        """The names of the patterns with an entry for exactly this operation, or for all; nothing implied."""
+        scopes = (
+            (who, where, what, permission, resource_type, pattern_type)
+            for who in (principal, WILDCARD_PRINCIPAL)
+            for where in (host, WILDCARD)
+            for what in (operation, AclOperation.ALL)
+        )
+        return [self._names[scope].keys() for scope in scopes if scope in self._names]
+
+
+def _masks(entries: Iterable[AccessControlEntry]) -> _Masks:
+    masks: _Masks = {}
+    for principal, host, operation, permission in entries:
+        allowed, denied = masks.get((principal, host), (0, 0))
+        bits = 1 << operation
+        if permission is AclPermissionType.ALLOW:
+            allowed |= bits | _ALSO_ALLOWED.get(operation, 0)
+        else:
+            denied |= bits | (EVERY_OPERATION if operation is AclOperation.ALL else 0)
+        masks[principal, host] = allowed, denied
+    return masks
+
 
 MOST_REMEMBERED: Final = 20_000
 """Resources of which is remembered what a principal may do there."""

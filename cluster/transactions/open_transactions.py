@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
-from cluster.transactions.transaction_records import NO_PRODUCER_EPOCH, TransactionRecord
-from cluster.transactions.transaction_state import ENDING, NO_TRANSACTION, TransactionState
-from cluster.transactions.transaction_table import (
-    Transaction,
-    TransactionTable,
-    refuse_while_ending,
+from cluster.transactions.transaction_records import (
+    ENDING,
+    NO_PRODUCER_EPOCH,
+    NO_TRANSACTION,
+    TransactionRecord,
+    TransactionState,
 )
+from cluster.transactions.transaction_table import Transaction, TransactionTable, refuse_while_ending
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 

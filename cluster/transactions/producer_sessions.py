@@ -13,8 +13,8 @@ from cluster.transactions.transaction_records import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TransactionMetadata,
+    TransactionState,
 )
-from cluster.transactions.transaction_state import TransactionState
 from cluster.transactions.transaction_table import Transaction, TransactionTable, refuse_while_ending
 from protocol.errors import ApiError, ErrorCode
 

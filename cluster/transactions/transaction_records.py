@@ -1,17 +1,74 @@
-"""Records of __transaction_state, in Kafka's formats: TransactionLogKey v0, TransactionLogValue v0 (v1 is read too). No
-value: a tombstone. (Kafka class `TransactionLog`.)
+"""The states of a transactional id (Kafka class `TransactionState`), its records in __transaction_state in Kafka's
+formats (Kafka class `TransactionLog`), and the ids that a partition's log builds.
+
+TransactionLogKey v0, TransactionLogValue v0 (v1 is read too); no value is a tombstone.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from enum import IntEnum
+from typing import Final, Self
 
-from cluster.transactions.transaction_state import TransactionState
-from protocol.errors import DecodeError
+from protocol.errors import ApiError, DecodeError
 from protocol.messages.transactions import TransactionLogKey, TransactionLogValue
+from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition, by_topic
 from protocol.value import Value, field
 from protocol.wire.schema import decode_versioned, encode_versioned
+
+
+class TransactionState(IntEnum):
+    """A state, with its number in the log; `label` is its name for administrators."""
+
+    label: str
+
+    def __new__(cls, number: int, label: str) -> Self:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.label = label
+        return member
+
+    EMPTY = 0, "Empty"
+    """The producer has its id and epoch, and no transaction yet."""
+    ONGOING = 1, "Ongoing"
+    """Partitions were added."""
+    PREPARE_COMMIT = 2, "PrepareCommit"
+    """It is decided that the transaction is committed; markers are being written."""
+    PREPARE_ABORT = 3, "PrepareAbort"
+    COMPLETE_COMMIT = 4, "CompleteCommit"
+    """All partitions have their markers."""
+    COMPLETE_ABORT = 5, "CompleteAbort"
+    DEAD = 6, "Dead"
+    """The id is being forgotten. Never in the log, which has a tombstone then."""
+    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
+    """Kafka's name for the moment before PREPARE_ABORT in which an epoch is raised. Never in the log."""
+
+
+_S: Final = TransactionState
+
+NO_TRANSACTION: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+"""Nothing is open or being ended: a new producer may take over, and an old id may be forgotten."""
+
+ENDING: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+
+_BEFORE: Final = {
+    _S.EMPTY: NO_TRANSACTION,
+    _S.ONGOING: NO_TRANSACTION | {_S.ONGOING},
+    _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
+    _S.PREPARE_ABORT: frozenset({_S.ONGOING}),
+    _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
+    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
+    _S.DEAD: NO_TRANSACTION,
+    _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
+}
+"""The states that each may follow."""
+
+
+def may_follow(state: TransactionState, before: TransactionState) -> bool:
+    """Whether `state` may come next when a transactional id is in `before`."""
+    return before in _BEFORE[state]
+
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -101,3 +158,47 @@ def decode_value(value: bytes) -> TransactionMetadata:
         last_update_ms=decoded.transaction_last_update_timestamp_ms,
         start_ms=decoded.transaction_start_timestamp_ms,
     )
+
+
+logger = logging.getLogger("kafka.coordinator.transaction.TransactionStateManager")
+
+
+class TransactionLoader:
+    """Takes the log chunk by chunk with `take`; `finish` gives the transactional ids.
+
+    Values are kept as bytes, the last one of each key, and only those that are left in the end are decoded. Uses
+    nothing that anybody else uses, so it may run on any thread.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes | None, bytes] = {}
+
+    def take(self, batches: memoryview) -> int | None:
+        """Take the complete batches that `batches` begins with; gives the offset behind them, or None without any.
+
+        Raises ApiError for a batch whose records cannot be read.
+        """
+        next_offset, latest = None, self._latest
+        for batch in read_batches(batches):
+            next_offset = batch.next_offset
+            if batch.is_control:
+                continue
+            for _, _, key, value, _ in batch.records():
+                if value is None:
+                    latest.pop(key, None)
+                else:
+                    latest[key] = value
+        return next_offset
+
+    def finish(self) -> dict[str, TransactionMetadata]:
+        """The transactional ids. A record that cannot be read is logged and left out. The loader is empty then."""
+        found = {}
+        while self._latest:
+            key, value = self._latest.popitem()
+            try:
+                transactional_id = decode_key(key)
+                if transactional_id is not None:
+                    found[transactional_id] = decode_value(value)
+            except (DecodeError, ApiError) as error:
+                logger.error("A record of __transaction_state cannot be read and is left out: %s", error)
+        return found

@@ -8,8 +8,13 @@ from functools import partial
 from cluster.coordinators.results import Append, Appends, Moment, Result
 from cluster.transactions.open_transactions import Markers, OpenTransactions
 from cluster.transactions.producer_sessions import ProducerSessions
-from cluster.transactions.transaction_records import TransactionMetadata, TransactionRecord
-from cluster.transactions.transaction_state import ENDING, NO_TRANSACTION, TransactionState
+from cluster.transactions.transaction_records import (
+    ENDING,
+    NO_TRANSACTION,
+    TransactionMetadata,
+    TransactionRecord,
+    TransactionState,
+)
 from cluster.transactions.transaction_table import Transaction, TransactionConfig, TransactionTable
 from protocol.errors import ErrorCode
 

@@ -8,8 +8,13 @@ from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment
-from cluster.transactions.transaction_records import TransactionMetadata, TransactionRecord
-from cluster.transactions.transaction_state import ENDING, TransactionState, may_follow
+from cluster.transactions.transaction_records import (
+    ENDING,
+    TransactionMetadata,
+    TransactionRecord,
+    TransactionState,
+    may_follow,
+)
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value

@@ -15,7 +15,7 @@ from protocol.records.control_records import ControlRecordType, control_type
 from storage.compaction.clean_task import CleanTask, SegmentSize
 from storage.io.file_system import FileSystem
 from storage.segment.batch_reader import HEADERS, BatchReader, Reading, header_of
-from storage.segment.log_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.segment.segment_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
 
 

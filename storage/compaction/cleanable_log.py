@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from protocol.value import Value
 from storage.compaction.clean_task import DEFAULT_READ_BYTES, CleanTask, LastRecord, SegmentSize
 from storage.log.unified_log import UnifiedLog
-from storage.segment.log_segment import LogSegment
-from storage.segment.segment_search import segment_index
+from storage.segment.log_segment import LogSegment, segment_index
 
 
 class CleanableLog(Value):

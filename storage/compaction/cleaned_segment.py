@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from protocol.records.batch import RecordBatch
 from storage.io.file_system import FileSystem
 from storage.segment.indexes import IndexBuilder
-from storage.segment.log_files import (
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET
+from storage.segment.segment_files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -15,7 +16,6 @@ from storage.segment.log_files import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from storage.segment.log_segment import MAX_RELATIVE_OFFSET
 from storage.segment.transaction_index import AbortedTxn, encode_aborted
 
 _WRITE_BYTES = 1 << 20

@@ -13,10 +13,8 @@ from itertools import chain, pairwise
 from protocol.errors import detached
 from storage.compaction.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
 from storage.log.unified_log import UnifiedLog
-from storage.segment.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
-from storage.segment.log_segment import LogSegment
-from storage.segment.segment_search import segment_index
-from storage.segment.segment_swap import put_in_place
+from storage.segment.log_segment import LogSegment, put_in_place, segment_index
+from storage.segment.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
 
 
 def is_unchanged(log: UnifiedLog, task: CleanTask) -> bool:

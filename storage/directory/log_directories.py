@@ -1,15 +1,54 @@
-"""The log directories of a broker: their locks, their disks and what is to be removed from them."""
+"""The log directories of a broker: their locks, their disks, whether their logs were closed in order (Kafka class
+`CleanShutdownFileHandler`), and what is to be removed from them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
-from storage.directory.directory_lock import lock_directory
+from protocol.value import Value
+from storage.directory.checkpoints import write_atomically
 from storage.directory.disk_reserve import DiskReserve, SpaceTask
 from storage.directory.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
 from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import FileSystem, Lock
+
+LOCK_FILE = ".lock"
+
+
+def lock_directory(file_system: FileSystem, path: str) -> Lock:
+    """Create the directory where missing and lock it against other brokers.
+
+    Raises LogDirError when another broker has it, OSError when it cannot be used.
+    """
+    _make_durable(file_system, path)
+    try:
+        return file_system.lock(f"{path}/{LOCK_FILE}")
+    except BlockingIOError:
+        raise LogDirError(
+            f"Failed to acquire lock on file {LOCK_FILE} in {path}. "
+            "A Kafka instance in another process or thread is using this directory."
+        ) from None
+
+
+def _make_durable(file_system: FileSystem, path: str) -> None:
+    """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
+    # The parent in any case: the process that made `path` may have died before it got to that.
+    parents = [_parent_of(path)]
+    while not file_system.exists(parents[-1]):
+        parents.append(_parent_of(parents[-1]))
+    file_system.make_dirs(path)
+    for parent in parents:
+        try:
+            file_system.sync_dir(parent)
+        except PermissionError:
+            continue  # not ours to open, so not ours to have made
+
+
+def _parent_of(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
 class LogDirectories(Sequence[LogDirectory]):
@@ -92,3 +131,36 @@ class LogDirectories(Sequence[LogDirectory]):
     def sync_task(self, directory: LogDirectory) -> DirectorySyncTask:
         """A task that fsyncs the names in a directory; any thread may run it."""
         return DirectorySyncTask(self._file_system, directory)
+
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+
+
+class CleanShutdown(Value):
+    """The last run ended in order, having had this broker epoch (-1: not known)."""
+
+    broker_epoch: int
+
+
+def take_clean_shutdown(file_system: FileSystem, directory: str) -> CleanShutdown | None:
+    """Read the file and remove it at once, so that a crash from now on does not look clean; None when there is none."""
+    path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
+    try:
+        content = file_system.read_file(path)
+    except FileNotFoundError:
+        # The process before may have died between removing it and this; a power cut would bring it back.
+        file_system.sync_dir(directory)
+        return None
+    file_system.remove(path)
+    file_system.sync_dir(directory)
+    try:
+        return CleanShutdown(int(json.loads(content)["brokerEpoch"]))
+    except (ValueError, KeyError, TypeError):
+        # Releases before Kafka 3.7 leave the file empty.
+        return CleanShutdown(-1)
+
+
+def write_clean_shutdown(file_system: FileSystem, directory: str, broker_epoch: int) -> None:
+    """Say that every log in `directory` is flushed and closed. Raises OSError."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(file_system, f"{directory}/{CLEAN_SHUTDOWN_FILE}", content.encode())

@@ -163,3 +163,16 @@ class FileSystem(Protocol):
         """Lock the file at `path` (created if missing). Raises BlockingIOError when it is taken, by another process or
         under another name.
         """
+
+
+class DiskTask(Protocol):
+    """Made by the owner of the logs; `run` on any thread, once; then `complete` by the owner.
+
+    `run` changes nothing that the owner or another thread looks at, and keeps its error for `complete`.
+    """
+
+    def run(self) -> None:
+        """Do what waits for the disk."""
+
+    def complete(self) -> None:
+        """Hand the result to the owner of the logs. Raises ApiError KAFKA_STORAGE_ERROR where the task says so."""

@@ -12,12 +12,12 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import DeferredDeletion, LogDirectory
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.log_durability import LogDurability
 from storage.log_config import LogConfig
-from storage.segment.log_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
 from storage.segment.log_segment import LogSegment
+from storage.segment.segment_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
 
 if TYPE_CHECKING:
+    from storage.log.log_flush import LogDurability
     from storage.log.truncation import TruncationTask
 
 

@@ -8,17 +8,31 @@ from itertools import takewhile
 
 from protocol.errors import ApiError
 from protocol.records.batch import RecordBatch, read_batches
+from protocol.value import Value
+from storage.log.leader_epoch import LogEpochs
 from storage.log.local_log import LocalLog
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_epochs import LogEpochs
 from storage.log.log_flush import FlushTask
-from storage.log.log_producers import LogProducers
-from storage.log.log_validator import check_copied, validate_produced
-from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_verification import VerificationGuard
+from storage.log.log_validator import AppendOrigin, VerificationGuard, check_copied, validate_produced
+from storage.log.producer_state import LogProducers
 from storage.log_config import LogConfig
 from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.segment.transaction_index import CompletedTxn, aborted_by
+
+
+class LogAppendInfo(Value, frozen=False):
+    """The place of an append in the log. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+
+    Of a duplicate, the offsets (and time) are those of the batch that was appended first.
+    """
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+    is_acknowledged: bool = True
+    """Whether the append may be acknowledged. Set by the `Partition`, which knows the conditions."""
+
 
 ANY_EPOCH = 2**31 - 1
 

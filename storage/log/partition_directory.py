@@ -12,12 +12,12 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from storage.directory.log_directory import LogDirectory, NoRoomError
-from storage.directory.partition_metadata import write_topic_id
+from storage.directory.meta_properties import write_topic_id
 from storage.io.file_system import FileSystem, is_disk_full
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
-from storage.segment.log_files import LOG_SUFFIX, file_name
 from storage.segment.log_segment import LogSegment
+from storage.segment.segment_files import LOG_SUFFIX, file_name
 
 MAX_NAME = 255
 DELETE_SUFFIX = "-delete"

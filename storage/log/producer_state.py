@@ -1,43 +1,144 @@
-"""The memory of a log of each producer, which makes producers idempotent (Kafka class `ProducerStateManager`,
-KIP-98).
+"""The memory of a log of each producer, which makes producers idempotent (Kafka classes `ProducerStateManager`,
+`ProducerStateEntry`, `BatchMetadata`). A log opens it on first use: most logs of a broker are idle most of the time.
 
 Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the
 file. A failed write therefore leaves no trace. The last five batches of a producer are known, so that a retry of
 any of them is answered with its original offset (a client has at most five requests in flight).
+
+Snapshots (`<end offset>.snapshot`) are in Kafka's format. They bound how much of the log has to be read again at start.
+Kafka writes the newest batch of every producer, and takes the last entry of a producer when it reads; an older one that
+is sent again after a restart then seems out of order, and is lost or appended twice. Here each batch that is known has
+an entry, the newest last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import Enum
+import struct
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import NO_SEQUENCE, RecordBatch
+from protocol.records.batch import NO_SEQUENCE, RecordBatch, increment_sequence
+from protocol.records.checksum import crc32c
 from protocol.records.control_records import EndTxnMarker, decode_end_txn_marker
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.producer_snapshot import (
-    BATCHES_TO_RETAIN,
-    NO_OFFSET,
-    BatchMetadata,
-    CorruptSnapshotError,
-    ProducerStateEntry,
-    decode_snapshot,
-    encode_snapshot,
-)
-from storage.log.transaction_verification import ONGOING, TransactionVerification, VerificationGuard
-from storage.segment.log_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from storage.log.log_validator import ONGOING, AppendOrigin, TransactionVerification, VerificationGuard
+from storage.segment.log_segment import LogSegment, headers_from
+from storage.segment.segment_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from storage.segment.transaction_index import CompletedTxn
 
+if TYPE_CHECKING:
+    from storage.log.local_log import LocalLog
+
+BATCHES_TO_RETAIN = 5
+NO_OFFSET = -1
+
+_VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_CRC_FROM = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class CorruptSnapshotError(ValueError):
+    """A producer snapshot with invalid content; the message names the file."""
+
+
+class BatchMetadata(NamedTuple):
+    """One appended batch of a producer; `timestamp` is the batch's largest, in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        return increment_sequence(self.last_sequence, -self.offset_delta)
+
+
+class ProducerStateEntry:
+    """One producer: its epoch and its newest batches, oldest first."""
+
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch")
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.batches: tuple[BatchMetadata, ...] = ()
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.current_txn_first_offset = NO_OFFSET
+        """First offset of the producer's open transaction; -1 when it has none."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
+        """The appended batch with the sequence numbers of `batch`, if it is among the last five."""
+        if batch.producer_epoch == self.producer_epoch:
+            for known in self.batches:
+                if known.last_sequence == batch.last_sequence and known.first_sequence == batch.base_sequence:
+                    return known
+        return None
+
+
+_NO_BATCHES = (BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, -1),)
+
+
+def encode_snapshot(entries: dict[int, ProducerStateEntry]) -> bytes:
+    """The content of a snapshot file."""
+    parts = [b""]
+    for producer_id, entry in entries.items():
+        parts.extend(
+            _ENTRY.pack(
+                producer_id,
+                entry.producer_epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+            for batch in entry.batches or _NO_BATCHES
+        )
+    parts[0] = struct.pack(">i", len(parts) - 1)
+    body = b"".join(parts)
+    return struct.pack(">hI", _VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(path: str, data: bytes) -> dict[int, ProducerStateEntry]:
+    """The producers in a snapshot file. Raises CorruptSnapshotError."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshotError(f"Snapshot {path} is cut off: {len(data)} bytes")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"Snapshot {path} contained an unknown file version {version}")
+    if crc != crc32c(data[_CRC_FROM:]):
+        raise CorruptSnapshotError(f"Snapshot {path} is corrupt (CRC is no longer valid)")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptSnapshotError(f"Snapshot {path} announces {count} entries and has {len(data)} bytes")
+    entries: dict[int, ProducerStateEntry] = {}
+    for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
+        earlier = entries.get(producer_id)
+        entry = entries[producer_id] = ProducerStateEntry(epoch)
+        if earlier is not None and earlier.producer_epoch == epoch:
+            entry.batches = earlier.batches[1 - BATCHES_TO_RETAIN :]
+        if offset >= 0:
+            entry.batches = (*entry.batches, BatchMetadata(sequence, offset, delta, timestamp))
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        entry.current_txn_first_offset = txn_first_offset
+    return entries
+
+
 NO_PRODUCER_EPOCH = -1
-
-
-class AppendOrigin(Enum):
-    """The origin of an append, which decides the checks of a batch (Kafka class `AppendOrigin`)."""
-
-    CLIENT = 0
-    COORDINATOR = 1
-    REPLICATION = 2
 
 
 def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:
@@ -334,3 +435,57 @@ class ProducerStateManager:
                 self._file_system.remove(self.snapshot_path(offset))
             except FileNotFoundError:
                 return
+
+
+class LogProducers:
+    """The producers of a log: a `ProducerStateManager`, or the snapshots that it will be loaded from."""
+
+    __slots__ = ("_snapshot_offsets", "loaded")
+
+    def __init__(self, snapshot_offsets: Sequence[int]) -> None:
+        self._snapshot_offsets = snapshot_offsets
+        self.loaded: ProducerStateManager | None = None
+        """The state up to the log end; None until it is first used."""
+
+    @property
+    def snapshot_offsets(self) -> Sequence[int]:
+        """Offsets of the producer snapshots in the directory."""
+        return self._snapshot_offsets if self.loaded is None else self.loaded.snapshot_offsets
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget the producers silent for that long; returns how many. State that was not read yet is left alone."""
+        return 0 if self.loaded is None else self.loaded.remove_expired(now_ms, expiration_ms)
+
+    def use(self, state: ProducerStateManager) -> None:
+        """Take the state that was gathered up to the log end."""
+        self.loaded = state
+        self._snapshot_offsets = ()
+
+    def load(self, local: LocalLog) -> ProducerStateManager:
+        """The state up to the end of `local`, read from snapshot and log if it was not yet. Raises ApiError."""
+        state = self.loaded
+        if state is None:
+            name = str(local.topic_partition)
+            state = ProducerStateManager(local.file_system, local.path, name, self._snapshot_offsets)
+            try:
+                load_producers(state, local.segments, local.segments[0].base_offset, local.log_end_offset)
+            except OSError as error:
+                doing = f"Error while reading the producer state of {local.topic_partition}"
+                raise local.fail(error, doing) from error
+            self.use(state)
+        return state
+
+
+def load_producers(
+    state: ProducerStateManager, segments: Sequence[LogSegment], start_offset: int, end_offset: int
+) -> None:
+    """Read `state` as of `end_offset`, where `segments` end, from the newest snapshot and the batches behind it.
+
+    `start_offset` is the base of the first segment of the log, not the log start: what can still be known of a producer
+    is worth knowing. Raises OSError, ApiError CORRUPT_MESSAGE.
+    """
+    state.load(start_offset, end_offset)
+    if state.map_end_offset < end_offset:
+        for batch in headers_from(segments, state.map_end_offset):
+            state.replay(batch)
+        state.map_end_offset = end_offset

@@ -14,9 +14,8 @@ from protocol.value import Value
 from storage.io.file_system import FileSystem
 from storage.log.local_log import LocalLog
 from storage.segment.indexes import TimeIndex, TimestampOffset
-from storage.segment.log_files import TIME_INDEX_SUFFIX
-from storage.segment.log_segment import LogSegment
-from storage.segment.segment_search import segment_index
+from storage.segment.log_segment import LogSegment, segment_index
+from storage.segment.segment_files import TIME_INDEX_SUFFIX
 
 UNLIMITED_RETENTION = -1
 """Any negative limit means that there is none."""

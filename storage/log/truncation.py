@@ -12,15 +12,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, detached
-from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, LeaderEpochFileCache
+from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, NO_EPOCH_WRITTEN, LeaderEpochFileCache
 from storage.log.local_log import take_away
-from storage.log.log_durability import write_truncation_marker
-from storage.log.log_epochs import NO_EPOCH_WRITTEN
-from storage.log.log_producers import load_producers
-from storage.log.producer_state import ProducerStateManager
-from storage.segment.log_files import LOG_SUFFIX, file_name
-from storage.segment.log_segment import LogSegment
-from storage.segment.segment_search import segment_index
+from storage.log.log_flush import write_truncation_marker
+from storage.log.producer_state import ProducerStateManager, load_producers
+from storage.segment.log_segment import LogSegment, segment_index
+from storage.segment.segment_files import LOG_SUFFIX, file_name
 
 if TYPE_CHECKING:
     from storage.log.unified_log import UnifiedLog

@@ -14,22 +14,18 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from storage.directory.log_directory import FailedLog, LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
-from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
+from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache, LogEpochs
 from storage.log.local_log import LocalLog, take_away
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_appender import ANY_EPOCH, LogAppender
-from storage.log.log_durability import LogDurability
-from storage.log.log_epochs import LogEpochs
-from storage.log.log_flush import FlushTask, is_as_loaded
-from storage.log.log_producers import LogProducers
+from storage.log.log_appender import ANY_EPOCH, LogAppender, LogAppendInfo
+from storage.log.log_flush import FlushTask, LogDurability, is_as_loaded
 from storage.log.log_reader import FetchDataInfo, of_one_moment, offset_for_timestamp, offset_of_max_timestamp, read
-from storage.log.producer_state import AppendOrigin, ProducerStateManager
+from storage.log.log_validator import AppendOrigin
+from storage.log.producer_state import LogProducers, ProducerStateManager
 from storage.log.retention import Expiry, check_new_start, find_expired
 from storage.log.truncation import TruncationTask
 from storage.log_config import LogConfig
 from storage.segment.indexes import TimestampAndOffset
-from storage.segment.log_segment import LogSegment
-from storage.segment.segment_search import segment_index
+from storage.segment.log_segment import LogSegment, segment_index
 
 _NO_TIMESTAMP = -1
 

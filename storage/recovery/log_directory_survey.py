@@ -18,7 +18,7 @@ from storage.directory.checkpoints import (
     CorruptCheckpointError,
     read_offset_checkpoint,
 )
-from storage.directory.clean_shutdown import take_clean_shutdown
+from storage.directory.log_directories import take_clean_shutdown
 from storage.directory.log_directory import LogDirectory
 from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import FileSystem

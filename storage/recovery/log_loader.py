@@ -8,6 +8,8 @@ state are built anew from there.
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -16,21 +18,23 @@ from protocol.records.record_format import MAGIC_AT
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from storage.directory.log_directory import DeferredDeletion, LogDirectory
-from storage.directory.partition_metadata import read_topic_id
+from storage.directory.meta_properties import read_topic_id
 from storage.io.file_system import FileInfo, FileSystem
 from storage.log.leader_epoch import EpochEntry
-from storage.log.log_producers import load_producers
-from storage.log.producer_state import ProducerStateManager
+from storage.log.producer_state import ProducerStateManager, load_producers
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
-from storage.recovery.interrupted_swaps import finish_interrupted_swaps
 from storage.recovery.load_options import LoadOptions, LoadResult
-from storage.recovery.old_formats import refuse_old_format
-from storage.recovery.segment_recovery import recover_segment
+from storage.recovery.segment_recovery import (
+    AbortedTransactionsFound,
+    finish_interrupted_swaps,
+    rebuild_torn_indexes,
+    recover_segment,
+)
 from storage.recovery.segment_split import Piece, SegmentOverflowError, find_overflow, split_segment
-from storage.recovery.transaction_recovery import AbortedTransactionsFound, rebuild_torn_indexes
 from storage.segment.batch_walk import CorruptRange, Place, walk
-from storage.segment.log_files import (
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment, put_in_place, segment_index
+from storage.segment.segment_files import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -39,9 +43,32 @@ from storage.segment.log_files import (
     TRUNCATION_MARKER,
     file_name,
 )
-from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
-from storage.segment.segment_search import segment_index
-from storage.segment.segment_swap import put_in_place
+
+_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32 of what follows it, magic (Kafka class LegacyRecord)
+_CRC_BYTES = 4
+_MIN_OLD_MESSAGE_BYTES = 14
+
+
+class UnsupportedFormatError(ValueError):
+    """Records of message format v0 or v1; the message names the file."""
+
+
+def refuse_old_format(path: str, data: bytes) -> None:
+    """Raises UnsupportedFormatError when `data`, the start of a file, begins with a message of format v0 or v1.
+
+    Only a message whose CRC agrees is one: zeros, which a power cut leaves in a file, have the magic of format v0.
+    """
+    if len(data) <= MAGIC_AT:
+        return
+    _, size, crc, magic = _OLD_MESSAGE.unpack_from(data)
+    end = MAGIC_AT - _CRC_BYTES + size
+    is_whole = size >= _MIN_OLD_MESSAGE_BYTES and end <= len(data)
+    if magic in {0, 1} and is_whole and zlib.crc32(data[MAGIC_AT:end]) == crc:
+        raise UnsupportedFormatError(
+            f"{path} holds records of message format v{magic}; "
+            "only message format v2 (Kafka 0.11 and later) can be read"
+        )
+
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
 """Size above which a first message counts as damage, not as an old format."""

@@ -1,20 +1,35 @@
-"""Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's
-`LogSegment.recover`).
+"""Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's `LogSegment.recover`),
+its transaction index, and segments that were taking the place of others.
 
 This is the loop that a start after a crash waits for, so it makes no object for a batch but the tuple of its fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
-from protocol.records.batch import RecordBatch
+from protocol.errors import ApiError
+from protocol.records.batch import HEADER_BYTES, RecordBatch
+from storage.io.file_system import FileInfo, FileSystem
+from storage.log.producer_state import ProducerStateManager, load_producers
 from storage.recovery.segment_split import refuse_overflow
-from storage.segment.batch_reader import SOUND, BatchReader, Found
+from storage.segment.batch_reader import BASE_OFFSET, HEADERS, LAST_OFFSET_DELTA, SOUND, BatchReader, Found
 from storage.segment.batch_walk import UNKNOWN_EPOCH, CorruptRange, Place, walk
 from storage.segment.indexes import IndexBuilder
-from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment, headers_from
+from storage.segment.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from storage.segment.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
 
 
 def recover_segment(
@@ -167,3 +182,128 @@ def _valid_batches(
             return
     if held is not None:
         yield held
+
+
+class AbortedTransactionsFound:
+    """Gathers the aborted transactions while recovery shows it the batches of one segment after the other."""
+
+    def __init__(self, producers: ProducerStateManager, files: Mapping[str, FileInfo]) -> None:
+        """`producers` as of the first batch that is shown; `files` of the log's directory."""
+        self._producers = producers
+        self._sizes = {name: info.size for name, info in files.items() if name.endswith(TXN_INDEX_SUFFIX)}
+        self._found: list[AbortedTxn] = []
+
+    def note(self, batch: RecordBatch) -> None:
+        """Take the next batch with a producer id; a control batch comes with its records."""
+        completed = self._producers.replay(batch)
+        entry = None if completed is None else aborted_by(batch, completed)
+        if entry is not None:
+            self._found.append(entry)
+
+    def split(self, segment: LogSegment) -> None:
+        """The segment came out of another one, with a part of its index."""
+        self._sizes[file_name(segment.base_offset, TXN_INDEX_SUFFIX)] = -1
+
+    def finish(self, segment: LogSegment, end_offset: int) -> None:
+        """All batches of the segment, which ends before `end_offset`, were shown: write its index where it differs.
+        Either way it is on stable storage then: what a process that was killed has written need not be. Raises OSError.
+        """
+        entries = [each for each in self._found if each.last_offset < end_offset]
+        self._found = [each for each in self._found if each.last_offset >= end_offset]
+        size = self._sizes.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX), 0)
+        if not entries and not size:
+            return
+        index = segment.files.transactions
+        if size != len(entries) * ENTRY_BYTES or _entries_of(segment) != entries:
+            index.replace(entries)
+        else:
+            segment.files.file_system.sync_file(index.path)
+
+
+def _entries_of(segment: LogSegment) -> list[AbortedTxn] | None:
+    try:
+        return list(segment.files.aborted_transactions())
+    except ValueError:
+        return None
+
+
+def rebuild_torn_indexes(
+    file_system: FileSystem,
+    name: str,
+    segments: Sequence[LogSegment],
+    snapshots: Sequence[int],
+    files: Mapping[str, FileInfo],
+) -> int:
+    """Rebuild the transaction indexes that end within an entry. Gives how many."""
+    count = 0
+    for at, segment in enumerate(segments):
+        info = files.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX))
+        if info is None or info.size % ENTRY_BYTES == 0:
+            continue
+        begin, start = segments[0].base_offset, segment.base_offset
+        directory = segment.path.rpartition("/")[0]
+        usable = [offset for offset in snapshots if begin <= offset <= start]
+        producers = ProducerStateManager(file_system, directory, name, usable)
+        load_producers(producers, list(segments[:at]), begin, start)
+        found = AbortedTransactionsFound(producers, files)
+        for batch in headers_from([segment], start):
+            found.note(batch)
+        found.finish(segment, 2**63 - 1)
+        count += 1
+    return count
+
+
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
+_LOG_FILE = re.compile(r"\d{20}\.log")
+
+
+def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+    """Leave no `.deleted`, `.cleaned` and `.swap` files in the directory of a log at `path`, which holds `files`; gives
+    what it holds then.
+
+    `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their
+    range of offsets. A `.swap` at or above a `.cleaned` belongs to a split that was not finished (KAFKA-6264),
+    drop.
+    """
+    leftovers = [name for name in files if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX))]
+    if not leftovers:
+        return files
+    cleaned = [int(name[:20]) for name in leftovers if name.endswith(CLEANED_SUFFIX)]
+    first_cleaned = min(cleaned, default=2**63 - 1)
+    for name in leftovers:
+        if not name.endswith(SWAP_SUFFIX) or int(name[:20]) >= first_cleaned:
+            file_system.remove(f"{path}/{name}")
+            del files[name]
+    swaps = sorted(name for name in files if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
+    if swaps:
+        first, end = int(swaps[0][:20]), int(swaps[-1][:20]) + 1
+        for name in swaps:
+            file = file_system.attach(f"{path}/{name}", files[name].size)
+            # The split segment may be damaged. Then its pieces replace only the segment that they were copied from.
+            with contextlib.suppress(ApiError):
+                for *_, fields in BatchReader(file.path, file.pread, file.size, HEADERS).batches(0):
+                    end = max(end, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
+        first = _first_replaced(file_system, path, files, first)
+        for name in list(files):
+            match = _SEGMENT_FILE.fullmatch(name)
+            if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
+                file_system.remove(f"{path}/{name}")
+    # The `.log` first, as compaction does it: without it, the `.swap` files beside it belong to what it became.
+    for name in swaps + [name for name in files if name.endswith(SWAP_SUFFIX) and name not in swaps]:
+        file_system.rename(f"{path}/{name}", f"{path}/{name.removesuffix(SWAP_SUFFIX)}")
+    file_system.sync_dir(path)
+    return {info.name: info for info in file_system.list_dir(path) if not info.is_dir}
+
+
+def _first_replaced(file_system: FileSystem, path: str, files: dict[str, FileInfo], first: int) -> int:
+    """The base of the first segment that gives way to `.swap` segments from offset `first` on. One that was split
+    may have a lower base: its first piece is named by its first batch.
+    """
+    below = max((name for name in files if _LOG_FILE.fullmatch(name) and int(name[:20]) < first), default=None)
+    if below is not None:
+        file = file_system.attach(f"{path}/{below}", files[below].size)
+        header = file.pread(0, HEADER_BYTES)
+        file.close()
+        if len(header) == HEADER_BYTES and RecordBatch(memoryview(header)).base_offset == first:
+            return int(below[:20])
+    return first

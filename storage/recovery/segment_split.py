@@ -16,8 +16,8 @@ from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.value import Value
 from storage.io.file_system import FileSystem, is_disk_full
 from storage.segment.batch_walk import CorruptRange, Place, walk
-from storage.segment.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from storage.segment.transaction_index import AbortedTxn, encode_aborted
 
 _COPY_BYTES = 1 << 20

@@ -26,9 +26,9 @@ from functools import partial
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
-from storage.directory.partition_metadata import PARTITION_METADATA
+from storage.directory.meta_properties import PARTITION_METADATA
 from storage.io.file_system import FileSystem
-from storage.log.aborted_transactions import copy_aborted
+from storage.log.log_reader import copy_aborted
 from storage.log.partition_directory import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -39,9 +39,8 @@ from storage.log.partition_directory import (
     rename_away,
 )
 from storage.log.unified_log import UnifiedLog
-from storage.relocation.adjust_task import AdjustTask, Begin, BeginTask, Cut
-from storage.relocation.copy_task import CopyTask
-from storage.segment.segment_search import segment_index
+from storage.relocation.future_log_tasks import AdjustTask, Begin, BeginTask, CopyTask, Cut
+from storage.segment.log_segment import segment_index
 
 LAST_BYTES = 1 << 20
 """The most that the owner's thread copies: about a millisecond of work."""

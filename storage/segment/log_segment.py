@@ -7,6 +7,8 @@ what is committed and when to roll are the log's affairs.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, RecordBatch, find_timestamp
@@ -15,7 +17,7 @@ from storage.log_config import LogConfig
 from storage.segment.batch_reader import BASE_OFFSET, LAST_OFFSET_DELTA, MAX_TIMESTAMP, header_of
 from storage.segment.checked_batches import CheckedBatches
 from storage.segment.indexes import IndexBuilder, OffsetPosition, TimestampAndOffset, TimestampOffset
-from storage.segment.segment_files import SegmentFiles
+from storage.segment.segment_files import SWAP_SUFFIX, SegmentFiles
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _REBUILD_BYTES = 1 << 20
@@ -389,3 +391,41 @@ class LogSegment:
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path}, size={self.batches.size})"
+
+
+def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
+    """Index of the segment whose range has `offset`; 0 when it is below all of them."""
+    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
+
+
+def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[RecordBatch]:
+    """Headers of the batches that end at or above `offset`; control batches come with their records. Raises as
+    `LogSegment.find_batch`, and ApiError CORRUPT_MESSAGE.
+    """
+    for segment in segments[segment_index(segments, offset) :]:
+        start = 0
+        if segment.base_offset < offset:
+            found = segment.find_batch(offset)
+            if found is None:
+                continue
+            start = found[0]
+        for each in segment.batches.headers(start):
+            batch = header_of(each)
+            yield segment.batches.read_batch(each[0], batch.size_in_bytes) if batch.is_control else batch
+
+
+def put_in_place(new: Sequence[LogSegment], take_away_old: Callable[[], None]) -> None:
+    """Let the `.cleaned` segments `new`, whose content is on stable storage, take the place of those that
+    `take_away_old` renames. Raises OSError.
+
+    The last becomes `.swap` first: a start that finds a `.cleaned` below it knows that this had only begun.
+    """
+    for segment in reversed(new):
+        segment.change_suffix(SWAP_SUFFIX)
+    take_away_old()
+    for segment in new:
+        segment.change_suffix("")

@@ -15,7 +15,7 @@ from protocol.records.batch import RecordBatch
 from protocol.records.control_records import ControlRecordType, control_type
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import File, FileSystem, is_disk_full
-from storage.segment.segment_file import SegmentFile
+from storage.segment.indexes import SegmentFile
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0

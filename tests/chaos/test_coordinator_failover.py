@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coordinators.partitioning import coordinator_partition
+from broker.coordinators.coordinator_service import coordinator_partition
 from protocol.errors import ErrorCode
 from protocol.messages.group_offsets import OffsetCommitRequest, OffsetCommitResponse
 from protocol.topic_partition import CONSUMER_OFFSETS

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.coordinators.coordinator_service import coordinator_partition
 from client import groups
 from client.groups import GroupMetadata, OffsetAndMetadata
 from client.producer import Producer
 from client.settings import ProducerSettings
-from cluster.coordinators.partitioning import coordinator_partition
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from tests.client.clients import client_of, now_ms, read_all
 from tests.compat.steady_load import PARTITIONS, create_topics

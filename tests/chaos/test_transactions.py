@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coordinators.partitioning import coordinator_partition
+from broker.coordinators.coordinator_service import coordinator_partition
 from protocol.topic_partition import TRANSACTION_STATE
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS, create_topics

@@ -13,8 +13,11 @@ from client.assignors import (
     assign_cooperative_sticky,
     assign_range,
     assign_round_robin,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
 )
-from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from protocol.topic_partition import TopicPartition
 
 

@@ -6,8 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from client.metadata import Metadata
-from client.tracked_metadata import TrackedMetadata
+from client.metadata import Metadata, TrackedMetadata
 from protocol.messages.metadata import MetadataResponse
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from client.partitioner import StickyPartition, murmur2, partition_for_key
+from client.producer import StickyPartition, murmur2, partition_for_key
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from storage.directory.meta_properties import LogDirError
-from storage.segment.log_files import SNAPSHOT_SUFFIX
+from storage.segment.segment_files import SNAPSHOT_SUFFIX
 from tests.faults import steps
 from tests.faults.history import Observation, Violation
 from tests.faults.scenarios import SCENARIOS

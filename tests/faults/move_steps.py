@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_log_tasks import CopyTask
 from tests.faults.steps import Step, checkpoint_high_watermark, checkpoint_log_start, flush, with_log
 from tests.faults.trial import Trial
 from tests.storage.support import TP

@@ -14,9 +14,9 @@ from storage import log_checkpoints
 from storage.compaction import cleanable_log
 from storage.compaction import cleaner as log_cleaner
 from storage.compaction.cleaned_segment import CleanedSegment
-from storage.directory import checkpoints, clean_shutdown
-from storage.directory.checkpoint_tasks import CheckpointTask
-from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
+from storage.directory import checkpoints, log_directories
+from storage.directory.checkpoints import CheckpointTask
+from storage.directory.log_directories import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from storage.io import file_system
 from storage.log import log_flush
 from storage.log.leader_epoch import LeaderEpochFileCache
@@ -30,8 +30,8 @@ from storage.recovery import segment_recovery as recovery
 from storage.recovery.log_loader import LogLoader
 from storage.relocation.future_logs import FutureLogs
 from storage.segment.checked_batches import CheckedBatches
-from storage.segment.log_files import SWAP_SUFFIX
 from storage.segment.log_segment import LogSegment
+from storage.segment.segment_files import SWAP_SUFFIX
 from tests.faults.mutant import Mutant, Patch, everywhere, nothing
 from tests.kit.memory_file_system import MemoryFile
 
@@ -174,7 +174,7 @@ def clean_shutdown_marker_stays(patch: Patch) -> None:
     def take(files: file_system.FileSystem, directory: str) -> CleanShutdown | None:
         return CleanShutdown(-1) if files.exists(f"{directory}/{CLEAN_SHUTDOWN_FILE}") else None
 
-    everywhere(patch, clean_shutdown.take_clean_shutdown, take)
+    everywhere(patch, log_directories.take_clean_shutdown, take)
 
 
 @mutant("follower")

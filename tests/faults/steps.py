@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from storage.directory.checkpoint_tasks import CheckpointTask
-from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
-from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, CheckpointTask
+from storage.directory.log_directories import CLEAN_SHUTDOWN_FILE
 from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import is_disk_full
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from tests.faults.history import Violation

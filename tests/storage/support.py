@@ -10,7 +10,7 @@ from protocol.errors import ApiError
 from protocol.records.batch import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.io.file_system import FileSystem
-from storage.log.log_append_info import LogAppendInfo
+from storage.log.log_appender import LogAppendInfo
 from storage.log.log_flush import run_together
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client import admin, groups
-from client.group_codec import decode_assignment
+from client.assignors import decode_assignment
 from client.groups import DescribedGroup
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, DecodeError

@@ -131,7 +131,7 @@ def test_rounds_over_many_logs_leave_the_event_loop_its_turns(
         assert threading.get_ident() != fixture.disk.loop_thread, "the text of a checkpoint is made on the event loop"
         return format_offset_checkpoint(offsets)
 
-    monkeypatch.setattr("storage.directory.checkpoint_tasks.format_offset_checkpoint", formatted)
+    monkeypatch.setattr("storage.directory.checkpoints.format_offset_checkpoint", formatted)
 
     async def scenario() -> None:
         nonlocal turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.logs.scrubber import FIRST_PASS_MS, Scrubber
+from broker.logs.disk_tasks import FIRST_PASS_MS, Scrubber
 from broker.supervisor import Supervisor
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager

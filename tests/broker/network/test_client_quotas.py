@@ -10,8 +10,7 @@ import pytest
 from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import RequestContext
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, THROTTLE_WINDOW_MS
-from cluster.quotas.entities import DEFAULT
-from cluster.quotas.precedence import Limits
+from cluster.quotas.entities import DEFAULT, Limits
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

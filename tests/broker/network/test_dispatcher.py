@@ -15,7 +15,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
-from cluster.quotas.precedence import Limits
+from cluster.quotas.entities import Limits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.errors import DecodeError

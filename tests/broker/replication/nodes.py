@@ -27,7 +27,7 @@ from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, Stop
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.replication.partition import ACKS_ALL, Partition
-from cluster.replication.replica_selector import RackAwareReplicaSelector
+from cluster.replication.reads import RackAwareReplicaSelector
 from cluster.znodes import Endpoint
 from config.broker_keys import UNLIMITED_RATE
 from protocol.config_resources import ConfigResourceType

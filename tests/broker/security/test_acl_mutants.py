@@ -11,7 +11,7 @@ from tests.kit.due import due
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-INDEX, RULES = "cluster/security/acl_index.py", "cluster/security/acl_rules.py"
+INDEX, RULES = "cluster/security/acl_rules.py", "cluster/security/acl_rules.py"
 TREE, AUTHORIZER = "broker/security/acl_tree.py", "broker/security/acl_authorizer.py"
 FETCH, METADATA = "broker/handlers/fetch.py", "broker/handlers/metadata.py"
 GUARDS = "broker/security/guards"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.groups.durable_groups import DurableGroups
+from cluster.groups.group_table import DurableGroups
 from cluster.groups.loader import GroupLoader
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
 from protocol.messages.group_records import GroupMetadataValue, OffsetCommitKey

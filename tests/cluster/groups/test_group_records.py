@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.coordinators.partitioning import coordinator_partition, java_string_hash
-from cluster.groups.durable_groups import DurableGroups
+from broker.coordinators.coordinator_service import coordinator_partition, java_string_hash
+from cluster.groups.group import subscribed_topics
+from cluster.groups.group_table import DurableGroups
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord, decode_record
-from cluster.groups.subscriptions import subscribed_topics
 from protocol.errors import DecodeError, EncodeError
 from protocol.messages.group_records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from protocol.topic_partition import TopicPartition

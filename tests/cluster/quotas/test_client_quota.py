@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow
-from cluster.quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, entity_of
-from cluster.quotas.precedence import Limits, Sharers
+from cluster.quotas.entities import DEFAULT, EntityType, Limits, Name, QuotaEntity, Sharers, entity_of
 
 WINDOW = QuotaWindow(11, 1000)
 LEVELS: tuple[tuple[Name, Name], ...] = (

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.quotas.client_quota import ClientQuota, QuotaWindow
-from cluster.quotas.precedence import Limits
-from cluster.quotas.rates import MAX_THROTTLE_MS, Rate, SimpleRate, TokenBucket, throttle_time_ms
+from cluster.quotas.client_quota import (
+    MAX_THROTTLE_MS,
+    ClientQuota,
+    QuotaWindow,
+    Rate,
+    SimpleRate,
+    TokenBucket,
+    throttle_time_ms,
+)
+from cluster.quotas.entities import Limits
 
 STEPS = st.lists(
     st.tuples(

@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.transactions.transaction_loader import TransactionLoader
-from cluster.transactions.transaction_records import TransactionMetadata, TransactionRecord, decode_key, decode_value
-from cluster.transactions.transaction_state import TransactionState
+from cluster.transactions.transaction_records import (
+    TransactionLoader,
+    TransactionMetadata,
+    TransactionRecord,
+    TransactionState,
+    decode_key,
+    decode_value,
+)
 from protocol.errors import DecodeError
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition

@@ -9,8 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from cluster.coordinators.results import Moment, Reply, Result
 from cluster.transactions.open_transactions import Markers
 from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
-from cluster.transactions.transaction_loader import TransactionLoader
-from cluster.transactions.transaction_records import TransactionMetadata
+from cluster.transactions.transaction_records import TransactionLoader, TransactionMetadata
 from cluster.transactions.transaction_shard import TransactionShard
 from cluster.transactions.transaction_table import TransactionConfig
 from protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import Check, Create, Delete, MultiError, NoSpaceError, SetData
 from cluster.zookeeper.durable_tree import JOURNAL_NAME, DurableTree, JournalError
 from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Resumable, Transaction, ZnodeTree
-from storage.directory.directory_lock import lock_directory
+from storage.directory.log_directories import lock_directory
 from storage.io.os_file_system import OsFileSystem
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from cluster.quotas.alterations import check_config, limit_of, shown_quotas
+from cluster.quotas.client_quota import MAX_THROTTLE_MS, Rate, TokenBucket, throttle_time_ms
 from cluster.quotas.entities import DEFAULT, EntityType, QuotaEntity
-from cluster.quotas.rates import MAX_THROTTLE_MS, Rate, TokenBucket, throttle_time_ms
 from cluster.security.acl_znodes import decode_acls, decode_change, encode_acls, encode_change
 from cluster.security.delegation_token import DelegationToken
 from cluster.security.scram_changes import iterations_of

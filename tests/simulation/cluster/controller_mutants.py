@@ -17,7 +17,7 @@ from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import NO_LEADER, BrokerRegistration, PartitionState
 from cluster.zookeeper.coordination import Operation
-from storage.directory import clean_shutdown
+from storage.directory import log_directories
 from storage.recovery import log_directory_survey
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.simulation.mutants import Mutant, registered, replaced
@@ -154,9 +154,9 @@ def _clean_stop_remembered() -> Iterator[None]:
     """M24: the mark of a clean stop stays where it is, so that the crash that follows looks clean too."""
 
     def take(file_system: Any, directory: str) -> Any:
-        found = clean_shutdown.take_clean_shutdown(file_system, directory)
+        found = log_directories.take_clean_shutdown(file_system, directory)
         if found is not None:
-            clean_shutdown.write_clean_shutdown(file_system, directory, found.broker_epoch)
+            log_directories.write_clean_shutdown(file_system, directory, found.broker_epoch)
         return found
 
     with replaced(log_directory_survey, "take_clean_shutdown", take):

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from storage.log.unified_log import UnifiedLog
-from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.segment_files import TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.memory_disk import Inode
 from tests.kit.memory_file_system import MemoryFileSystem

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from storage.log.producer_state import AppendOrigin
-from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.log.log_validator import AppendOrigin
+from storage.segment.segment_files import TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.simulation.cluster.replica_bytes import (

@@ -7,8 +7,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from broker.coordinators.coordinator_service import coordinator_partition
 from cluster import znodes
-from cluster.coordinators.partitioning import coordinator_partition
 from cluster.znodes import NO_LEADER, PartitionState
 from cluster.zookeeper.coordination import NoNodeError
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition

@@ -16,17 +16,16 @@ from broker.transactions.transaction_coordinator_service import TransactionCoord
 from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
 from cluster.groups import committed_offsets
 from cluster.groups.committed_offsets import CommittedOffsets
-from cluster.groups.durable_groups import DurableGroups
+from cluster.groups.group_table import DurableGroups
 from cluster.transactions import producer_sessions
 from cluster.transactions.open_transactions import OpenTransactions
 from cluster.transactions.producer_sessions import ProducerSessions
-from cluster.transactions.transaction_loader import TransactionLoader
+from cluster.transactions.transaction_records import TransactionLoader, TransactionState
 from cluster.transactions.transaction_shard import TransactionShard
-from cluster.transactions.transaction_state import TransactionState
 from protocol.errors import ApiError, ErrorCode
-from storage.log.aborted_transactions import AbortedTransactions
+from storage.log.log_reader import AbortedTransactions
+from storage.log.log_validator import TransactionVerification
 from storage.log.producer_state import ProducerStateManager
-from storage.log.transaction_verification import TransactionVerification
 from storage.log.unified_log import UnifiedLog
 from storage.segment.transaction_index import TransactionIndex
 from tests.simulation.mutants import Mutant, registered, replaced

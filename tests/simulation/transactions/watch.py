@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from broker.coordinators.coordinator_service import coordinator_partition
 from client import admin
 from client.errors import ClientError
 from client.kafka_client import KafkaClient
-from cluster.coordinators.partitioning import coordinator_partition
 from protocol.errors import ApiError
 from protocol.messages.group_offsets import OffsetFetchResponse
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition

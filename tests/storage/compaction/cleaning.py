@@ -11,8 +11,8 @@ from storage.compaction.cleanable_log import CleanableLog, cleanable_log, plan_c
 from storage.compaction.cleaner import clean
 from storage.compaction.segment_replacement import ReplacementTask
 from storage.io.file_system import FileSystem
-from storage.log.log_append_info import LogAppendInfo
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_appender import LogAppendInfo
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager

@@ -11,7 +11,7 @@ from storage.compaction.clean_source import LogCleaningAbortedError
 from storage.compaction.cleanable_log import plan_cleaning
 from storage.compaction.cleaner import clean
 from storage.compaction.segment_replacement import ReplacementTask
-from storage.segment.log_files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX
+from storage.segment.segment_files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn, decode_aborted, encode_aborted
 from tests.storage.compaction.cleaning import COMPACT, Stand, end_transaction, keys, put, rows_of
 from tests.storage.support import DIR, T0, TP, delete_expired, read_all

@@ -15,7 +15,7 @@ from storage.compaction.clean_source import LogCleaningAbortedError
 from storage.compaction.cleaner import clean
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.segment_files import TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.due import due
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash

@@ -16,7 +16,7 @@ from protocol.records.control_records import ControlRecordType
 from storage.compaction.clean_source import marker_type
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
-from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.segment_files import TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.compaction.cleaning import ENOUGH_KEYS, clean_log, data_in, end_transaction, nothing, put

@@ -10,7 +10,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.disk_reserve import DiskReserveError
 from storage.directory.log_directory import NO_LIMIT
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager

@@ -17,14 +17,15 @@ from storage.directory.checkpoints import (
     read_offset_checkpoint,
     write_atomically,
 )
-from storage.directory.clean_shutdown import take_clean_shutdown, write_clean_shutdown
+from storage.directory.log_directories import take_clean_shutdown, write_clean_shutdown
 from storage.directory.meta_properties import (
     LogDirError,
     check_meta_properties,
     read_meta_properties,
+    read_topic_id,
     write_meta_properties,
+    write_topic_id,
 )
-from storage.directory.partition_metadata import read_topic_id, write_topic_id
 from storage.io.file_system import FileSystem
 from storage.io.os_file_system import OsFileSystem
 from tests.kit.memory_file_system import MemoryFileSystem, PowerCut, SimulatedCrash

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from storage.log.aborted_transactions import AbortedTransactions
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_reader import AbortedTransactions
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.segment.transaction_index import AbortedTxn, decode_aborted

@@ -11,8 +11,7 @@ from protocol.records.batch import RecordBatch, TimestampType
 from protocol.records.compression import CompressionType
 from protocol.records.record_validation import RecordValidationError
 from storage.log.leader_epoch import EpochEntry
-from storage.log.log_validator import NotOneBatchError
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_validator import AppendOrigin, NotOneBatchError
 from storage.log_config import LogConfig, ValidateRecords
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import (

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import RecordBatch, RecordBatchBuilder
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
-from storage.log.producer_snapshot import (
+from storage.log.log_validator import AppendOrigin
+from storage.log.producer_state import (
     BatchMetadata,
     CorruptSnapshotError,
     ProducerStateEntry,
+    ProducerStateManager,
     decode_snapshot,
     encode_snapshot,
 )
-from storage.log.producer_state import AppendOrigin, ProducerStateManager
 from storage.segment.indexes import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import T0, batch_of

@@ -6,8 +6,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_verification import NOT_VERIFIED, ONGOING, VerificationGuard
+from storage.log.log_validator import NOT_VERIFIED, ONGOING, AppendOrigin, VerificationGuard
 from storage.log.unified_log import UnifiedLog
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import T0, TOPIC_ID, TP, batch_of, close_cleanly, new_log, open_manager, reopen

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType
-from storage.log.aborted_transactions import AbortedTransactions
+from storage.log.log_reader import AbortedTransactions
 from storage.log_config import LogConfig
 from storage.segment.transaction_index import AbortedTxn
 from tests.kit.memory_file_system import Fault, MemoryFileSystem

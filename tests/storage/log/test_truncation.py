@@ -9,7 +9,7 @@ import pytest
 
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
-from storage.segment.log_files import TRUNCATION_MARKER
+from storage.segment.segment_files import TRUNCATION_MARKER
 from tests.faults.matrix import chooser
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.support import T0, TP, append, close_cleanly, open_manager, reopen, values_in

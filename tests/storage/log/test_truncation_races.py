@@ -17,7 +17,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.scrub import SegmentCheck
-from storage.segment.log_files import TRUNCATION_MARKER
+from storage.segment.segment_files import TRUNCATION_MARKER
 from tests.kit.memory_file_system import Fault, MemoryFile, MemoryFileSystem
 from tests.storage.support import (
     DIR,

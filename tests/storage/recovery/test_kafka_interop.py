@@ -18,8 +18,7 @@ from kazoo.exceptions import NoNodeError
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
-from storage.directory.meta_properties import read_meta_properties
-from storage.directory.partition_metadata import read_topic_id, write_topic_id
+from storage.directory.meta_properties import read_meta_properties, read_topic_id, write_topic_id
 from storage.io.os_file_system import OsFileSystem
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig

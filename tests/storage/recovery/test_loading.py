@@ -9,8 +9,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.directory.meta_properties import LogDirError
-from storage.directory.partition_metadata import write_topic_id
+from storage.directory.meta_properties import LogDirError, write_topic_id
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.directory_loading import LoadProgress

@@ -7,9 +7,9 @@ import errno
 import pytest
 
 from protocol.errors import ApiError, ErrorCode
-from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, take_clean_shutdown, write_clean_shutdown
+from storage.directory.log_directories import CLEAN_SHUTDOWN_FILE, take_clean_shutdown, write_clean_shutdown
 from storage.directory.meta_properties import write_meta_properties
-from storage.log.producer_snapshot import decode_snapshot
+from storage.log.producer_state import decode_snapshot
 from storage.log_config import LogConfig
 from tests.faults.matrix import chooser
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash

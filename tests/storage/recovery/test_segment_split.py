@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import ApiError
 from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, format_offset_checkpoint
-from storage.directory.clean_shutdown import write_clean_shutdown
+from storage.directory.log_directories import write_clean_shutdown
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager

@@ -15,7 +15,7 @@ import pytest
 from protocol.records.batch import RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
-from storage.log.producer_state import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.segment.transaction_index import ENTRY_BYTES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from storage.relocation.adjust_task import AdjustTask
-from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_log_tasks import AdjustTask, CopyTask
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import (
     T0,

@@ -9,10 +9,9 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.directory.clean_shutdown import take_clean_shutdown
+from storage.directory.log_directories import take_clean_shutdown
 from storage.log_config import LogConfig
-from storage.relocation.adjust_task import AdjustTask, BeginTask
-from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_log_tasks import AdjustTask, BeginTask, CopyTask
 from storage.relocation.future_logs import LAST_BYTES
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.relocation.moving import (
