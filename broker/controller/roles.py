@@ -60,6 +60,7 @@ class Roles:
         """Tell clients of these partitions, and of all partitions of the topics `moved`."""
         context = self._office.context
         moved = dict.fromkeys(moved)
+        await Slices(self._office.clock).pause()  # The command is put together in one go.
         states = [*context.now(each for each in changed if each.topic not in moved), *context.states_of(moved)]
         await self._office.requests.update_metadata(states)
 

@@ -129,6 +129,7 @@ class TopicDeletions:
         for share in shares(topics, lambda topic: len(topic.partitions)):
             operations: list[Operation] = []
             slices = Slices(office.clock)
+            await slices.pause()  # What the answer of a broker changed was done in one go.
             for topic in share:
                 has_config = await office.zk_client.exists(znodes.config_path("topics", topic.name))
                 operations.extend(await topic_operations.removal(topic, slices, has_config=has_config))

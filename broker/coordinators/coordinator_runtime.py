@@ -257,7 +257,7 @@ class CoordinatorRuntime(Generic[S]):
         self._go_on(now, ())
 
     def _make_some(self, now: Moment) -> None:
-        is_over = self._clock.begin_slice(SLICE_S)
+        is_over = self._clock.begin_slice(SLICE_S / 4)  # a whole batch may follow, and other work in the same turn
         while self._due:
             self._append_next(now)
             if is_over():
