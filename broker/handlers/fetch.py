@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -13,7 +13,7 @@ from broker.network.client_quotas import ClientQuotas, Stopwatch
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.network.shares import JoinedAnswers, Split
-from broker.network.slices import Slices
+from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_fetch import FetchResult
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.fetch_session import (
@@ -23,12 +23,14 @@ from broker.replication.fetch_session import (
     ErrorFetchContext,
     FetchContext,
     FetchSessionCache,
+    PartitionResult,
     is_from_follower,
 )
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.access import OPEN, Access, Client
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
+from cluster.sliced import Sliced, never, to_the_end
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
@@ -155,12 +157,38 @@ class FetchHandlers:
             if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
                 return self._refuse_follower(context, request)
             client = client if replica_id < 0 else None
-        fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
+        slices = Slices(self._clock)
+        opening = self._sessions.open(request, context.api_version, self._replica_manager.topic_name, slices.is_over)
+        try:
+            next(opening)
+        except StopIteration as end:
+            fetch: FetchContext = end.value
+        else:
+            read = partial(self._read, context, request, client, work, slices, min_one_message=min_one_message)
+            opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return Waiting(asyncio.ensure_future(_open_and_read(opening, read, slices, opened)), effective=opened)
+        return self._read(context, request, client, work, slices, fetch, min_one_message=min_one_message)
+
+    def _read(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        client: Client | None,
+        work: Stopwatch | None,
+        slices: Slices,
+        fetch: FetchContext,
+        *,
+        min_one_message: bool,
+    ) -> FetchResponse | Waiting[FetchResponse]:
+        """Read what a request asks for that was opened as `fetch`, on behalf of `client` unless it may read all."""
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
-            return self._respond(context, fetch, (), work, ())
+            return self._answer(context, fetch, (), work)(())
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
+        answer = self._answer(context, fetch, refused, work)
         if refused and not wanted:
-            return self._respond(context, fetch, refused, work, ())
+            return answer(())
+        replica = request.replica_state
+        replica_id = request.replica_id if replica is None else replica.replica_id
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         if work is not None:
             max_bytes = int(min(max_bytes, self._quotas.most_to_fetch(context)))
@@ -179,43 +207,99 @@ class FetchHandlers:
             listener_name=context.listener_name,
             min_one_message=min_one_message,
         )
-        answer = partial(self._respond, context, fetch, refused, work)
-        response = self._replica_manager.fetch(params, wanted, answer, fetch.watch)
+        response = self._replica_manager.fetch(params, wanted, answer, slices, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
     def _refuse_follower(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
         """A client that is not a follower gets no session and moves no high watermark."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
-        fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
-        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], None, ())
+        opening = self._sessions.open(request, context.api_version, self._replica_manager.topic_name, never)
+        fetch = to_the_end(opening)
+        denied = [(each, _DENIED) for each in fetch.partitions]
+        return self._answer(context, fetch, denied, None)(())
 
-    def _respond(
+    def _answer(
+        self, context: RequestContext, fetch: FetchContext, denied: Sequence[FetchResult], work: Stopwatch | None
+    ) -> _Answer:
+        return _Answer(self._replica_manager, self._quotas, context, fetch, denied, work)
+
+
+class _Answer:
+    """Makes the response to one fetch of what was read, and of the partitions that were `denied` unread."""
+
+    __slots__ = ("_context", "_denied", "_fetch", "_quotas", "_refused", "_replica_manager", "_work")
+
+    def __init__(
         self,
+        replica_manager: ReplicaManager,
+        quotas: ClientQuotas,
         context: RequestContext,
         fetch: FetchContext,
         denied: Sequence[FetchResult],
         work: Stopwatch | None,
-        results: Sequence[FetchResult],
-    ) -> FetchResponse:
-        told = []
-        refused = []
-        for wanted, found in (*results, *denied) if denied else results:
-            if isinstance(found, LogReadInfo):
-                data = _data(wanted.partition, found)
-            else:
-                data = _refusal(wanted.partition, found)
-                if wanted.topic is not None:
-                    refused.append((TopicPartition(wanted.topic, wanted.partition), data))
-            told.append((wanted, data))
-        if work is not None:
-            size = partial(fetch.size, told, context.api_version)
-            throttle_ms = self._quotas.charge_fetch(context, size, work.lap())
-            if throttle_ms:
-                return fetch.throttled(throttle_ms)
-        response = fetch.respond(told)
-        if refused:
-            hint_readers(context, self._replica_manager, response, refused)
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._quotas = quotas
+        self._context = context
+        self._fetch = fetch
+        self._denied = denied
+        self._work = work
+        self._refused: list[tuple[TopicPartition, PartitionData]] = []
+
+    def __call__(self, results: Sequence[FetchResult]) -> FetchResponse:
+        """The response."""
+        told = [
+            (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
+            for wanted, found in ((*results, *self._denied) if self._denied else results)
+        ]
+        if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
+            return throttled
+        response = self._fetch.respond(told)
+        return self._hinted(response) if self._refused else response
+
+    async def in_slices(self, results: Sequence[FetchResult], slices: Slices) -> FetchResponse:
+        """As a call."""
+        told = [
+            (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
+            async for wanted, found in in_slices((*results, *self._denied), slices)
+        ]
+        if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
+            return throttled
+        noted = [result async for result in in_slices(told, slices) if self._fetch.note(*result)]
+        await slices.pause()  # A new session is made in one go.
+        return self._hinted(self._fetch.response(noted))
+
+    def _refuse(self, wanted: FetchPartition, error: ApiError) -> PartitionData:
+        data = _refusal(wanted.partition, error)
+        if wanted.topic is not None:
+            self._refused.append((TopicPartition(wanted.topic, wanted.partition), data))
+        return data
+
+    def _throttled(self, work: Stopwatch, told: Sequence[PartitionResult]) -> FetchResponse | None:
+        """The response to a client that has exceeded its quota."""
+        size = partial(self._fetch.size, told, self._context.api_version)
+        throttle_ms = self._quotas.charge_fetch(self._context, size, work.lap())
+        return self._fetch.throttled(throttle_ms) if throttle_ms else None
+
+    def _hinted(self, response: FetchResponse) -> FetchResponse:
+        if self._refused:
+            hint_readers(self._context, self._replica_manager, response, self._refused)
         return response
+
+
+async def _open_and_read(
+    opening: Sliced[FetchContext],
+    read: Callable[[FetchContext], FetchResponse | Waiting[FetchResponse]],
+    slices: Slices,
+    opened: asyncio.Future[None],
+) -> FetchResponse:
+    """Go on with a request that takes some time to open. Other requests pass it once it is `opened`."""
+    try:
+        await slices.pause()
+        answer = read(await slices.finish(opening))
+    finally:
+        opened.set_result(None)
+    return await answer.future if isinstance(answer, Waiting) else answer
 
 
 def _is_large(request: FetchRequest) -> bool:

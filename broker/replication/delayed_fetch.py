@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from broker.environment.contract import Executor
 from broker.network.slices import Slices, in_slices
@@ -27,6 +27,7 @@ from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 COLD_ATTEMPTS = 3
 """How often bytes just brought into memory may be evicted again before the reader is answered without them."""
@@ -36,8 +37,18 @@ FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
 """A requested partition with what was read of it, or the error."""
 
 
+class Answer(Protocol[T_co]):
+    """Makes the response of the results of a fetch."""
+
+    def __call__(self, results: Sequence[FetchResult], /) -> T_co: ...
+
+    async def in_slices(self, results: Sequence[FetchResult], slices: Slices, /) -> T_co:
+        """As a call."""
+        ...
+
+
 class DelayedFetch(Generic[T]):
-    """One Fetch request and what it has read so far. `answer` makes the response of the results."""
+    """One Fetch request and what it has read so far."""
 
     __slots__ = (
         "_answer",
@@ -58,7 +69,7 @@ class DelayedFetch(Generic[T]):
         find: Callable[[TopicPartition], Partition],
         params: FetchParams,
         wanted: Sequence[FetchPartition],
-        answer: Callable[[Sequence[FetchResult]], T],
+        answer: Answer[T],
         prefer: Prefer | None = None,
     ) -> None:
         """`find` gives the replica here, or raises ApiError. `prefer` gives the broker that a consumer shall read a
@@ -154,17 +165,25 @@ class DelayedFetch(Generic[T]):
             self._size -= before.records.size
 
     def attempt(self, woken: Woken, expired: bool) -> T | None:
-        """See `purgatory.Attempt`: read what changed."""
+        """See `purgatory.Attempt`."""
+        return self.respond() if self.look_again(woken, expired) else None
+
+    def when_ready(self, woken: Woken, expired: bool) -> Self | None:
+        """As `attempt`; gives this fetch, for `respond_in_slices`."""
+        return self if self.look_again(woken, expired) else None
+
+    def look_again(self, woken: Woken, expired: bool) -> bool:
+        """Read what changed. Gives whether to respond."""
         changed = [self._positions[key] for key in woken]
         for at in changed:
             self.read(at)
         if not (expired or self.is_satisfied or self.cold):
-            return None
+            return False
         for at, found in enumerate(self._reads):
             # A position found before may be outdated, because its file is gone.
             if isinstance(found, LogReadInfo) and found.records is not None and at not in changed:
                 self.read(at)
-        return self.respond()
+        return True
 
     async def read_on(self, executor: Executor, slices: Slices) -> None:
         """Read what was not read yet, in slices, and have threads bring into memory what is not there."""
@@ -178,18 +197,30 @@ class DelayedFetch(Generic[T]):
 
     def respond(self) -> T:
         """The answer of what was read."""
+        answer = self._answer(self._results())
+        self._count_bytes(answer)
+        return answer
+
+    async def respond_in_slices(self, slices: Slices) -> T:
+        """As `respond`."""
+        answer = await self._answer.in_slices(self._results(), slices)
+        self._count_bytes(answer)
+        return answer
+
+    def _results(self) -> list[FetchResult]:
         results: list[FetchResult] = []
         for wanted, found in zip(self._wanted, self._reads, strict=True):
             assert found is not None
             results.append((wanted, found))
-        answer = self._answer(results)
+        return results
+
+    def _count_bytes(self, answer: T) -> None:
         if getattr(answer, "throttle_time_ms", 0):
-            return answer  # a client that has to wait gets nothing
+            return  # a client that has to wait gets nothing
         for at, partition in self._sources.items():
             found = self._reads[at]
             if isinstance(found, LogReadInfo):
                 partition.bytes_out += found.size
-        return answer
 
 
 def _is_told_at_once(info: LogReadInfo) -> bool:

@@ -7,12 +7,13 @@ one costs its client one full request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.environment.contract import Random
 from broker.replication.fetch_partition import FetchPartition, PartitionData
 from broker.replication.session_watch import SessionWatch
+from cluster.sliced import Sliced
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid
@@ -69,8 +70,8 @@ class FetchSession:
         """The memory of its partitions, roughly."""
         self._unresolved = {key: each for key, each in partitions.items() if each.topic is None}
 
-    def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
-        """Take over what a request adds, changes and forgets."""
+    def update(self, request: FetchRequest, asked: Mapping[_Key, FetchPartition], resolve: ResolveTopic) -> None:
+        """Take over what a request forgets, and what it adds and changes: the partitions `asked` for."""
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
             for partition in forgotten.partitions:
@@ -80,15 +81,15 @@ class FetchSession:
                 self._unresolved.pop((topic, partition), None)
                 if known is not None and self.watch is not None:
                     self.watch.forget(known)
-        for key, asked in _asked(request, self.uses_topic_ids, resolve).items():
+        for key, wanted in asked.items():
             known = self.partitions.get(key)
             if known is None:
-                known = self.partitions[key] = asked
+                known = self.partitions[key] = wanted
                 self.held_bytes += _bytes_of(key)
-                if asked.topic is None:
-                    self._unresolved[key] = asked
+                if wanted.topic is None:
+                    self._unresolved[key] = wanted
             else:
-                known.ask(asked)
+                known.ask(wanted)
             if self.watch is not None:
                 self.watch.ask(known)
         for key, known in list(self._unresolved.items()):
@@ -114,9 +115,18 @@ class FetchContext:
         self.partitions = partitions
         self.watch = watch
 
+    def note(self, partition: FetchPartition, data: PartitionData) -> bool:  # noqa: ARG002
+        """Take note of a result before it is told. Gives whether it has to be."""
+        return True
+
+    def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:
+        """The response that tells these results."""
+        return _response(INVALID_SESSION_ID, noted)
+
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
-        """The response that tells `results`."""
-        return _response(INVALID_SESSION_ID, results)
+        """Take note of `results`, and give the response."""
+        note = self.note
+        return self.response([result for result in results if note(*result)])
 
     def size(self, results: Iterable[PartitionResult], version: int) -> int:
         """Bytes of that response as Kafka counts them: with the length in front of it, and without its header."""
@@ -143,12 +153,13 @@ class FullFetchContext(FetchContext):
         self._cache = cache
         self._uses_topic_ids = uses_topic_ids
 
-    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
-        told = list(results)
-        for partition, data in told:
-            partition.report(data)
+    def note(self, partition: FetchPartition, data: PartitionData) -> bool:
+        partition.report(data)
+        return True
+
+    def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:
         session_id = self._cache.create(self.partitions, self._uses_topic_ids, is_follower=self._is_follower)
-        return _response(session_id, told)
+        return _response(session_id, noted)
 
 
 class IncrementalFetchContext(FetchContext):
@@ -158,18 +169,18 @@ class IncrementalFetchContext(FetchContext):
         super().__init__(list(session.partitions.values()) if session.watch is None else (), session.watch)
         self._session = session
 
-    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
-        told = []
-        partitions = self._session.partitions
-        for partition, data in results:
-            if partition.report(data):
-                told.append((partition, data))
-                if len(data.records or b""):
-                    # Who got data goes to the back of the queue, so that a byte limit cannot starve the others.
-                    key = _key(partition, self._session.uses_topic_ids)
-                    if partitions.pop(key, None) is not None:
-                        partitions[key] = partition
-        return _response(self._session.session_id, told)
+    def note(self, partition: FetchPartition, data: PartitionData) -> bool:
+        if not partition.report(data):
+            return False
+        if len(data.records or b""):
+            # Who got data goes to the back of the queue, so that a byte limit cannot starve the others.
+            partitions, key = self._session.partitions, _key(partition, self._session.uses_topic_ids)
+            if partitions.pop(key, None) is not None:
+                partitions[key] = partition
+        return True
+
+    def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:
+        return _response(self._session.session_id, noted)
 
     def size(self, results: Iterable[PartitionResult], version: int) -> int:
         return super().size((result for result in results if result[0].needs(result[1])), version)
@@ -185,7 +196,7 @@ class ErrorFetchContext(FetchContext):
         super().__init__(())
         self.error_code = error_code
 
-    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:  # noqa: ARG002
+    def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:  # noqa: ARG002
         return FetchResponse(error_code=self.error_code, session_id=INVALID_SESSION_ID, responses=[])
 
 
@@ -230,18 +241,27 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         return session is not None and session.is_follower
 
-    def open(self, request: FetchRequest, version: int, resolve: ResolveTopic) -> FetchContext:
-        """The context of `request`, creating, continuing or closing its session."""
+    def open(
+        self, request: FetchRequest, version: int, resolve: ResolveTopic, is_over: Callable[[], bool]
+    ) -> Sliced[FetchContext]:
+        """The context of `request`, creating, continuing or closing its session. The request is read in slices; a
+        session changes at once.
+        """
         uses_topic_ids = version > NAMES_UNTIL_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             known = self._sessions.get(request.session_id)
             if known is not None:
                 self._end(known)
-            partitions = list(_asked(request, uses_topic_ids, resolve).values())
+            partitions = list((yield from _asked(request, uses_topic_ids, resolve, is_over)).values())
             if request.session_epoch == INITIAL_EPOCH:
                 return FullFetchContext(self, partitions, uses_topic_ids, is_from_follower(request))
             return FetchContext(partitions)
-        return self._continue(request, uses_topic_ids, resolve)
+        session = self._continued(request, uses_topic_ids)
+        if isinstance(session, FetchContext):
+            return session
+        asked = yield from _asked(request, uses_topic_ids, resolve, is_over)
+        session = self._continued(request, uses_topic_ids)  # it may have ended since
+        return session if isinstance(session, FetchContext) else self._continue(session, request, asked, resolve)
 
     def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
         """A new session's id, or 0 when the cache has no room."""
@@ -287,7 +307,8 @@ class FetchSessionCache:
             self._held_bytes -= session.held_bytes
         session.close()
 
-    def _continue(self, request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> FetchContext:
+    def _continued(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession | FetchContext:
+        """The session with which a request goes on, or the refusal."""
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -299,12 +320,19 @@ class FetchSessionCache:
             count = sum(len(topic.partitions) for topic in request.topics)
             if count > MOST_ADDED + len(session.partitions):
                 return self._end_too_large(session)
+        return session
+
+    def _continue(
+        self,
+        session: FetchSession,
+        request: FetchRequest,
+        asked: Mapping[_Key, FetchPartition],
+        resolve: ResolveTopic,
+    ) -> FetchContext:
         before_bytes = session.held_bytes
-        try:
-            session.update(request, resolve)
-        finally:  # a large request is decoded as it is looked at
-            if not session.is_follower:
-                self._held_bytes += session.held_bytes - before_bytes
+        session.update(request, asked, resolve)
+        if not session.is_follower:
+            self._held_bytes += session.held_bytes - before_bytes
         has_grown = session.held_bytes > before_bytes and not session.is_follower
         if has_grown and (len(session.partitions) > MOST_ADDED or not self._has_room(0)):
             return self._end_too_large(session)
@@ -338,13 +366,17 @@ def _key(partition: FetchPartition, uses_topic_ids: bool) -> _Key:
     return (partition.topic_id if uses_topic_ids else partition.topic or "", partition.partition)
 
 
-def _asked(request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> dict[_Key, FetchPartition]:
+def _asked(
+    request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic, is_over: Callable[[], bool]
+) -> Sliced[dict[_Key, FetchPartition]]:
     partitions: dict[_Key, FetchPartition] = {}
     for topic in request.topics:
         name = resolve(topic.topic_id) if uses_topic_ids else topic.topic
         for asked in topic.partitions:
             partition = FetchPartition(name, topic.topic_id, asked)
             partitions[_key(partition, uses_topic_ids)] = partition
+            if is_over():
+                yield
     return partitions
 
 

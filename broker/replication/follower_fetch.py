@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.replication.delayed_fetch import DelayedFetch, FetchResult, T
+from broker.network.slices import Slices, in_slices
+from broker.replication.delayed_fetch import Answer, DelayedFetch, T
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import Woken
 from broker.replication.replication_quota import ReplicationQuota
@@ -40,7 +41,7 @@ class FollowerFetch(DelayedFetch[T]):
         find: Callable[[TopicPartition], Partition],
         params: FetchParams,
         wanted: Sequence[FetchPartition],
-        answer: Callable[[Sequence[FetchResult]], T],
+        answer: Answer[T],
         monotonic_ms: int,
         do: Callable[[Partition, Outcome], None],
         watch: SessionWatch | None = None,
@@ -128,9 +129,9 @@ class FollowerFetch(DelayedFetch[T]):
             self._do(partition, outcome)
             found.high_watermark = partition.high_watermark
 
-    def attempt(self, woken: Woken, expired: bool) -> T | None:
-        """See `DelayedFetch.attempt`. What was settled when the fetch came, and was confirmed by it as it was then, is
-        read for the first time when it changes.
+    def look_again(self, woken: Woken, expired: bool) -> bool:
+        """See `DelayedFetch.look_again`. A partition that was settled when the fetch came, and was confirmed by it as
+        it was then, is read for the first time when it changes.
         """
         if self._watch is not None:
             for key in woken:
@@ -141,18 +142,34 @@ class FollowerFetch(DelayedFetch[T]):
                     self._reads.append(None)
                     self._recorded.add(at)
             woken = {key: error for key, error in woken.items() if key in self._positions}
-        return super().attempt(woken, expired)
+        return super().look_again(woken, expired)
 
     def respond(self) -> T:
         """See `DelayedFetch.respond`."""
         if self._watch is not None:
             for wanted, found in zip(self._wanted, self._reads, strict=True):
-                follower = None if found is None else self._settled_follower(wanted, found)
-                has_records = isinstance(found, LogReadInfo) and found.records is not None
-                self._watch.settle(wanted, follower, has_records=has_records)
+                self._settle(self._watch, wanted, found)
+        self._count_throttled()
+        return super().respond()
+
+    async def respond_in_slices(self, slices: Slices) -> T:
+        """See `DelayedFetch.respond_in_slices`. A partition that changes after it was settled is read by the next fetch
+        of the session.
+        """
+        if self._watch is not None:
+            async for wanted, found in in_slices(list(zip(self._wanted, self._reads, strict=True)), slices):
+                self._settle(self._watch, wanted, found)
+        self._count_throttled()
+        return await super().respond_in_slices(slices)
+
+    def _settle(self, watch: SessionWatch, wanted: FetchPartition, found: LogReadInfo | ApiError | None) -> None:
+        follower = None if found is None else self._settled_follower(wanted, found)
+        has_records = isinstance(found, LogReadInfo) and found.records is not None
+        watch.settle(wanted, follower, has_records=has_records)
+
+    def _count_throttled(self) -> None:
         if self._quota is not None and self._quota.throttled:
             self._count(self._quota)
-        return super().respond()
 
     def _count(self, quota: ReplicationQuota) -> None:
         for at, partition in self._sources.items():

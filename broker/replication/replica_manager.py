@@ -11,10 +11,10 @@ from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
 from broker.logs.log_maintenance import say_log_start_moved
 from broker.metadata.metadata_cache import MetadataCache
-from broker.network.slices import SLICE_S, Slices, in_slices
+from broker.network.slices import Slices, in_slices
 from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.replication.delayed_delete_records import DelayedDeleteRecords, LowWatermark
-from broker.replication.delayed_fetch import DelayedFetch, FetchResult
+from broker.replication.delayed_fetch import Answer, DelayedFetch
 from broker.replication.delayed_produce import DelayedProduce
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.follower_fetch import FollowerFetch
@@ -238,22 +238,25 @@ class ReplicaManager:
         self,
         params: FetchParams,
         wanted: Sequence[FetchPartition],
-        answer: Callable[[Sequence[FetchResult]], T],
+        answer: Answer[T],
+        slices: Slices,
         watch: SessionWatch | None = None,
     ) -> T | asyncio.Future[T]:
         """Read the `wanted` partitions, and those that `watch` tells, and give `answer` of the results: now, or once
         enough has come (see `delayed_fetch`). The future may be cancelled at any moment.
         """
         if params.replica_id >= 0 or watch is not None:
-            return self._fetch_for_follower(params, wanted, answer, watch)
+            return self._fetch_for_follower(params, wanted, answer, slices, watch)
         prefer = self._selector.select if self._selector is not None and params.client_rack else None
-        return self._fetch(DelayedFetch(self.partition, params, wanted, answer, prefer), self.delayed_fetches)
+        fetch = DelayedFetch(self.partition, params, wanted, answer, prefer)
+        return self._fetch(fetch, self.delayed_fetches, slices)
 
     def _fetch_for_follower(
         self,
         params: FetchParams,
         wanted: Sequence[FetchPartition],
-        answer: Callable[[Sequence[FetchResult]], T],
+        answer: Answer[T],
+        slices: Slices,
         watch: SessionWatch | None,
     ) -> T | asyncio.Future[T]:
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
@@ -270,31 +273,29 @@ class ReplicaManager:
             self._quota,
             tells_high_watermark=self._selector is not None,
         )
-        return self._fetch(fetch, watch or self.follower_fetches)
+        return self._fetch(fetch, watch or self.follower_fetches, slices)
 
-    def _fetch(self, fetch: DelayedFetch[T], changes: Changes) -> T | asyncio.Future[T]:
-        is_over = self._clock.begin_slice(SLICE_S / 2)  # the handler has had a part of this turn
-        is_complete = fetch.read_some(is_over) and not fetch.cold
-        if is_complete and fetch.is_satisfied:
-            return fetch.respond()
+    def _fetch(self, fetch: DelayedFetch[T], changes: Changes, slices: Slices) -> T | asyncio.Future[T]:
+        if fetch.read_some(slices.is_over) and not fetch.cold:
+            if fetch.is_satisfied:
+                return fetch.respond()
+            return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)
         # It watches for changes from now on, so that none is missed between two slices.
-        operation = DelayedOperation(changes, fetch.keys(), fetch.attempt)
-        if is_complete:
-            return operation.wait(fetch.params.max_wait_ms)
-        answer = asyncio.ensure_future(self._fetch_on(fetch, operation))
-        answer.add_done_callback(operation.leave)
+        operation = DelayedOperation(changes, fetch.keys(), fetch.when_ready)
+        answer = asyncio.ensure_future(self._fetch_on(fetch, operation, slices))
+        answer.add_done_callback(lambda _: operation.leave())
         return answer
 
-    async def _fetch_on(self, fetch: DelayedFetch[T], operation: DelayedOperation[T]) -> T:
+    async def _fetch_on(
+        self, fetch: DelayedFetch[T], operation: DelayedOperation[DelayedFetch[T]], slices: Slices
+    ) -> T:
         """Go on with a fetch that takes some time."""
-        slices = Slices(self._clock)
+        await slices.pause()
         await fetch.read_on(self._executor, slices)
         if not (fetch.is_satisfied or fetch.cold):
-            return await operation.wait(fetch.params.max_wait_ms)
-        await slices.pause()  # The answer is put together in one go.
-        answer = fetch.respond()
-        await slices.pause()
-        return answer
+            await operation.wait(fetch.params.max_wait_ms)
+            slices = Slices(self._clock)
+        return await fetch.respond_in_slices(slices)
 
     # -- deletions -----------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from broker.environment.contract import Clock, Executor
 from broker.network.slices import Slices
+from cluster.sliced import Sliced
 from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError, NoSpaceError, Watch, WatchEvent
 from cluster.zookeeper.durable_tree import DurableTree
 from cluster.zookeeper.watch_table import WatchTable, fire
-from cluster.zookeeper.znode_tree import Applied, Sliced, Transaction, ZnodeTree
+from cluster.zookeeper.znode_tree import Applied, Transaction, ZnodeTree
 from protocol.errors import detached
 from protocol.value import Value
 

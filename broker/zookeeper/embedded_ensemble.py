@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from broker.environment.contract import Clock, Environment, Executor
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from cluster.sliced import Sliced
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
     CoordinationError,
@@ -28,7 +29,7 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.durable_tree import DurableTree
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Sliced
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi
 from config.broker_config import BrokerConfig
 from protocol.errors import detached
 

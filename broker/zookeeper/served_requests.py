@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.zookeeper.commit_queue import CommitQueue
 from broker.zookeeper.served_identities import ServedIdentities
+from cluster.sliced import Sliced
 from cluster.zookeeper import wire_format as wire
 from cluster.zookeeper.access_control import Identities, Permission, is_allowed, without_hashes
 from cluster.zookeeper.coordination import (
@@ -24,7 +25,7 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.wire_format import OpCode, RecordReader
-from cluster.zookeeper.znode_tree import Multi, SetAcl, Sliced, TreeOperation
+from cluster.zookeeper.znode_tree import Multi, SetAcl, TreeOperation
 from protocol.errors import detached
 
 QUEUED: Final = frozenset(

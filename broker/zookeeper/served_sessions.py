@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from cluster.sliced import Sliced
 from cluster.zookeeper.wire_format import ConnectRequest
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable, Sliced
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable
 from protocol.value import Value
 
 logger = logging.getLogger(__name__)

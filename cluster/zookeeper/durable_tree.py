@@ -12,10 +12,11 @@ import errno
 import posixpath
 from collections.abc import Callable
 
+from cluster.sliced import Sliced, never, to_the_end
 from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
-from cluster.zookeeper.znode_tree import Applied, CloseSession, Sliced, Transaction, ZnodeTree, to_the_end
+from cluster.zookeeper.znode_tree import Applied, CloseSession, Transaction, ZnodeTree
 from protocol.errors import detached
 from storage.io.file_system import File, FileSystem, is_disk_full
 
@@ -75,7 +76,7 @@ class DurableTree:
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
         """Carry out `transaction` in memory. Raises the tree's CoordinationError, having changed nothing."""
-        return to_the_end(self.apply_in_slices(transaction, now_ms, lambda: False))
+        return to_the_end(self.apply_in_slices(transaction, now_ms, never))
 
     def apply_in_slices(self, transaction: Transaction, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
         """As `apply`, with a pause whenever `is_over` says so. Nothing else may be done with the tree meanwhile."""

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, starmap
 
+from cluster.sliced import Sliced
 from cluster.zookeeper.access_control import OPEN, Acl, AclEntry
 from cluster.zookeeper.coordination import Check, Create, Delete, SetData
 from cluster.zookeeper.znode import Znode
@@ -32,7 +33,6 @@ from cluster.zookeeper.znode_tree import (
     Multi,
     Resumable,
     SetAcl,
-    Sliced,
     Transaction,
     TreeOperation,
     ZnodeTree,

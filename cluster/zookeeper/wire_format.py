@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from cluster.sliced import Sliced
 from cluster.zookeeper.access_control import Acl, AclEntry
 from cluster.zookeeper.coordination import (
     BadArgumentsError,
@@ -35,7 +36,6 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
-from cluster.zookeeper.znode_tree import Sliced
 
 MOST_FRAME_BYTES: Final = 0xFFFFF
 """ZooKeeper's jute.maxbuffer, unless it is configured otherwise."""

@@ -6,9 +6,9 @@ owners, sequence numbers counted by the parent, events for whoever watches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
+from cluster.sliced import Sliced, never, to_the_end
 from cluster.zookeeper.access_control import Acl, Identities, Permission, is_allowed
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
@@ -35,8 +35,6 @@ from cluster.zookeeper.coordination import (
 )
 from cluster.zookeeper.znode import Znode, split_path, validate_path
 from protocol.value import Value
-
-T = TypeVar("T")
 
 
 class Resumable(Value):
@@ -107,19 +105,6 @@ class _Change:
 
 
 Transaction = CreateSession | CloseSession | Multi
-
-Sliced = Generator[None, None, T]
-"""Work that pauses when an argument of it, `is_over`, says so, and returns its result in the end."""
-
-
-def to_the_end(work: Sliced[T]) -> T:
-    """Do all of `work` at once; gives its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 class Applied(Value):
@@ -192,7 +177,7 @@ class ZnodeTree:
         Raises the CoordinationError of ZooKeeper (a MultiError for a Multi), and then nothing has changed but that
         `zxid` stays unused.
         """
-        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms, lambda: False))
+        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms, never))
 
     def apply_in_slices(
         self, transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from cluster.sliced import never, to_the_end
 from cluster.zookeeper.coordination import (
     Check,
     CoordinationError,
@@ -33,7 +34,6 @@ from cluster.zookeeper.wire_format import (
     read_operation,
     read_set_watches,
 )
-from cluster.zookeeper.znode_tree import to_the_end
 
 PIECES = st.one_of(
     st.binary(max_size=40),
@@ -49,15 +49,11 @@ def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
         with contextlib.suppress(CoordinationError):
             read_operation(code, RecordReader(data), tuple)
     with contextlib.suppress(CoordinationError):
-        to_the_end(read_multi(RecordReader(data), tuple, _never))
+        to_the_end(read_multi(RecordReader(data), tuple, never))
     with contextlib.suppress(MarshallingError):
         read_set_watches(RecordReader(data))
     with contextlib.suppress(WireError):
         read_connect_request(data)
-
-
-def _never() -> bool:
-    return False
 
 
 def test_what_kazoo_sends_is_understood() -> None:
@@ -71,7 +67,7 @@ def test_what_kazoo_sends_is_understood() -> None:
             kazoo.CheckVersion("/b", 0),
         ]
     )
-    codes, operations = to_the_end(read_multi(RecordReader(bytes(request.serialize())), tuple, _never))
+    codes, operations = to_the_end(read_multi(RecordReader(bytes(request.serialize())), tuple, never))
     assert codes == [1, 1, 15, 5, 2, 13]
     assert operations == [
         Create("/a", None),
@@ -85,7 +81,7 @@ def test_what_kazoo_sends_is_understood() -> None:
 
 def test_kazoo_understands_the_answer_to_a_transaction() -> None:
     stat = ZnodeStat(*range(10))
-    answer = to_the_end(encode_multi_results([1, 5, 2], ["/a", stat, None], lambda _: stat, _never))
+    answer = to_the_end(encode_multi_results([1, 5, 2], ["/a", stat, None], lambda _: stat, never))
     path, changed, deleted = kazoo.Transaction.deserialize(answer, 0)
     assert (path, deleted) == ("/a", True)
     assert (changed.czxid, changed.version, changed.acl_version, changed.pzxid) == (0, 4, 0, 9)
