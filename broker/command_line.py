@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from broker.observability.logger_levels import LEVELS, LoggerLevels
+from broker.observability.logging_setup import LEVELS, LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
 from config.environment_variables import keys_of, logger_levels

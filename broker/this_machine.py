@@ -46,7 +46,7 @@ async def open_ensemble(
     if config.zookeeper_address is None:
         return await open_embedded(environment, config, on_failure)
     # A broker of its own needs none of it, and starts faster without.
-    from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+    from broker.zookeeper.kazoo_session import KazooEnsemble
     from security.jaas import system_properties, zookeeper_login
 
     login = zookeeper_login(system_properties(kafka_options()), read_text)

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 
 from broker.controller.broker_changes import BrokerChanges
 from broker.controller.broker_requests import accepted
-from broker.controller.controller_settings import ControllerSettings
-from broker.controller.office import Office
-from broker.controller.roles import Roles
-from broker.controller.topic_changes import TopicChanges, TopicRules
-from broker.controller.topic_deletions import TopicDeletions
+from broker.controller.controller_term import ControllerSettings, Office, Roles
+from broker.controller.topic_changes import TopicChanges, TopicDeletions, TopicRules
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, not_set_back, take_over
@@ -25,10 +22,10 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 
 if TYPE_CHECKING:
-    from broker.controller.leader_elections import LeaderElections
+    from broker.controller.controller_term import LeaderElections
     from broker.controller.reassignments import Reassignments
     from broker.controller.tree_changes import Begin, TreeChanges
-    from cluster.replication.isr_changes import IsrChange
+    from cluster.replication.isr import IsrChange
 
 logger = logging.getLogger("kafka.controller.KafkaController")
 
@@ -174,7 +171,7 @@ class ActiveController:
     def elections(self) -> LeaderElections:
         """Elections that somebody asks for."""
         # As with the changes of ISRs: a broker that is alone has nobody to elect.
-        from broker.controller.leader_elections import LeaderElections
+        from broker.controller.controller_term import LeaderElections
 
         return LeaderElections(self._office, self.roles)
 
@@ -183,7 +180,7 @@ class ActiveController:
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
         """See `IsrChanges.alter`."""
         # Nobody asks a broker that is alone, which is to start quickly.
-        from broker.controller.alter_partition import IsrChanges
+        from broker.controller.controller_term import IsrChanges
 
         return await IsrChanges(self._office).alter(broker_id, broker_epoch, changes)
 

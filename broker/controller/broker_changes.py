@@ -1,18 +1,24 @@
-"""Reacts to brokers that come, go, and are about to stop (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`
-and `doControlledShutdown`).
+"""Reacts to brokers that come and go (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`), and moves leaders
+from one that is about to stop (Kafka's `KafkaServer.controlledShutdown`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from broker.controller.office import Office
-from broker.controller.roles import Roles
-from broker.controller.topic_deletions import TopicDeletions
+from broker.controller.broker_requests import ControllerApi
+from broker.controller.controller_term import Office, Roles
+from broker.controller.topic_changes import TopicDeletions
+from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import NO_EPOCH, StoppedReplica
 from cluster.controller.context import without_cut_replicas
-from cluster.metadata_image import BrokerImage, PartitionImage
+from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage
+from cluster.zookeeper.coordination import CoordinationError
+from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 
@@ -127,3 +133,54 @@ class BrokerChanges:
 def _is_same(found: BrokerImage, known: BrokerImage) -> bool:
     """Whether a registration is the known one, whatever it says of cut replicas: the answers to commands say more."""
     return found == known.replace(cut_replicas=found.cut_replicas)
+
+
+shutdown_logger = logging.getLogger("kafka.server.KafkaServer")
+
+
+async def controlled_shutdown(
+    controller: ControllerApi,
+    broker_id: int,
+    broker_epoch: Callable[[], int],
+    config: BrokerConfig,
+    metadata: MetadataCache,
+) -> bool:
+    """Ask the controller to move all leadership away from this broker; gives whether it could. It is asked
+    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between, and also whenever the
+    controller or the live brokers are others than before: when several brokers stop at once, no answer changes before.
+    It is not asked again where no other broker is alive. Kafka waits in both cases.
+    """
+    if not config.controlled_shutdown_enable:
+        return False
+    left = config.controlled_shutdown_max_retries
+    backoff_s = config.controlled_shutdown_retry_backoff_ms / 1000
+    has_changed = asyncio.Event()
+    metadata.add_listener(partial(_note_change, has_changed))
+    while left:
+        left -= 1
+        has_changed.clear()
+        try:
+            remaining = await controller.controlled_shutdown(broker_id, broker_epoch())
+        except (ApiError, OSError, CoordinationError) as error:
+            shutdown_logger.warning("Error during controlled shutdown: %s", error)
+        else:
+            if not remaining:
+                shutdown_logger.info("Controlled shutdown request returned successfully")
+                return True
+            names = ",".join(map(str, remaining))
+            shutdown_logger.info("Remaining partitions to move: %s", names)
+        if metadata.image.brokers.keys() <= {broker_id}:
+            shutdown_logger.info("No other broker is alive: there is nobody to lead what this one leads")
+            break
+        if left:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_changed.wait(), backoff_s)
+                left += 1
+            shutdown_logger.warning("Retrying controlled shutdown after the previous attempt failed...")
+    shutdown_logger.warning("Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed")
+    return False
+
+
+def _note_change(has_changed: asyncio.Event, old: MetadataImage, new: MetadataImage) -> None:
+    if new.controller_id != old.controller_id or new.brokers.keys() != old.brokers.keys():
+        has_changed.set()

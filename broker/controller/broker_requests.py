@@ -1,4 +1,5 @@
-"""Commands that a controller sends (Kafka classes `ControllerChannelManager`, `ControllerBrokerRequestBatch`).
+"""Requests between a controller and brokers: the commands that it sends them (Kafka classes `ControllerChannelManager`,
+`ControllerBrokerRequestBatch`), and what every broker asks of it, wherever it is.
 
 Commands to the own broker are carried out when a call returns. Those to another broker wait in a queue of its own, in
 order, so that no broker holds back the controller; their answers come later.
@@ -8,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from broker.controller.channels import BrokerChannel, NewChannel, RemoteBrokerChannel
 from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S
+from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.hosted_partitions import HostedPartitions
 from cluster.controller.commands import (
     Answer,
     LeaderAndIsr,
@@ -21,9 +24,72 @@ from cluster.controller.commands import (
     UpdateMetadata,
 )
 from cluster.controller.context import ControllerContext
-from cluster.metadata_image import BrokerImage
+from cluster.controller.topics import NewTopic, TopicPlan
+from cluster.metadata_image import BrokerImage, PartitionImage
+from cluster.replication.isr import IsrChange
+from cluster.znodes import ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+
+
+class BrokerChannel(Protocol):
+    """Carries commands to one broker, in order. Each raises ApiError when the broker refuses the command as a whole."""
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Answer: ...
+
+    async def stop_replica(self, command: StopReplica) -> Answer: ...
+
+    async def update_metadata(self, command: UpdateMetadata) -> None: ...
+
+
+class RemoteBrokerChannel(BrokerChannel, Protocol):
+    """To another broker. A call returns once the broker has answered, however long that takes."""
+
+    def close(self) -> None:
+        """The broker has gone: whatever waits for it is given up."""
+        ...
+
+
+NewChannel = Callable[[BrokerImage], RemoteBrokerChannel]
+"""Makes the channel to a broker that has come."""
+
+
+class LocalChannel:
+    """To the broker that the controller is itself: a direct call, and the same commands.
+
+    `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
+    left; a StopReplica is answered after it. `prepare` is called before topics begin here.
+    """
+
+    def __init__(
+        self,
+        replicas: HostedPartitions,
+        metadata: MetadataCache,
+        settle_deletions: Callable[[], Awaitable[None]],
+        prepare: Callable[[list[TopicStates]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._settle_deletions = settle_deletions
+        self._prepare = prepare
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
+        """See BrokerChannel."""
+        if self._prepare is not None and (begun := self._replicas.topics_begun_by(command)):
+            await self._prepare(begun)
+        return await self._replicas.become_leader_or_follower(command)
+
+    async def stop_replica(self, command: StopReplica) -> Answer:
+        """See BrokerChannel."""
+        answer = await self._replicas.stop_replicas(command)
+        if any(each.delete_partition for each in command.partitions):
+            await self._settle_deletions()
+        return answer
+
+    async def update_metadata(self, command: UpdateMetadata) -> None:
+        """See BrokerChannel."""
+        self._metadata.update_metadata(command)
+
 
 logger = logging.getLogger("state.change.logger")
 
@@ -218,3 +284,29 @@ def _held_by(
         )
         if partitions:
             yield topic.replace(partitions=partitions)
+
+
+class ControllerApi(Protocol):
+    """The controller. Every method raises ApiError: NOT_CONTROLLER where there is none, or none is known; where a
+    broker names itself, STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED.
+    """
+
+    async def alter_partition(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
+        """Change the ISR of partitions that `broker_id` leads (KIP-497); for each, its state now, or why not."""
+        ...
+
+    async def create_topics(
+        self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, TopicPlan | ApiError]:
+        """Create what can be created; by topic name, the plan carried out or why there is none."""
+        ...
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
+        """Move leadership away from a broker that is about to stop; gives the partitions that it still leads."""
+        ...
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        """A block of producer ids that nobody else has or will get (KIP-730)."""
+        ...

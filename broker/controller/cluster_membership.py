@@ -10,7 +10,7 @@ from functools import partial
 
 from broker.environment.contract import Clock, Ensemble, Random
 from broker.zookeeper.kafka_zk_client import ClusterError, KafkaZkClient
-from broker.zookeeper.pipelined_reads import DamagedNodes
+from broker.zookeeper.topic_reader import DamagedNodes
 from cluster import znodes
 from cluster.controller.commands import CommandFence
 from cluster.coordinators.deadlines import PAUSE_AFTER_BUG_MS

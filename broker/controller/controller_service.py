@@ -11,15 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.controller.active_controller import ActiveController, FindReplicas
-from broker.controller.broker_requests import BrokerRequests
-from broker.controller.change_queue import ChangeQueue
-from broker.controller.channels import BrokerChannel, NewChannel
+from broker.controller.broker_requests import BrokerChannel, BrokerRequests, NewChannel
 from broker.controller.cluster_membership import RETRY_S, ClusterMembership
-from broker.controller.controller_settings import ControllerSettings, controller_settings
-from broker.controller.office import Office
+from broker.controller.controller_term import ControllerSettings, Office, controller_settings
 from broker.controller.topic_changes import NOBODY, Requester, TopicRules
 from broker.zookeeper.kafka_zk_client import UNKNOWN_CONTROLLER, ClusterError
 from cluster import znodes
@@ -43,12 +40,59 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 
 if TYPE_CHECKING:
-    from broker.controller.leader_elections import Elected
-    from cluster.replication.isr_changes import IsrChange
+    from broker.controller.controller_term import Elected
+    from cluster.replication.isr import IsrChange
+
+
+T = TypeVar("T")
 
 logger = logging.getLogger("kafka.controller.KafkaController")
 
-T = TypeVar("T")
+
+class ChangeQueue:
+    """Runs the changes of a controller in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._running: dict[asyncio.Task[Any], None] = {}
+
+    async def run(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Run `change` after those before it. It runs to its end even if the caller is cancelled, because between the
+        transaction and the commands the tree and the brokers differ.
+        """
+        return await asyncio.shield(self._begin(change))
+
+    def start(self, change: Callable[[], Awaitable[None]]) -> None:
+        """As `run`, for who does not wait; an error is logged."""
+
+        async def logged() -> None:
+            try:
+                await change()
+            except Exception:
+                logger.exception("The controller failed to react to a change")
+
+        self._begin(logged)
+
+    def _begin(self, change: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        task = asyncio.create_task(self._in_turn(change))
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._running[task]
+        if not task.cancelled():
+            task.exception()  # nobody may be left to ask for it
+
+    async def _in_turn(self, change: Callable[[], Awaitable[T]]) -> T:
+        async with self._turn:
+            return await change()
+
+    async def close(self) -> None:
+        """Wait for the changes under way."""
+        while self._running:
+            await asyncio.wait(list(self._running))
+
 
 SHORT_TERM_S = 60.0
 """A term that this broker gives up earlier counts as one that failed."""

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.controller.broker_requests import OfflineReplicas
-from broker.controller.office import Office, TreeDiffersError
-from broker.controller.roles import Roles
+from broker.controller.controller_term import Office, Roles, TreeDiffersError
 from cluster.controller import reassignment as decisions
 from cluster.controller.commands import StoppedReplica, TopicStates
 from cluster.controller.elections import NO_STATE, after, next_state, write

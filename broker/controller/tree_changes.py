@@ -12,13 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.controller import topic_operations
-from broker.controller.office import Office, TreeDiffersError
-from broker.controller.roles import Roles
-from broker.controller.topic_deletions import TopicDeletions
+from broker.controller.controller_term import Office, Roles, TreeDiffersError
+from broker.controller.topic_changes import TopicDeletions, new_partitions
 from broker.network.slices import Slices
-from broker.zookeeper.pipelined_reads import each_of
-from broker.zookeeper.topic_reader import UNREADABLE
+from broker.zookeeper.topic_reader import UNREADABLE, each_of
 from cluster import znodes
 from cluster.controller.commands import TopicStates
 from cluster.controller.context import without_cut_replicas
@@ -32,7 +29,7 @@ from protocol.messages.reassignments import ElectionType
 from protocol.uuids import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
-    from broker.controller.leader_elections import LeaderElections
+    from broker.controller.controller_term import LeaderElections
     from broker.controller.reassignments import Reassignments
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -194,7 +191,7 @@ class TreeChanges:
             await office.transact([assignment_operation(topic)])
         else:
             logger.info("New partitions of topic %s: %s", name, added)
-            operations, partitions = await topic_operations.new_partitions(name, added, context, Slices(office.clock))
+            operations, partitions = await new_partitions(name, added, context, Slices(office.clock))
             await office.transact(operations)
             context.put_topics([topic.with_partitions(partitions)])
             await self._announce(topic, partitions, is_new=True)

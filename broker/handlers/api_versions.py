@@ -1,4 +1,9 @@
-"""ApiVersions (KIP-35, KIP-511): what this broker serves, straight from the handler registry."""
+"""ApiVersions (KIP-35, KIP-511): what this broker serves, straight from the handler registry; and SASL requests where
+none are due.
+
+SASL requests come here on connections that are authenticated already, or whose listener has no SASL (Kafka's
+`KafkaApis`); `broker.security.sasl_session` answers all others.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,12 @@ from broker.network.registry import HandlerRegistry, RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's pattern of client software names and versions. Linear: no nested repetition."""
@@ -46,4 +57,30 @@ class ApiVersionsHandlers:
             # The version of the /feature node, which nobody has changed; there are no finalized features: clients take
             # an epoch below zero for not known, and choose their kind of transactions by it (KIP-890).
             finalized_features_epoch=UNKNOWN_EPOCH if error_code else 0,
+        )
+
+
+class SaslHandlers:
+    """Refuses SASL requests with ILLEGAL_SASL_STATE."""
+
+    @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), reads_only=True)
+    def sasl_handshake(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: SaslHandshakeRequest,  # noqa: ARG002
+    ) -> SaslHandshakeResponse:
+        """Refuse a handshake; as in Kafka, the answer lists no mechanisms."""
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+
+    @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), reads_only=True)
+    def sasl_authenticate(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: SaslAuthenticateRequest,  # noqa: ARG002
+    ) -> SaslAuthenticateResponse:
+        """Refuse a token, with Kafka's message."""
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+            auth_bytes=b"",
         )

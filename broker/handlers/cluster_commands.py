@@ -5,7 +5,7 @@ A single broker gets none, so that the codecs are imported with the first.
 
 from __future__ import annotations
 
-from broker.controller.channels import BrokerChannel
+from broker.controller.broker_requests import BrokerChannel
 from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.slices import Slices

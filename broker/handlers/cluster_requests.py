@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from broker.controller.controller_api import ControllerApi
+from broker.controller.broker_requests import ControllerApi
 from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import NO_EPOCH
 from cluster.metadata_image import MetadataImage, PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_requests import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from broker.metadata.internal_topics import InternalTopicCreator
+from broker.metadata.auto_topic_creation import InternalTopicCreator
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from cluster.metadata_image import MetadataImage

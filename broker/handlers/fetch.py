@@ -10,8 +10,8 @@ from typing import cast
 from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_readers
 from broker.network.client_quotas import ClientQuotas, Stopwatch
-from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
+from broker.network.reply_writer import FileSlice
 from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_fetch import FetchResult
@@ -28,7 +28,7 @@ from broker.replication.fetch_session import (
 )
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.access import OPEN, Access, Client
-from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
+from cluster.replication.isr import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
 from cluster.sliced import Sliced, never, to_the_end
 from protocol.acl_types import AclOperation, ResourceType

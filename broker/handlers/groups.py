@@ -8,11 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
-from broker.network.host_addresses import host_address
 from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import in_slices
-from broker.security.access import OPEN, Access, Client
+from broker.security.access import OPEN, Access, Client, host_address
 from cluster.coordinators.results import Reply
 from cluster.groups.membership_events import (
     PROTOCOLS_OF_A_MEMBER,

@@ -4,19 +4,20 @@ writes to a partition (KIP-664).
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from broker.environment.contract import Clock
 from broker.handlers.transactions import told_fenced
-from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
+from cluster.znodes import ProducerIdBlock
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
@@ -27,6 +28,27 @@ from protocol.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from protocol.topic_partition import TopicPartition, validate_topic_name
+
+
+class ProducerIds:
+    """Hands out ids. `allocate_block` gets the next block from the coordination tree."""
+
+    def __init__(self, allocate_block: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
+        self._allocate_block = allocate_block
+        self._next = 0
+        self._last = -1
+        self._allocating = asyncio.Lock()
+
+    async def next_id(self) -> int:
+        """An id that no producer has had. Raises what `allocate_block` raises when it has no more."""
+        async with self._allocating:
+            if self._next > self._last:
+                block = await self._allocate_block()
+                self._next, self._last = block.first, block.last
+            producer_id = self._next
+            self._next += 1
+            return producer_id
+
 
 logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from broker.controller.controller_api import ControllerApi
+from broker.controller.broker_requests import ControllerApi
 from broker.inter_broker import versions
 from broker.inter_broker.command_codec import check_answer
 from broker.inter_broker.inter_broker_client import Address, InterBrokerClient
@@ -16,7 +16,7 @@ from client.errors import DisconnectedError
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import MetadataImage, PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.cluster_requests import (

@@ -6,7 +6,7 @@ JSON lines on standard input, one answer for each task on standard output:
     {"bytes_per_second": 1000000.0}   from now on (also during a task)
     {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
                                       or {"error": "what went wrong", "kind": "records", "errno": null,
-                                      "corrupt_range": [0, 4711]}, see `broker.logs.cleaner_failure`
+                                      "corrupt_range": [0, 4711]}, see `broker.logs.cleaner_worker`
     {"abort": true}                   the task under way, if any, ends with an error of the kind "aborted"
 
 It ends when its input does: at once, whatever it is at, so that it never outlives its broker, also one that was killed.
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.cleaner_worker import FailureKind, WorkerFailure
 from broker.logs.rate_limiter import Throttle
 from protocol.errors import ApiError
 from storage.compaction.clean_source import CorruptSegmentError, LogCleaningAbortedError

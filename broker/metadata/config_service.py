@@ -30,6 +30,7 @@ from config.topic_config import (
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
+from security.password_encoder import PasswordEncoder
 from storage.log_config import LogConfig
 
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
@@ -170,7 +171,7 @@ class ConfigService:
         if own != self._kept:
             self._kept = self._plain = own
             if any(is_password(name) for name in own):
-                from broker.security.dynamic_passwords import decoded
+                from broker.metadata.config_service import decoded
 
                 self._plain = decoded(own, self._static)
         return self._plain
@@ -183,7 +184,7 @@ class ConfigService:
         """A dynamic configuration as the coordination tree keeps it, with passwords encoded. Raises ApiError."""
         if not any(is_password(name) for name in properties):
             return properties
-        from broker.security.dynamic_passwords import encoded
+        from broker.metadata.config_service import encoded
 
         return encoded(properties, self._static)
 
@@ -411,3 +412,28 @@ def _described(
         0 if declared is None else int(declared.type),
         None if declared is None else declared.doc,
     )
+
+
+def decoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
+    """`properties` with passwords in plain text. Those that cannot be decoded are left out, which is logged."""
+    encoder = PasswordEncoder.of(config.values)
+    result: dict[str, str] = {}
+    for name, text in properties.items():
+        if not is_password(name):
+            result[name] = text
+        elif encoder is None:
+            logger.error("Dynamic password config %s is ignored: password.encoder.secret is not set", name)
+        else:
+            try:
+                result[name] = encoder.decode(text)
+            except ValueError as error:
+                logger.error("Dynamic password config %s could not be decoded, ignoring: %s", name, error)
+    return result
+
+
+def encoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
+    """`properties` as they are kept. Raises ApiError(INVALID_REQUEST) for passwords where there is no secret."""
+    encoder = PasswordEncoder.of(config.values)
+    if encoder is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Password encoder secret not configured")
+    return {name: encoder.encode(text) if is_password(name) else text for name, text in properties.items()}

@@ -1,4 +1,5 @@
-"""Configurations in the coordination tree: written at any broker, heeded by all (Kafka class `ZkConfigManager`).
+"""Configurations in the coordination tree: written at any broker, read again by all whenever one has changed (Kafka
+class `ZkConfigManager`).
 
 Whoever changes one leaves a notice under /config/changes, which every broker watches. A change is applied that way also
 at the broker that made it.
@@ -7,24 +8,83 @@ at the broker that made it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from broker.controller.cluster_membership import ClusterMembership
+from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S, RETRY_S, ClusterMembership
 from broker.metadata.metadata_cache import MetadataCache
-from broker.metadata.refreshing import Refreshing
-from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.topic_reader import each_of
 from cluster import znodes
 from cluster.controller.commands import TopicStates
 from cluster.controller.transactions import shares
 from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
+    EventType,
     MultiError,
     NoSpaceError,
     SessionExpiredError,
+    WatchEvent,
 )
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
+
+
+class Refreshing:
+    """Calls `refresh` when a watch fires, and again while there is no contact to the tree. A session that ends is
+    followed by another one, which begins with a refresh by its owner.
+    """
+
+    def __init__(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
+        """`refresh` may raise CoordinationError; `name` is that of the tasks."""
+        self._name = name
+        self._refresh = refresh
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
+
+    def watch(self, event: WatchEvent) -> None:
+        """A watch for the tree."""
+        if event.type is not EventType.SESSION_EXPIRED:
+            self.begin()
+
+    def begin(self) -> None:
+        """Refresh on the side."""
+        if not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self._on_the_side(), name=self._name)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+
+    async def _on_the_side(self) -> None:
+        while not self._is_closed:
+            try:
+                await self.until_done()
+            except Exception:  # a bug; but the watch is gone, and no change would be noticed any more
+                logger.exception("%s failed; trying again in %d s", self._name, PAUSE_AFTER_BUG_S)
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
+            else:
+                return
+
+    async def until_done(self) -> None:
+        """Refresh, and wait for contact if there is none, no longer than this session lasts."""
+        while not self._is_closed:
+            try:
+                await self._refresh()
+            except ConnectionLossError:
+                await asyncio.sleep(RETRY_S)
+            except SessionExpiredError:
+                return
+            else:
+                return
+
+    async def close(self) -> None:
+        """Refresh no more."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
 
 
 class DynamicConfigs:

@@ -5,20 +5,137 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from broker.network.barriers import Barriers
-from broker.network.connection_contract import ConnectionOwner, Dispatch
-from broker.network.memory import REQUEST_MEMORY
-from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
-from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
+from broker.environment.contract import Clock, Executor
+from broker.network.limits import ReceivingTurn, Throttled
+from broker.network.memory import REQUEST_MEMORY, ReplyMemory, RequestMemory
+from broker.network.registry import ANYTHING, NOTHING, CloseConnection, Later, RequestKind, Waiting
+from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
 from broker.network.slices import SLICE_S
-from broker.network.throttled_channel import ThrottledChannel
 from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
-from protocol.wire.frames import FrameError, FrameReader
+from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
+
+Dispatched = Parts | Waiting[Parts | None] | Later[Any] | None
+"""The parts of a reply, now or later; None when nothing is sent."""
+
+
+class Dispatch(Protocol):
+    """The dispatcher, as a connection uses it."""
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
+        """Serve the request in `frame`.
+
+        Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
+        """
+        ...
+
+
+class ConnectionOwner(Protocol):
+    """The server that accepted a connection, as the connection uses it."""
+
+    clock: Clock
+    executor: Executor
+    request_memory: RequestMemory
+    reply_memory: ReplyMemory
+    receiving_turn: ReceivingTurn
+    receive_buffer: ReceiveBuffer
+    send_buffer: SendBuffer
+    max_request_bytes: int
+    on_read_error: Callable[[str, OSError], None]
+
+    def connection_made(self, connection: Connection) -> None:
+        """A connection is there: count it, or close it."""
+        ...
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        ...
+
+
+class Barriers(dict[frozenset[ApiKey], int]):
+    """How many waiting requests let only these APIs pass, by set of APIs. Empty: everything passes."""
+
+    __slots__ = ()
+
+    def put_up(self, lets_pass: frozenset[ApiKey]) -> None:
+        """A request waits that lets only these pass."""
+        if lets_pass is not ANYTHING:
+            self[lets_pass] = self.get(lets_pass, 0) + 1
+
+    def take_down(self, lets_pass: frozenset[ApiKey]) -> None:
+        """One such request waits no more."""
+        if lets_pass is ANYTHING:
+            return
+        left = self[lets_pass] - 1
+        if left:
+            self[lets_pass] = left
+        else:
+            del self[lets_pass]
+
+    def let_pass(self, frame: memoryview) -> bool:
+        """Whether all who wait let the request in `frame` pass."""
+        api_key = int.from_bytes(frame[:2], "big")  # the frame may be shorter
+        for lets_pass in self:  # noqa: SIM110  all() takes thrice as long, for each of many requests
+            if api_key not in lets_pass:
+                return False
+        return True
+
+
+REASON: Final = "quota"
+"""The reason for which such a connection is not read."""
+
+
+class Muted(Throttled, Protocol):
+    """A connection that can be muted."""
+
+    def take_up_again(self) -> None:
+        """Take up the requests that were received."""
+        ...
+
+
+class ThrottledChannel:
+    """The time until which one connection takes up no request. Its replies are sent meanwhile."""
+
+    __slots__ = ("_connection", "_loop", "_timer", "_until_s")
+
+    def __init__(self, connection: Muted, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._until_s = 0.0
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether the connection is to take up no request now."""
+        return self._timer is not None
+
+    def mute(self, time_ms: int) -> float:
+        """Mute the connection for that time from now on, or for as long as it is muted anyway; gives when that ends."""
+        self._until_s = max(self._until_s, self._loop.time() + time_ms / 1000)
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
+            self._connection.pause_reading(REASON)
+        return self._until_s
+
+    def _at_the_end(self, until_s: float) -> None:
+        if until_s < self._until_s:
+            # Requests that were under way have made the time longer; one timer does.
+            self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
+            return
+        self._timer = None
+        self._connection.resume_reading(REASON)
+        self._connection.take_up_again()
+
+    def close(self) -> None:
+        """Forget the connection, which is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+
 
 logger = logging.getLogger("kafka.network.Connection")
 
@@ -369,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def mute(self, time_ms: int) -> None:
-        """Take up no request for that time; see `broker.network.throttled_channel`."""
+        """Take up no request for that time; see `broker.network.connection`."""
         if self._throttled is None:
             self._throttled = ThrottledChannel(self, self._loop)
         self.last_active_s = self._throttled.mute(time_ms)  # it is not idle before

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from broker.network.connection import Connection
-from broker.network.connection_contract import ConnectionOwner, Dispatch
+from broker.network.connection import Connection, ConnectionOwner, Dispatch
 from cluster.security.principal import Principal
 
 

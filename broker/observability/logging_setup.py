@@ -1,9 +1,15 @@
-"""The destinations of log lines: the terminal, and for a daemon also Kafka's files (`log_files`)."""
+"""Where log lines go: the terminal, and for a daemon also Kafka's files, one an hour for a week (`log_files`); and the
+levels of loggers, changed while the broker runs (KIP-412), in log4j's words.
+"""
 
 from __future__ import annotations
 
 import logging
+import logging.handlers
+import os
+import re
 import sys
+from collections.abc import Iterator, Mapping
 
 FORMAT = "[%(asctime)s,%(msecs)03d] %(levelname)s %(message)s (%(name)s)"
 """The pattern of Kafka's log4j.properties, with log4j's level names, so that people's log parsers work."""
@@ -41,6 +47,100 @@ def configure_logging(log_dir: str | None, *, terminal: bool = True) -> None:
         logging.getLogger(name)
     logging.getLogger("kafka.request.logger").setLevel(logging.WARNING)
     if log_dir is not None:
-        from broker.observability.daemon_log_files import open_log_files
+        from broker.observability.logging_setup import open_log_files
 
         open_log_files(log_dir, formatter)
+
+
+KEPT_FILES = 168
+"""Hours of rotated files kept: a week. (Kafka keeps all; a full disk is not a feature.)"""
+
+FILES = {
+    "": "server.log",
+    "state.change.logger": "state-change.log",
+    "kafka.request.logger": "kafka-request.log",
+    "kafka.controller": "controller.log",
+    "kafka.log.LogCleaner": "log-cleaner.log",
+    "kafka.authorizer.logger": "kafka-authorizer.log",
+}
+"""Kafka's files by the logger that writes them; only the root's also goes to the terminal."""
+
+OWN_FILE_ONLY = ("state.change.logger", "kafka.request.logger")
+"""Loggers whose lines would drown the others: kept out of server.log, at Kafka's levels."""
+
+_HOUR_S = 3600
+
+
+class HourlyFileHandler(logging.handlers.TimedRotatingFileHandler):
+    """A log file that is renamed after each hour, such as `server.log.2026-11-21-13`, as by log4j's
+    DailyRollingFileAppender with Kafka's pattern. The newest KEPT_FILES are kept.
+    """
+
+    def __init__(self, path: str, *, delay: bool) -> None:
+        super().__init__(path, when="H", backupCount=KEPT_FILES, encoding="utf-8", delay=delay)
+        self.suffix = "%Y-%m-%d-%H"
+        # This pattern finds the old files; the inherited one has another suffix.
+        self.extMatch = re.compile(r"\d{4}-\d{2}-\d{2}-\d{2}\Z")
+
+    def computeRollover(self, currentTime: int) -> int:  # noqa: N802, N803  the library's names
+        """The end of the hour, whenever the broker started in it."""
+        return currentTime - currentTime % _HOUR_S + _HOUR_S
+
+
+def open_log_files(log_dir: str, formatter: logging.Formatter) -> None:
+    """Write each logger of FILES into its file under `log_dir`. Raises OSError when that cannot be made or written."""
+    os.makedirs(log_dir, exist_ok=True)
+    for name, file_name in FILES.items():
+        handler = HourlyFileHandler(os.path.join(log_dir, file_name), delay=name != "")
+        handler.setFormatter(formatter)
+        named = logging.getLogger(name)
+        named.addHandler(handler)
+        if name in OWN_FILE_ONLY:
+            named.propagate = False
+
+
+ROOT = "root"
+"""log4j's name for the logger above all others."""
+
+LEVELS: Mapping[str, int] = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": 5,
+    "WARN": logging.WARNING,
+}
+"""Kafka's levels (class `LogLevelConfig`), in the order in which its errors name them."""
+
+
+class LoggerLevels:
+    """Every logger of this process. Python keeps the state; this is the one who changes it."""
+
+    def names(self) -> Iterator[str]:
+        """The loggers there are, the root first."""
+        yield ROOT
+        for name, logger in sorted(logging.root.manager.loggerDict.items()):
+            if isinstance(logger, logging.Logger):
+                yield name
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a logger of that name."""
+        return name == ROOT or isinstance(logging.root.manager.loggerDict.get(name), logging.Logger)
+
+    def level(self, name: str) -> str:
+        """The level in force: the logger's own, or that of the nearest above it which has one."""
+        effective = self._logger(name).getEffectiveLevel()
+        at_most = [word for word, number in LEVELS.items() if number <= effective]
+        return max(at_most, key=LEVELS.__getitem__, default="TRACE")
+
+    def set_level(self, name: str, level: str) -> None:
+        """Give the logger a level of its own, one of LEVELS."""
+        self._logger(name).setLevel(LEVELS[level])
+
+    def unset_level(self, name: str) -> None:
+        """Remove the logger's own level, so that its parent's applies."""
+        self._logger(name).setLevel(logging.NOTSET)
+
+    @staticmethod
+    def _logger(name: str) -> logging.Logger:
+        return logging.root if name == ROOT else logging.getLogger(name)

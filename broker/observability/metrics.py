@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
-from broker.controller.roles import UncleanElections
+from broker.controller.controller_term import UncleanElections
 from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
@@ -23,8 +23,6 @@ from broker.network.registry import HandlerRegistry
 from broker.network.slices import in_slices
 from broker.network.socket_server import SocketServer
 from broker.observability import metric_definitions as metric
-from broker.observability.cleaner_metrics import cleaner_metrics
-from broker.observability.quota_metrics import quota_metrics
 from broker.replication.fetch_session import FetchSessionCache
 from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replication.replica_manager import ReplicaManager
@@ -33,6 +31,53 @@ from storage.recovery.scrub import Scrub
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+def cleaner_metrics(cleaner: LogCleaner, log_dirs: Iterable[str]) -> Iterator[Metric]:
+    """All metrics of compaction at this moment; every read is one of a plain attribute."""
+    numbers = cleaner.numbers
+    yield metric.CLEAN_TIME.of(cleaner.max_clean_time_s)
+    yield metric.RECOPY_PERCENT.of(cleaner.recopy_percent)
+    yield metric.BUFFER_UTILIZATION.of(cleaner.max_buffer_utilization_percent)
+    yield metric.COMPACTION_DELAY.of(numbers.max_compaction_delay_s)
+    yield metric.DEAD_CLEANERS.of(cleaner.dead_threads)
+    yield metric.DIRTY_PERCENT.of(numbers.max_dirty_percent)
+    yield metric.SINCE_CLEANER_RUN.of(cleaner.time_since_last_run_ms)
+    partitions, size = metric.UNCLEANABLE.family(), metric.UNCLEANABLE_BYTES.family()
+    for directory in log_dirs:
+        found = numbers.uncleanable.get(directory)
+        partitions.add_metric([directory], 0 if found is None else found.partitions)
+        size.add_metric([directory], 0 if found is None else found.bytes)
+    yield from (partitions, size)
+
+
+def quota_metrics(quotas: ClientQuotas) -> Iterator[Metric]:
+    """All of them. The other of user and client id is empty where only one has the quota."""
+    now_ms = quotas.now_s() * 1000
+    for usages, of_rate, of_time in (
+        (quotas.produce, metric.PRODUCE_RATE, metric.PRODUCE_THROTTLE),
+        (quotas.fetch, metric.FETCH_RATE, metric.FETCH_THROTTLE),
+        (quotas.request, metric.REQUEST_RATE, metric.REQUEST_THROTTLE),
+        (quotas.mutations, metric.MUTATION_RATE, metric.MUTATION_THROTTLE),
+    ):
+        rates, times = of_rate.family(), of_time.family()
+        for sharers, usage in usages:
+            rates.add_metric(sharers, usage.rate.measure(now_ms))
+            times.add_metric(sharers, usage.mean_throttle_time_ms(now_ms))
+        yield from (rates, times)
+    tokens = metric.MUTATION_TOKENS.family()
+    for sharers, usage in quotas.mutations:
+        tokens.add_metric(sharers, usage.bucket.tokens(usage.limit, now_ms))
+    yield tokens
+    accepted = metric.ACCEPT_RATE.family()
+    for (address, _), usage in quotas.connections:
+        accepted.add_metric([address], usage.rate.measure(now_ms))
+    yield accepted
+
 
 logger = logging.getLogger("kafka.server.Metrics")
 

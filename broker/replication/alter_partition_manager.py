@@ -10,8 +10,7 @@ from typing import Protocol
 from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S
 from client.errors import DisconnectedError
 from cluster.metadata_image import PartitionImage
-from cluster.replication.isr_changes import IsrChange
-from cluster.replication.isr_maintenance import settle
+from cluster.replication.isr import IsrChange, settle
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -12,8 +12,7 @@ from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import Woken
 from broker.replication.replication_quota import ReplicationQuota
 from broker.replication.session_watch import SessionWatch
-from cluster.replication.follower_progress import FollowerProgress
-from cluster.replication.isr_maintenance import NOTHING, Outcome, record_fetch, settled_follower
+from cluster.replication.isr import NOTHING, FollowerProgress, Outcome, record_fetch, settled_follower
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
 from protocol.errors import ApiError

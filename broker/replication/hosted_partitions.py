@@ -24,7 +24,7 @@ from cluster.controller.commands import (
     TopicStates,
 )
 from cluster.metadata_image import MetadataImage, PartitionImage
-from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
+from cluster.replication.isr import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition

@@ -24,9 +24,16 @@ from broker.replication.replication_quota import ReplicationQuota
 from broker.replication.session_watch import SessionWatch
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import BrokerImage, MetadataImage
-from cluster.replication.in_sync_replicas import DEFAULT_LAG_TIME_MAX_MS, IsrRules
-from cluster.replication.isr_maintenance import Outcome, brokers_left, check_lag, low_watermark
-from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
+from cluster.replication.isr import (
+    DEFAULT_LAG_TIME_MAX_MS,
+    NO_EPOCH,
+    IsrRules,
+    Outcome,
+    brokers_left,
+    check_lag,
+    low_watermark,
+)
+from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, RackAwareReplicaSelector
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import DelayedOperation, Purgatory
-from cluster.replication.follower_progress import FollowerProgress, SessionFetches
+from cluster.replication.isr import FollowerProgress, SessionFetches
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 

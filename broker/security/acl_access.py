@@ -6,9 +6,8 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from broker.network.host_addresses import host_address
 from broker.network.registry import RequestContext
-from broker.security.access import SUPPORTED, Access, Client
+from broker.security.access import SUPPORTED, Access, Client, host_address
 from cluster.security.acl_rules import AclRules
 from protocol.acl_types import AclOperation, PatternType, ResourceType, title
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Random
-from broker.metadata.refreshing import Refreshing
+from broker.metadata.dynamic_configs import Refreshing
 from broker.security.acl_tree import AclTree, Entries
 from cluster.metadata_image import BrokerImage
 from cluster.security.acl_rules import AclRules, check_principal

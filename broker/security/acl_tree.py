@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Random
-from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.topic_reader import each_of
 from cluster.security.acl_znodes import (
     CHANGE_PREFIX,
     CHANGES,

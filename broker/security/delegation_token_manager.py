@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Environment
-from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.topic_reader import each_of
 from cluster.security.delegation_token import (
     CHANGE_NOTICE,
     CHANGES,

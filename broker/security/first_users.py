@@ -16,7 +16,7 @@ from typing import Final
 from broker.environment.contract import Random
 from broker.environment.system import SystemClock, SystemRandom, kafka_options, read_text, variables
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
-from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+from broker.zookeeper.kazoo_session import KazooEnsemble
 from cluster.quotas.entities import QuotaEntity
 from cluster.znodes import PERSISTENT_PATHS
 from cluster.zookeeper.coordination import CoordinationError

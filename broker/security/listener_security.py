@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Clock, Environment, Executor, Random
-from broker.network.connection_contract import ConnectionOwner, Dispatch
+from broker.network.connection import ConnectionOwner, Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
 from broker.network.tls_transport import Tls, TlsTransport

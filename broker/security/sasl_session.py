@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from broker.environment.contract import Clock
-from broker.network.connection import Connection
-from broker.network.connection_contract import Dispatch, Dispatched
+from broker.network.connection import Connection, Dispatch, Dispatched
 from broker.network.registry import NOTHING, CloseConnection, Waiting
 from broker.network.reply_writer import Parts
 from broker.network.secured_connection import SecuredConnection
@@ -88,7 +87,7 @@ class SaslSession:
         self._cancel_deadline()
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
-        """See `broker.network.connection_contract.Dispatch`."""
+        """See `broker.network.connection.Dispatch`."""
         if self._is_authenticated:
             if frame[:2] != _HANDSHAKE or not self._begins_again():
                 if self._expires_s is not None and self._clock.monotonic_s() > self._expires_s:

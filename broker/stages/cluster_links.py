@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.controller.channels import NewChannel
-from broker.controller.controller_api import ControllerApi
+from broker.controller.broker_requests import ControllerApi, NewChannel
 from broker.environment.contract import Environment
-from broker.inter_broker.broker_clients import BrokerClients
-from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.inter_broker.inter_broker_client import BrokerClients, InterBrokerClient
 from broker.inter_broker.remote_channel import remote_channels
 from broker.inter_broker.remote_controller import ControllerRouter, RemoteController, controller_address
 from broker.metadata.metadata_cache import MetadataCache

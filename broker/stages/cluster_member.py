@@ -7,11 +7,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.controller.channels import LocalChannel
+from broker.controller.broker_requests import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
-from broker.controller.controller_settings import controller_settings
-from broker.controller.roles import UncleanElections
+from broker.controller.controller_term import UncleanElections, controller_settings
 from broker.controller.topic_changes import TopicRules
 from broker.environment.contract import Environment
 from broker.metadata.auto_topic_creation import AutoTopicCreation
@@ -32,7 +31,7 @@ from security.authorization import authorization, settings_of_tokens
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from broker.controller.controller_api import ControllerApi
+    from broker.controller.broker_requests import ControllerApi
     from broker.security.acl_authorizer import AclAuthorizer
     from broker.security.delegation_token_manager import DelegationTokenManager
     from broker.stages.cluster_links import ClusterLinks
@@ -152,7 +151,7 @@ class ClusterMember(Value):
         """
         if not self.membership.is_shared:
             return
-        from broker.controller.controlled_shutdown import controlled_shutdown
+        from broker.controller.broker_changes import controlled_shutdown
 
         asking = asyncio.create_task(
             controlled_shutdown(

@@ -10,7 +10,7 @@ from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.coordinators.coordinator_service import CoordinatorService
 from broker.environment.contract import Environment
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
-from broker.metadata.producer_ids import ProducerIds
+from broker.handlers.producer_ids import ProducerIds
 from broker.stages.coordination import OpenCoordination
 from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_sender import MarkerSender, WriteMarkers

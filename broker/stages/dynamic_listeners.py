@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
+from broker.metadata.dynamic_configs import Refreshing
 from broker.metadata.reconfiguration import reconfiguration_error
-from broker.metadata.refreshing import Refreshing
 from broker.network.socket_server import Endpoint, SocketServer
 from cluster import znodes
 from cluster.metadata_image import BrokerImage

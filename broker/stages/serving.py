@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Clock, Environment
-from broker.handlers.api_versions import ApiVersionsHandlers
+from broker.handlers.api_versions import ApiVersionsHandlers, SaslHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
@@ -23,7 +23,6 @@ from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.security.client_quotas import ClientQuotaHandlers
 from broker.handlers.security.delegation_tokens import DelegationTokenHandlers
-from broker.handlers.security.sasl import SaslHandlers
 from broker.handlers.security.scram_users import ScramUserHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
@@ -31,13 +30,13 @@ from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
 from broker.handlers.transactions import MarkerHandlers, TransactionHandlers
 from broker.logs.disk_tasks import CHECK_MS as DISK_CHECK_MS
 from broker.logs.disk_tasks import Scrubber
-from broker.metadata.internal_topics import InternalTopicCreator
+from broker.metadata.auto_topic_creation import InternalTopicCreator
 from broker.network.client_quotas import LOOKUP_PERIOD_MS, ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.memory import LargeRequestMemory
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
-from broker.observability.logger_levels import LoggerLevels
+from broker.observability.logging_setup import LoggerLevels
 from broker.replication.fetch_session import FetchSessionCache
 from broker.security.access import OPEN, Access
 from broker.security.acl_requests import AclHandlers

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.environment.contract import Clock
-from broker.zookeeper.pipelined_reads import DamagedNodes, each_of
-from broker.zookeeper.topic_reader import TopicReader
+from broker.zookeeper.topic_reader import DamagedNodes, TopicReader, each_of
 from cluster import znodes
 from cluster.controller.start_up import KEEP_EVERYTHING
 from cluster.controller.transactions import ControllerTerm

@@ -15,14 +15,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from kazoo.client import CLOSED_STATES
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KeeperState, WatchedEvent
 
 from broker.zookeeper import kazoo_translation as translation
-from broker.zookeeper.kazoo_call import Call
 from broker.zookeeper.kazoo_client import SessionClient, SessionEvents
 from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason, LoopPulse, LoopQueue
 from broker.zookeeper.kazoo_security import SessionSecurity
@@ -50,11 +49,75 @@ from cluster.zookeeper.coordination import (
 from cluster.zookeeper.watch_table import WatchTable, fire
 from cluster.zookeeper.wire_format import UnimplementedError
 from cluster.zookeeper.znode import validate_path
+from config.broker_config import BrokerConfig
 from config.zookeeper_connection import ZookeeperAddress
+from protocol.errors import detached
+from security.jaas import ZookeeperLogin
+
+T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """The session that a call belongs to."""
+
+    @property
+    def queue(self) -> LoopQueue:
+        """Of the event loop."""
+        ...
+
+    def call_ended(self, call: Call[Any], /) -> None:
+        """The call has its answer."""
+        ...
+
+
+class Call(Generic[T]):
+    """One request on its way. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
+
+    __slots__ = ("_on_error", "_on_reply", "_session", "future", "request")
+
+    def __init__(
+        self,
+        session: Caller,
+        request: Any,
+        on_reply: Callable[[Any], T],
+        on_error: Callable[[Exception], CoordinationError],
+    ) -> None:
+        self.request = request
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._session = session
+        self._on_reply = on_reply
+        self._on_error = on_error
+
+    def set(self, value: Any = None) -> None:
+        """Take the answer."""
+        self._session.queue.put(partial(self._succeed, value))
+
+    def set_exception(self, error: Exception) -> None:
+        """Take an error instead."""
+        self._session.queue.put(partial(self._fail, detached(error)))
+
+    def _succeed(self, value: Any) -> None:
+        self._session.call_ended(self)
+        try:
+            result = self._on_reply(value)
+        except CoordinationError as error:
+            self.end_with(error)
+        else:
+            if not self.future.done():
+                self.future.set_result(result)
+
+    def _fail(self, error: Exception) -> None:
+        self._session.call_ended(self)
+        self.end_with(self._on_error(error))
+
+    def end_with(self, error: CoordinationError) -> None:
+        """Raise `error` in who waits."""
+        if not self.future.done():
+            self.future.set_exception(detached(error))
+
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
-T = TypeVar("T")
 
 _MOST_REQUEST_BYTES = 1_000_000
 """ZooKeeper's jute.maxbuffer is 1,048,575 unless it is configured otherwise."""
@@ -428,3 +491,28 @@ class KazooCoordination:
 
     def _own(self, full_path: str) -> str:
         return full_path.removeprefix(self._address.chroot) or "/"
+
+
+class KazooEnsemble:
+    """The servers of `zookeeper.connect`; implements `broker.environment.contract.Ensemble`."""
+
+    is_shared = True
+
+    def __init__(self, address: ZookeeperAddress, config: BrokerConfig, login: ZookeeperLogin | None = None) -> None:
+        """Raises ConfigError when a file that `config` names cannot be used."""
+        self._address = address
+        self._config = config
+        self._security = SessionSecurity.of(config, login)
+
+    def session(self) -> KazooCoordination:
+        """A session, not yet connected."""
+        return KazooCoordination(
+            self._address,
+            self._config.zookeeper_session_timeout_ms,
+            self._config.zookeeper_connection_timeout_ms,
+            self._config.zookeeper_max_in_flight_requests,
+            self._security,
+        )
+
+    async def close(self) -> None:
+        """The ensemble goes on; each session has a connection of its own."""

@@ -10,8 +10,7 @@ from typing import Final, Protocol, cast
 
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
 from broker.zookeeper.digest_md5 import RefusedError
-from broker.zookeeper.served_identities import ServedIdentities, ServedUsers
-from broker.zookeeper.served_requests import QUEUED, ServedRequests
+from broker.zookeeper.served_requests import QUEUED, ServedIdentities, ServedRequests, ServedUsers
 from broker.zookeeper.served_sessions import ServedSession, ServedSessions
 from cluster.zookeeper import wire_format as wire
 from cluster.zookeeper.access_control import Permission, is_allowed

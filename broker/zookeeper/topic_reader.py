@@ -1,15 +1,59 @@
-"""Reads topics as the coordination tree has them: assignments, and the states of partitions."""
+"""Reads topics as the coordination tree has them, assignments and states of partitions: many nodes at a time, and past
+those that cannot be understood.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from broker.zookeeper.pipelined_reads import DamagedNodes, each_of
 from cluster import znodes
 from cluster.controller.start_up import ReadTopic
+from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import READS_PER_REQUEST, Coordination, NoNodeError, Watch, ZnodeStat
+
+READS_IN_FLIGHT = 100
+"""Reads that are sent before the first is answered."""
+
+logger = logging.getLogger("kafka.zk.KafkaZkClient")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def each_of(items: Iterable[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The result of `read` for each of the items, in their order; many are asked for before the first is answered."""
+    waiting = list(enumerate(items))
+    results: dict[int, R] = {}
+    left = iter(waiting)
+
+    async def read_some() -> None:
+        for at, item in left:
+            results[at] = await read(item)
+
+    await asyncio.gather(*[read_some() for _ in range(min(len(waiting), READS_IN_FLIGHT))])
+    return [results[at] for at in range(len(waiting))]
+
+
+class DamagedNodes:
+    """The nodes that this broker found damaged. The log names each once, and once more when it can be read again."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, str] = {}
+
+    def report(self, error: ZnodeFormatError, consequence: str) -> None:
+        """A node cannot be read; `consequence` says what does not work until it is rewritten."""
+        if self._reported.get(error.path) != str(error):
+            self._reported[error.path] = str(error)
+            logger.error("%s; until it is rewritten, %s", error, consequence)
+
+    def is_readable(self, path: str) -> None:
+        """A node can be read, or is gone."""
+        if self._reported and self._reported.pop(path, None) is not None:
+            logger.info("%s can be read again, or is gone", path)
 
 
 class Unreadable(enum.Enum):

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from broker.environment.contract import Clock, Executor, Listener, Network, Random
 from broker.zookeeper.commit_queue import CommitQueue
 from broker.zookeeper.served_connection import ServedConnection
-from broker.zookeeper.served_identities import ServedUsers
+from broker.zookeeper.served_requests import ServedUsers
 from broker.zookeeper.served_sessions import ServedSessions
 from cluster.zookeeper.durable_tree import DurableTree
 from config.definitions import ConfigError

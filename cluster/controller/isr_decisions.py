@@ -11,7 +11,7 @@ from __future__ import annotations
 from cluster.controller.context import ControllerContext
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import PartitionImage
-from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
+from cluster.replication.isr import UNKNOWN_BROKER_EPOCH, IsrChange
 from cluster.znodes import NO_LEADER, RECOVERED, RECOVERING, PartitionState
 from protocol.errors import ErrorCode
 from protocol.uuids import ZERO_UUID

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from cluster.metadata_image import PartitionImage
-from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, InSyncReplicas, IsrRules
+from cluster.replication.isr import ALL_ARE_ELIGIBLE, NO_EPOCH, InSyncReplicas, IsrRules
 from cluster.replication.reads import (
     CONSUMER_REPLICA_ID,
     FetchParams,
@@ -32,7 +32,6 @@ from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import UNLIMITED
 
-NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
 ACKS_ALL = -1
 _CLIENT = AppendOrigin.CLIENT

@@ -19,7 +19,7 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
-from broker.observability.logger_levels import LoggerLevels
+from broker.observability.logging_setup import LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
 

@@ -13,8 +13,8 @@ from broker.controller.active_controller import ActiveController
 from broker.controller.broker_requests import BrokerRequests
 from broker.controller.topic_changes import TopicChanges
 from broker.logs.group_commit import GroupCommit
-from broker.metadata import refreshing
-from broker.metadata.refreshing import Refreshing
+from broker.metadata import dynamic_configs
+from broker.metadata.dynamic_configs import Refreshing
 from broker.replication import alter_partition_manager
 from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
@@ -22,8 +22,7 @@ from cluster.controller.commands import LeaderAndIsr, UpdateMetadata
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage, PartitionImage
-from cluster.replication.in_sync_replicas import InSyncReplicas, IsrRules
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import InSyncReplicas, IsrChange, IsrRules
 from cluster.replication.partition import Partition
 from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
@@ -125,7 +124,7 @@ def test_a_command_whose_sending_fails_is_sent_again_some_times(
 
 
 def test_a_read_that_fails_when_a_watch_has_fired_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refreshing, "PAUSE_AFTER_BUG_S", 0)
+    monkeypatch.setattr(dynamic_configs, "PAUSE_AFTER_BUG_S", 0)
     bugs, read = Bugs(), asyncio.Event()
 
     async def refresh() -> None:

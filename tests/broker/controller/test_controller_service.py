@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from broker.controller.controller_settings import ControllerSettings
+from broker.controller.controller_term import ControllerSettings
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.roles import UncleanElections
+from broker.controller.controller_term import UncleanElections
 from cluster.metadata_image import PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.controller.channels import LocalChannel
+from broker.controller.broker_requests import LocalChannel
 from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.hosted_partitions import HostedPartitions
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, TopicStates

@@ -10,7 +10,7 @@ from cluster import znodes
 from cluster.controller.commands import LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.kit.controller.controller_cluster import ControllerCluster, Member

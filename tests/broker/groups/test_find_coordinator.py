@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.internal_topics import InternalTopicCreator
+from broker.metadata.auto_topic_creation import InternalTopicCreator
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.coordinators import FindCoordinatorRequest
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE

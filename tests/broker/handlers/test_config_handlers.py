@@ -12,7 +12,7 @@ from broker.handlers.configs import ConfigHandlers
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext
-from broker.observability.logger_levels import LoggerLevels
+from broker.observability.logging_setup import LoggerLevels
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
 from config.broker_config import BrokerConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.controller.controller_settings import ControllerSettings
+from broker.controller.controller_term import ControllerSettings
 from broker.handlers.metadata import MetadataHandlers
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.producer_ids import ProducerIdHandlers
-from broker.metadata.producer_ids import ProducerIds
+from broker.handlers.producer_ids import ProducerIdHandlers, ProducerIds
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.controller_settings import ControllerSettings
+from broker.controller.controller_term import ControllerSettings
 from protocol.errors import ErrorCode
 from protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from protocol.uuids import ZERO_UUID

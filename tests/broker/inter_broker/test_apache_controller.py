@@ -36,7 +36,7 @@ from cluster.controller.commands import (
 from cluster.controller.topics import NewTopic as CreatedTopic
 from cluster.controller.topics import TopicPlan
 from cluster.metadata_image import BrokerImage, PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

@@ -17,7 +17,7 @@ from client.errors import DisconnectedError
 from cluster.controller.commands import CommandFence
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import Endpoint, ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_requests import AlterPartitionRequest, AlterPartitionResponse

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from broker.environment.contract import CleanerWorker
 from broker.logs.cleaner_thread import CleanerThread
 from broker.logs.log_cleaner import LogCleaner
-from broker.observability.cleaner_metrics import cleaner_metrics
+from broker.observability.metrics import cleaner_metrics
 from config.broker_config import BrokerConfig
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition

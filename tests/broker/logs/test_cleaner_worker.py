@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.logs.cleaner_failure import FailureKind, WorkerFailure
-from broker.logs.cleaner_worker import ProcessWorker, WorkerDiedError
+from broker.logs.cleaner_worker import FailureKind, ProcessWorker, WorkerDiedError, WorkerFailure
 from protocol.records.batch import Record, build_batch, read_batches
 from storage.compaction.clean_task import CleanTask, SegmentSize
 from storage.compaction.cleaner import clean

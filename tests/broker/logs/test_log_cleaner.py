@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from broker.logs.cleaner_failure import FailureKind, WorkerFailure
 from broker.logs.cleaner_thread import BYTES_A_KEY, map_capacity
-from broker.logs.cleaner_worker import WorkerDiedError
+from broker.logs.cleaner_worker import FailureKind, WorkerDiedError, WorkerFailure
 from broker.logs.log_cleaner import MOST_DEATHS
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode

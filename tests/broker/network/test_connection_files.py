@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.network.file_slice import FileSlice, Part
+from broker.network.reply_writer import FileSlice, Part
 from storage.io.os_file_system import OsFile, OsFileSystem
 from tests.broker.network.scripted_server import ScriptedServer, framed, run
 

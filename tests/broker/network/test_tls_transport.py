@@ -16,8 +16,8 @@ import pytest
 
 from broker.environment.system import ThreadExecutor
 from broker.network import tls_transport
-from broker.network.file_slice import FileSlice
 from broker.network.handshakes import Handshakes
+from broker.network.reply_writer import FileSlice
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig

@@ -14,8 +14,8 @@ from broker.handlers.fetch import FetchHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.client_quotas import ClientQuotas
-from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting
+from broker.network.reply_writer import FileSlice
 from broker.replication.fetch_session import FetchSessionCache
 from broker.replication.follower_repairs import FetcherSettings
 from broker.replication.replica_fetcher import ReplicaFetcher
@@ -25,7 +25,7 @@ from broker.replication.replication_quota import ReplicationQuotas
 from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import RackAwareReplicaSelector
 from cluster.znodes import Endpoint

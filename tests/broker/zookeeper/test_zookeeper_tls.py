@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+from broker.zookeeper.kazoo_session import KazooEnsemble
 from cluster.zookeeper.coordination import CoordinationError, Create, WatchEvent
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError

@@ -11,7 +11,7 @@ from cluster.controller.reassignment import begun, reassigned
 from cluster.controller.start_up import ReadTopic, take_over
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, partition_state_path
 from cluster.zookeeper.coordination import SetData
 from protocol.topic_partition import TopicPartition

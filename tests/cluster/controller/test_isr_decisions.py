@@ -9,7 +9,7 @@ import pytest
 from cluster.controller.context import ControllerContext
 from cluster.controller.isr_decisions import judge_isr_change
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import PartitionState
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -7,9 +7,7 @@ from __future__ import annotations
 from cluster.metadata_image import PartitionImage
 from cluster.replication import follower
 from cluster.replication.follower import Decision, FetchPosition, Step
-from cluster.replication.in_sync_replicas import IsrRules
-from cluster.replication.isr_changes import IsrChange
-from cluster.replication.isr_maintenance import Outcome, check_lag, record_fetch, settle
+from cluster.replication.isr import IsrChange, IsrRules, Outcome, check_lag, record_fetch, settle
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
 from protocol.errors import ApiError, ErrorCode

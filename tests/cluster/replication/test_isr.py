@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.replication.follower import FetchPosition
-from cluster.replication.in_sync_replicas import INELIGIBLE_FOR_MS
-from cluster.replication.isr_changes import SUPERSEDED, IsrChange
-from cluster.replication.isr_maintenance import NOTHING, brokers_left, settle
+from cluster.replication.isr import INELIGIBLE_FOR_MS, NOTHING, SUPERSEDED, IsrChange, brokers_left, settle
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from tests.cluster.replication.replicas import LAG_MS, Replicas

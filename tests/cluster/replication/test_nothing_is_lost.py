@@ -9,8 +9,7 @@ import random
 
 import pytest
 
-from cluster.replication.isr_changes import IsrChange
-from cluster.replication.isr_maintenance import Outcome, settle
+from cluster.replication.isr import IsrChange, Outcome, settle
 from cluster.replication.partition import ACKS_ALL, Partition
 from protocol.errors import ApiError
 from tests.cluster.replication.replicas import LAG_MS, Replicas

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker.zookeeper.tree_copier import operations_to_copy, transactions
 from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
-from cluster.zookeeper.tree_copy import operations_to_copy, transactions
 from cluster.zookeeper.znode_tree import CreateSession, Multi, ZnodeTree
 
 

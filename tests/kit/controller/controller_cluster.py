@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
-from broker.controller.controller_settings import ControllerSettings
+from broker.controller.controller_term import ControllerSettings
 from broker.controller.topic_changes import TopicRules
 from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import Answer, Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment, topic_path
 from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ErrorCode

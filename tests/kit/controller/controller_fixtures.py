@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
-from broker.controller.controller_settings import ControllerSettings, InternalTopic
+from broker.controller.controller_term import ControllerSettings, InternalTopic
 from broker.controller.topic_changes import TopicRules
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.dynamic_configs import DynamicConfigs

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from broker.controller import broker_changes, office
+from broker.controller import broker_changes, controller_term
 from broker.controller.cluster_membership import ClusterMembership
 from broker.replication.cut_logs import CutLogs
 from cluster.controller import elections, start_up
@@ -42,7 +42,7 @@ def _controllers_write_without_a_fence() -> Iterator[None]:
         for transaction in fenced(operations, term, max_bytes):
             yield transaction[1:]
 
-    with replaced(office, "fenced", unfenced):
+    with replaced(controller_term, "fenced", unfenced):
         yield
 
 

@@ -16,8 +16,7 @@ from broker.replication.replica_fetcher import ReplicaFetcher
 from cluster.metadata_image import PartitionImage
 from cluster.replication import partition as partitions
 from cluster.replication.follower import Decision, Step, after_offsets
-from cluster.replication.in_sync_replicas import InSyncReplicas
-from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr import InSyncReplicas, IsrChange
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams
 from protocol.errors import ApiError, ErrorCode

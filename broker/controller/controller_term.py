@@ -1,0 +1,366 @@
+"""One term of a controller: its settings, what it knows, its right to write, its ways to the brokers, the roles that it
+sends them, elections, and the changes of ISRs that leaders ask for (AlterPartition, KIP-497).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from broker.controller.broker_requests import BrokerRequests, OfflineReplicas
+from broker.environment.contract import Clock
+from broker.network.slices import Slices, in_slices
+from broker.zookeeper.kafka_zk_client import KafkaZkClient
+from cluster.controller.commands import TopicStates
+from cluster.controller.context import ControllerContext
+from cluster.controller.elections import NO_STATE, after, decide_election, imbalanced, offline_operations, settle, write
+from cluster.controller.isr_decisions import judge_isr_change
+from cluster.controller.topics import NewTopic, first_states
+from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.metadata_image import PartitionImage
+from cluster.replication.isr import IsrChange
+from cluster.znodes import PartitionState
+from cluster.zookeeper.coordination import Coordination, CoordinationError, Delete, MultiError, NoSpaceError, Operation
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError, ErrorCode, detached
+from protocol.messages.reassignments import ElectionType
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
+from protocol.value import Value, field
+
+
+class InternalTopic(Value):
+    """How an internal topic is created when it is first needed."""
+
+    num_partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+
+
+class ControllerSettings(Value):
+    """Broker settings this service works by."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    auto_create_topics: bool = True
+    delete_topics: bool = True
+    leader_imbalance_percentage: int = 10
+    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
+
+    def new_topic(self, name: str) -> NewTopic:
+        """Settings of a topic that is created automatically."""
+        internal = self.internal_topics.get(name)
+        if internal is None:
+            return NewTopic(name)
+        return NewTopic(name, internal.num_partitions, internal.replication_factor, config=dict(internal.config))
+
+
+def controller_settings(config: BrokerConfig) -> ControllerSettings:
+    """The settings in `config`."""
+    offsets_topic = InternalTopic(
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+            "compression.type": "producer",
+        },
+    )
+    transactions_topic = InternalTopic(
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
+        {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return ControllerSettings(
+        config.num_partitions,
+        config.default_replication_factor,
+        config.auto_create_topics_enable,
+        config.delete_topic_enable,
+        config.leader_imbalance_per_broker_percentage,
+        {CONSUMER_OFFSETS: offsets_topic, TRANSACTION_STATE: transactions_topic},
+    )
+
+
+class TreeDiffersError(MultiError):
+    """The tree is not what the context says, and nothing of what was to be written is written."""
+
+
+class Office:
+    """All that the parts of a controller share in one term, which ends with the session at the latest."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        term: ControllerTerm,
+        coordination: Coordination,
+        zk_client: KafkaZkClient,
+        requests: BrokerRequests,
+        clock: Clock,
+        *,
+        is_shared: bool,
+    ) -> None:
+        """`is_shared`: other brokers may use the tree too, so that one that is not there may come back."""
+        self.is_shared = is_shared
+        self.context = context
+        self.zk_client = zk_client
+        self.requests = requests
+        self.clock = clock
+        self._term = term
+        self._coordination = coordination
+        self.transaction_count = 0
+        """Transactions that were begun."""
+
+    async def transact(self, operations: Iterable[Operation]) -> None:
+        """Write, if this is still the controller: every transaction checks its term (KAFKA-6082).
+
+        Raises ApiError KAFKA_STORAGE_ERROR when the tree has no room. Every other error means that the office has to be
+        given up: MultiError, as another controller has been elected, or the tree is not what the context says;
+        ConnectionLossError, as what is written is not known. A TreeDiffersError may be handled instead.
+        """
+        is_first = True
+        for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
+            self.transaction_count += 1
+            try:
+                await self._coordination.multi(transaction)
+            except NoSpaceError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            except MultiError as error:
+                cause = error.__cause__
+                # The first operation is the check of the term.
+                if is_first and error.index > 0 and isinstance(cause, CoordinationError):
+                    raise TreeDiffersError(error.index, cause) from cause
+                raise
+            is_first = False
+
+    def check_broker(self, broker_id: int, broker_epoch: int) -> None:
+        """Refuse what a broker asks for in an earlier life. Raises BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
+        broker = self.context.live_brokers.get(broker_id)
+        if broker is None:
+            raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"the broker {broker_id} is not registered")
+        if broker.epoch != broker_epoch:
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the epoch {broker_epoch} of the broker {broker_id} is not the registered one, {broker.epoch}",
+            )
+
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+
+class UncleanElections:
+    """The broker's UncleanRule: what configurations say, and how many such elections there were (trap M12)."""
+
+    def __init__(self, is_enabled: Callable[[str], bool]) -> None:
+        """`is_enabled` says what `unclean.leader.election.enable` is for a topic."""
+        self._is_enabled = is_enabled
+        self.count = 0
+        """How many there were since the start (Kafka's metric `UncleanLeaderElectionsPerSec`)."""
+
+    def allows(self, topic: str) -> bool:
+        """See UncleanRule."""
+        return self._is_enabled(topic)
+
+    def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
+        """See UncleanRule."""
+        self.count += 1
+        logger.warning(
+            "Unclean leader election: broker %d leads partition %s-%d, although it is not in the ISR %s. Records that "
+            "only those brokers had are lost",
+            leader,
+            topic,
+            partition.partition,
+            list(partition.isr),
+        )
+
+
+class Roles:
+    """Elects leaders, and tells brokers and clients of them."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    async def announce(self, changed: Iterable[TopicStates]) -> None:
+        """Send the brokers their roles in these partitions, then tell clients who leads."""
+        changed = tuple(changed)
+        moved = await self.take_offline(await self._office.requests.leader_and_isr(changed))
+        await self.tell_clients(changed, moved)
+
+    async def tell_clients(self, changed: Iterable[TopicStates], moved: Iterable[str] = ()) -> None:
+        """Tell clients of these partitions, and of all partitions of the topics `moved`."""
+        context = self._office.context
+        moved = dict.fromkeys(moved)
+        await Slices(self._office.clock).pause()  # The command is put together in one go.
+        states = [*context.now(each for each in changed if each.topic not in moved), *context.states_of(moved)]
+        await self._office.requests.update_metadata(states)
+
+    async def settle(self) -> tuple[TopicStates, ...]:
+        """Bring leaders and ISRs in line with who is there; gives the partitions that changed, of which nobody has been
+        told yet. Topics that are being deleted are left alone.
+        """
+        context, slices = self._office.context, Slices(self._office.clock)
+        operations: list[Operation] = []
+        changed: dict[str, list[PartitionImage]] = {}
+        # Between two partitions no other change of the controller is made: changes are made one at a time.
+        for topic in list(context.topics.values()):
+            if topic.name in context.topics_to_be_deleted:
+                continue
+            missing: list[PartitionImage] = []
+            async for partition in in_slices(topic.partitions, slices):
+                if partition.partition_epoch == NO_STATE:
+                    missing.append(partition)
+                elif (settled := settle(topic.name, partition, context)) is not None:
+                    operations.append(settled[0])
+                    changed.setdefault(topic.name, []).append(settled[1])
+            async for writes, begun in in_slices(first_states(topic.name, missing, context), slices):
+                operations += writes
+                if begun.partition_epoch >= 0:
+                    changed.setdefault(topic.name, []).append(begun)
+        await self._office.transact(operations)
+        return context.put_partitions(changed)
+
+    async def look_for_offline_replicas(self, only: Iterable[int]) -> None:
+        """React to brokers that cannot use some of their replicas. A broker names them in its answer to LeaderAndIsr
+        (Kafka's `processLogDirEventNotification`), because a list made earlier could be outdated by now.
+        """
+        office = self._office
+        offline = await office.requests.leader_and_isr(office.context.replicas(), only=list(only))
+        await self.replicas_came_back(await self.take_offline(offline))
+
+    async def log_dir_events(self, events: Mapping[str, int | None]) -> None:
+        """React to what brokers left in the tree, by path: they cannot use some of their replicas."""
+        if events:
+            await self.look_for_offline_replicas(dict.fromkeys(each for each in events.values() if each is not None))
+            await self._office.transact([Delete(path) for path in events])
+
+    async def brokers_lost_replicas(self, offline: OfflineReplicas) -> None:
+        """React to replicas that brokers cannot use, as they say."""
+        moved = await self.take_offline(offline)
+        if moved:
+            await self.tell_clients((), moved)
+
+    async def replicas_came_back(self, topics: Iterable[str]) -> None:
+        """Elect leaders where replicas can be used that could not before. Clients are told of all of `topics`."""
+        states = await self.settle()
+        moved = await self.take_offline(await self._office.requests.leader_and_isr(states)) if states else ()
+        await self.tell_clients(states, [*topics, *moved])
+
+    async def take_offline(self, offline: OfflineReplicas) -> Collection[str]:
+        """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed;
+        clients have not been told yet.
+        """
+        office, context = self._office, self._office.context
+        moved: dict[str, None] = {}
+        while offline:
+            states: tuple[TopicStates, ...] = ()
+            for broker_id, replicas in offline.items():
+                operations, changed = offline_operations(replicas, broker_id, context)
+                try:
+                    await office.transact(operations)
+                except ApiError as error:  # a full disk
+                    logger.error("Partitions stay without leaders for now: %s", error)
+                    continue
+                states += context.put_partitions(changed)
+                moved |= dict.fromkeys(changed)
+            offline = await office.requests.leader_and_isr(states) if states else {}
+        return moved
+
+
+Elected = dict[TopicPartition, int | ApiError]
+"""The new leaders, or why there are none."""
+
+
+class LeaderElections:
+    """Elects leaders in one term."""
+
+    def __init__(self, office: Office, roles: Roles) -> None:
+        self._office = office
+        self._roles = roles
+
+    async def elect(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> Elected:
+        """Elect a leader of each partition; when this returns the brokers have been told, this one has obeyed."""
+        context = self._office.context
+        outcome: Elected = {}
+        operations: list[Operation] = []
+        changed: dict[str, list[PartitionImage]] = {}
+        async for each in in_slices(dict.fromkeys(partitions), self._office.clock):
+            before = context.partition(each)
+            try:
+                state = decide_election(each, election_type, context)
+            except ApiError as error:
+                outcome[each] = detached(error)
+            else:
+                outcome[each] = state.leader
+                if before is not None:
+                    operations.append(write(each.topic, before, state))
+                    changed.setdefault(each.topic, []).append(after(before, state))
+        if not operations:
+            return outcome
+        logger.info("Starting replica leader election (%s) for %d partitions", election_type.name, len(operations))
+        try:
+            await self._office.transact(operations)
+        except ApiError as error:  # a full disk
+            return {each: error if isinstance(result, int) else result for each, result in outcome.items()}
+        await self._roles.announce(context.put_partitions(changed))
+        return outcome
+
+    async def balance(self, limit_percentage: int) -> None:
+        """Give partitions back to their preferred replicas, where brokers lead too few of theirs."""
+        partitions = imbalanced(self._office.context, limit_percentage)
+        if partitions:
+            await self.elect(partitions, ElectionType.PREFERRED)
+
+
+class IsrChanges:
+    """Compares and sets the state of partitions, in one term."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    async def alter(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
+        """Decide on each change, and write those that are accepted. The leader knows the new state by the answer, and
+        clients by UpdateMetadata; followers have no use for it. Raises ApiError when nothing was considered: as Kafka,
+        STALE_BROKER_EPOCH also for a broker that is not registered.
+        """
+        office = self._office
+        if broker_id not in office.context.live_brokers:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"the broker {broker_id} is not registered")
+        office.check_broker(broker_id, broker_epoch)
+        context = office.context
+        results: dict[TopicPartition, PartitionImage | ErrorCode] = {}
+        accepted: dict[TopicPartition, PartitionImage] = {}
+        operations: list[Operation] = []
+        for change in changes:
+            verdict = judge_isr_change(change, broker_id, context)
+            before = context.partition(change.topic_partition)
+            if not isinstance(verdict, PartitionState) or before is None or change.topic_partition in results:
+                answer = ErrorCode.INVALID_REQUEST if isinstance(verdict, PartitionState) else verdict
+                results[change.topic_partition] = answer
+                if isinstance(answer, ErrorCode):
+                    name, isr = change.topic_partition, change.broker_ids
+                    logger.info(
+                        "Rejecting AlterPartition of broker %d for %s, ISR %s: %s", broker_id, name, isr, answer.name
+                    )
+                continue
+            operations.append(write(change.topic_partition.topic, before, verdict))
+            results[change.topic_partition] = accepted[change.topic_partition] = after(before, verdict)
+        if not accepted:
+            return results
+        try:
+            await office.transact(operations)
+        except ApiError as error:  # a full disk
+            return results | dict.fromkeys(accepted, error.error_code)
+        await office.requests.update_metadata(self._put(accepted))
+        return results
+
+    def _put(self, accepted: Mapping[TopicPartition, PartitionImage]) -> tuple[TopicStates, ...]:
+        by_topic: dict[str, list[PartitionImage]] = {}
+        for (topic, _), partition in accepted.items():
+            by_topic.setdefault(topic, []).append(partition)
+        return self._office.context.put_partitions(by_topic)
