@@ -31,8 +31,8 @@ from protocol.acl_types import (
 from protocol.errors import ApiError
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
 from tools.support.error_texts import exception_text
+from tools.support.line_reader import read_lines
 from tools.support.options import Option, OptionError, OptionParser, Options, UsageError
-from tools.support.standard_input import read_lines
 
 Entries = dict[ResourceFilter, list[AccessControlEntry]]
 

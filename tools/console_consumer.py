@@ -14,10 +14,9 @@ from client.settings import ConsumerSettings
 from protocol.errors import ApiError
 from protocol.records.batch import Record, TimestampType
 from protocol.topic_partition import TopicPartition
-from tools.support.common import ToolError, make_client, parse_pairs, read_properties, reason, run_tool
+from tools.support.common import ToolError, TopicFilter, make_client, parse_pairs, read_properties, reason, run_tool
 from tools.support.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
 from tools.support.options import Option, OptionParser, Options, UsageError
-from tools.support.topic_filter import TopicFilter
 
 logger = logging.getLogger("org.apache.kafka.tools.consumer.ConsoleConsumer")
 

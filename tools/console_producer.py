@@ -13,9 +13,8 @@ from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
 from tools.support.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason, run_tool
-from tools.support.line_reader import DEFAULT_READERS, Line, LineReader
+from tools.support.line_reader import DEFAULT_READERS, Line, LineReader, read_lines
 from tools.support.options import Option, OptionParser, Options, UsageError
-from tools.support.standard_input import read_lines
 
 logger = logging.getLogger("org.apache.kafka.clients.producer.internals.ErrorLoggingCallback")
 

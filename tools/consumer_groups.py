@@ -17,7 +17,13 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, make_client, read_properties, reason, run_tool
 from tools.support.error_texts import exception_of
-from tools.support.group_reset import RESET_TARGETS, print_reset, reset_offsets
+from tools.support.group_reset import (
+    RESET_TARGETS,
+    parse_topic_arguments,
+    partitions_of_topics,
+    print_reset,
+    reset_offsets,
+)
 from tools.support.group_tables import (
     MIN_WIDTH,
     MISSING,
@@ -27,7 +33,6 @@ from tools.support.group_tables import (
     print_state,
     print_table,
 )
-from tools.support.group_topics import parse_topic_arguments, partitions_of_topics
 from tools.support.options import Option, OptionParser, Options, UsageError
 
 ACTIONS = ("list", "describe", "delete", "reset-offsets", "delete-offsets")

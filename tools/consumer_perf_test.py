@@ -11,9 +11,9 @@ from client.fetcher import FetchedBatch
 from client.settings import ConsumerSettings
 from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client, now_ms, read_properties, run_tool
-from tools.support.java_dates import format_date
+from tools.support.message_json import format_date
 from tools.support.options import Option, OptionParser, Options, UsageError
-from tools.support.printed_metrics import print_metrics
+from tools.support.performance import print_metrics
 
 _MIB = 1024 * 1024
 _POLL_S = 0.1

@@ -11,9 +11,8 @@ from client import admin
 from client.metadata import TopicMetadata
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.support.common import COMMAND_CONFIG, ToolError, make_client, read_properties, reason, run_tool
+from tools.support.common import COMMAND_CONFIG, ToolError, TopicFilter, make_client, read_properties, reason, run_tool
 from tools.support.options import Option, OptionParser, Options
-from tools.support.topic_filter import TopicFilter
 
 TIMES = {
     "latest": admin.LATEST_TIMESTAMP,

@@ -23,8 +23,7 @@ from client.settings import ProducerSettings
 from protocol.records.batch import HEADER_BYTES
 from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
-from tools.support.printed_metrics import print_metrics
-from tools.support.throttle import Throttle
+from tools.support.performance import Throttle, print_metrics
 
 REPORT_EVERY_MS = 5_000
 MAX_SAMPLES = 500_000

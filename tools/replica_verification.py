@@ -25,10 +25,9 @@ from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
-from tools.support.common import ToolError, make_client, now_ms, run_tool
+from tools.support.common import ToolError, TopicFilter, make_client, now_ms, run_tool
 from tools.support.error_texts import exception_text
 from tools.support.options import Option, OptionParser, Options
-from tools.support.topic_filter import TopicFilter
 
 logger = logging.getLogger("org.apache.kafka.tools.ReplicaVerificationTool")
 

@@ -17,10 +17,17 @@ from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
 from protocol.uuids import ZERO_UUID, Uuid
-from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
+from tools.support.common import (
+    BOOTSTRAP_SERVER,
+    COMMAND_CONFIG,
+    ToolError,
+    TopicFilter,
+    admin_client,
+    reason,
+    run_tool,
+)
 from tools.support.error_texts import exception_of
 from tools.support.options import Option, OptionParser, Options, UsageError
-from tools.support.topic_filter import TopicFilter
 
 logger = logging.getLogger("org.apache.kafka.tools.TopicCommand")
 

@@ -17,7 +17,7 @@ from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
 from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import make_client, read_properties, reason, run_work
-from tools.support.events import print_event
+from tools.support.performance import print_event
 
 _POLL_S = 3600.0
 

@@ -18,8 +18,7 @@ from client.settings import ProducerSettings
 from protocol.errors import ApiError
 from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import make_client, now_ms, read_properties, run_work
-from tools.support.events import describe_error, print_event
-from tools.support.throttle import Throttle
+from tools.support.performance import Throttle, describe_error, print_event
 
 
 def make_parser() -> ArgumentParser:

@@ -1,13 +1,19 @@
-"""Windows of time: their options, their columns, and from when on a record is too late for them."""
+"""Windows of time: their options, their columns, and from when on a record is too late for them; aggregates by name
+(`--agg count,sum:x,p95:y`); and dropping the copies of a record within the watermark.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import operator
 import re
+from collections.abc import Callable, Sequence
+from functools import reduce
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructType
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -63,3 +69,117 @@ class Windows:
         slide = self.slide_ms or self.width_ms
         started = sql.floor((at - self.width_ms * 1000) / (slide * 1000)) + 1
         return started * slide + self.width_ms
+
+
+DISTINCT_ERROR = 0.02
+"""Relative standard deviation of `distinct`."""
+
+_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+_OF_ANY: dict[str, Callable[[Column], Column]] = {
+    "count": sql.count,
+    "min": sql.min,
+    "max": sql.max,
+    "distinct": lambda column: sql.approx_count_distinct(column, DISTINCT_ERROR),
+}
+_OF_NUMBERS: dict[str, Callable[[Column], Column]] = {"sum": sql.sum, "avg": sql.avg}
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregate:
+    """One aggregate: `function` of `field`, or with no field the count of records."""
+
+    function: str
+    field: str | None
+
+    @property
+    def name(self) -> str:
+        """Its column: `count`, `sum_x`, `p99_9_y`."""
+        function = self.function.replace(".", "_")
+        return function if self.field is None else f"{function}_{self.field}"
+
+    def column(self) -> Column:
+        """Its column, for `GroupedData.agg`; nulls do not count."""
+        if self.field is None:
+            return sql.count(sql.lit(1)).alias(self.name)
+        value = sql.col(f"`{self.field}`")
+        percentile = _PERCENTILE.fullmatch(self.function)
+        if percentile is not None:
+            return sql.percentile_approx(value, float(percentile[1]) / 100).alias(self.name)
+        return (_OF_ANY | _OF_NUMBERS)[self.function](value).alias(self.name)
+
+    def check(self, schema: StructType) -> None:
+        """Raise ValueError when `schema` has no such field, or one that is not a number where one is needed."""
+        if self.field is None:
+            return
+        if self.field not in schema.fieldNames():
+            raise ValueError(f"--agg {self.function}:{self.field}: the schema has no field {self.field}")
+        if self.function not in _OF_ANY and not isinstance(schema[self.field].dataType, NumericType):
+            raise ValueError(f"--agg {self.function}:{self.field}: {self.field} is not a number")
+
+
+def read_aggregates(text: str) -> tuple[Aggregate, ...]:
+    """The aggregates that `text` names, comma separated; raises ValueError for one that is unknown or named twice.
+
+    `count` counts records, `count:x` those with an x; `sum`, `avg`, `min` and `max` are exact; `p95:x` (any percentile)
+    is within 0.01 % of the rank, `distinct:x` within a few percent, which bounds their state.
+    """
+    found = [_read(part.strip()) for part in text.split(",") if part.strip()]
+    names = [aggregate.name for aggregate in found]
+    if not found or len(set(names)) < len(names):
+        raise ValueError(f"--agg {text}: must name aggregates, each once")
+    return tuple(found)
+
+
+def _read(text: str) -> Aggregate:
+    function, colon, field = text.partition(":")
+    known = function in _OF_ANY or function in _OF_NUMBERS or _PERCENTILE.fullmatch(function) is not None
+    if not known or (not field and (colon or function != "count")):
+        names = ", ".join([*_OF_ANY, *_OF_NUMBERS, "p95 (any percentile below 100)"])
+        raise ValueError(f"--agg {text}: must be count, or FUNCTION:FIELD with one of {names}")
+    return Aggregate(function, field or None)
+
+
+NAMELESS = "_nameless"
+"""Column of `nameless`, beside the fields."""
+
+
+def check_identity(schema: StructType, fields: Sequence[str], option: str) -> None:
+    """Raise ValueError unless each of `fields` is one of `schema`, and Spark can compare its values."""
+    for field in fields:
+        if field not in schema.fieldNames():
+            raise ValueError(f"{option} {field}: the schema has no such field")
+        if _holds_a_map(schema[field].dataType):
+            raise ValueError(f"{option} {field}: a MAP identifies no record; name fields of other types")
+
+
+def _holds_a_map(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _holds_a_map(kind.elementType)
+    return isinstance(kind, MapType) or (
+        isinstance(kind, StructType) and any(_holds_a_map(field.dataType) for field in kind.fields)
+    )
+
+
+def nameless(fields: Sequence[Column]) -> Column:
+    """Where a record stood, when any of `fields` that identify it is null; else null.
+
+    Of the connector's columns. Such a record is nobody's copy, as in a UNIQUE index of SQL.
+    """
+    position = sql.concat_ws("/", "topic", "partition", "offset")
+    return sql.when(reduce(operator.or_, [field.isNull() for field in fields]), position)
+
+
+def drop_copies(rows: DataFrame, fields: Sequence[str]) -> DataFrame:
+    """`rows` without the copies of a record, which are equal in `fields` and `NAMELESS`.
+
+    A stream, which must have a watermark, keeps the fields of the watermark's time as state. There, copies whose times
+    are less than the watermark's delay apart are dropped, and rows that are not after the watermark, too.
+    """
+    identity = [*fields, NAMELESS]
+    once = rows.dropDuplicatesWithinWatermark(identity) if rows.isStreaming else rows.dropDuplicates(identity)
+    return once.drop(NAMELESS)
+
+
+def late(time: Column, watermark_ms: Column) -> Column:
+    """Whether `drop_copies` drops a row of a stream for its time, whatever windows it is in."""
+    return sql.unix_micros(time) <= watermark_ms * 1000

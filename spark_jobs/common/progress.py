@@ -1,4 +1,6 @@
-"""Watching a running query: one line a batch, Prometheus metrics, and its offsets as those of a consumer group."""
+"""Watching a running query: one line a batch, Prometheus metrics where `--metrics-port` says, its offsets as those of a
+consumer group, and the plan that `--explain` prints.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client.registry import Collector
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -18,9 +23,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_jobs.checkpoints.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Checkpoint, Offsets
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.source import SourceConfig, starting_offsets, timestamp_ms
 
 COMMIT_TIMEOUT_MS = 5_000
 COMMIT_PAUSE_S = 30.0
@@ -195,3 +201,76 @@ class ProgressListener(StreamingQueryListener):
             if not self._warned:
                 print(f"progress is not committed to the consumer group: {one_line(failure)}", file=self._out)
             self._warned = True
+
+
+class JobMetrics:
+    """Metrics of one query, with the job's name as their label `job`, and those of `own`."""
+
+    def __init__(self, job: str, own: Collector | None = None) -> None:
+        self._job = job
+        self._registry = registry = CollectorRegistry()
+        if own is not None:
+            registry.register(own)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"spark_job_{name}", text, ["job"], registry=registry)
+
+        self._records = counter("records", "Records read.")
+        self._batches = counter("batches", "Batches that had records.")
+        self._late = counter("late_records", "Records dropped because they came after the watermark.")
+        self._duplicates = counter("duplicate_rows", "Rows dropped as duplicates.")
+        self._seconds = counter("batch_seconds", "Time that batches took.")
+        self._state = Gauge("spark_job_state_rows", "Rows of state.", ["job"], registry=registry)
+        self._lag = Gauge(
+            "spark_job_lag_records", "Records behind the end of the partition.", ["job", "partition"], registry=registry
+        )
+
+    def serve(self, port: int) -> int:
+        """Serve `/metrics` on `port` (0: any free one) until the process ends; returns the port. Raises OSError."""
+        server, _thread = start_http_server(port, registry=self._registry)
+        return int(server.server_port)
+
+    def count(self, done: BatchProgress) -> None:
+        """Add one batch."""
+        self._records.labels(self._job).inc(done.records)
+        self._batches.labels(self._job).inc(1 if done.records else 0)
+        self._late.labels(self._job).inc(done.late_records)
+        self._duplicates.labels(self._job).inc(done.duplicate_rows)
+        self._seconds.labels(self._job).inc(done.duration_ms / 1000)
+        self._state.labels(self._job).set(done.state_rows)
+        for partition, records in (done.lag or {}).items():
+            self._lag.labels(self._job, partition).set(records)
+
+
+def first_offsets(source: SourceConfig, topics: dict[str, int], admin: KafkaAdmin) -> Offsets:
+    """Where a new query would begin, as `starting` says."""
+    if source.starting in {"earliest", "latest"}:
+        return admin.offsets(topics, "earliest" if source.starting == "earliest" else "latest", source.isolation_level)
+    given = starting_offsets(source.starting)
+    if given is None:
+        return admin.offsets(topics, timestamp_ms(source.starting[1:]), source.isolation_level)
+    named = {
+        -2: admin.offsets(topics, "earliest", source.isolation_level),
+        -1: admin.offsets(topics, "latest", source.isolation_level),
+    }
+    return {
+        topic: {number: named[at][topic][number] if at in named else at for number, at in numbers.items()}
+        for topic, numbers in given.items()
+    }
+
+
+def explain(plan: DataFrame, spark: SparkSession, source: SourceConfig, checkpoint: str, admin: KafkaAdmin) -> None:
+    """Print the plan, and a line for each partition: where the next batch begins, where the partition ends."""
+    plan.explain(mode="formatted")
+    topics = admin.topics(names=source.topic_names(), pattern=source.pattern)
+    begin = Checkpoint(spark, checkpoint).starts_of_next()
+    print(f"from {checkpoint}" if begin is not None else f"a new query, from {source.starting}")
+    begin = begin if begin is not None else first_offsets(source, topics, admin)
+    first = admin.offsets(topics, "earliest", source.isolation_level)
+    ends = admin.offsets(topics, "latest", source.isolation_level)
+    print(f"{'TOPIC':<40} {'PARTITION':>9} {'FROM':>15} {'TO':>15} {'OFFSETS':>15}")
+    for topic, partitions in sorted(ends.items()):
+        for number, end in sorted(partitions.items(), key=lambda item: int(item[0])):
+            # A partition that the query does not know yet is read from its first offset.
+            start = begin.get(topic, {}).get(number, first[topic][number])
+            print(f"{topic:<40} {number:>9} {start:>15,} {end:>15,} {end - start:>15,}")

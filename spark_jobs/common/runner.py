@@ -22,9 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs.checkpoints.binding import in_use
-from spark_jobs.checkpoints.checkpoint import Checkpoint
-from spark_jobs.checkpoints.topic_ids import check_topic_ids
-from spark_jobs.common.archive import write_archive
+from spark_jobs.checkpoints.checkpoint import Checkpoint, check_topic_ids
 from spark_jobs.common.cli import (
     RunConfig,
     add_common_options,
@@ -34,12 +32,10 @@ from spark_jobs.common.cli import (
     source_config,
 )
 from spark_jobs.common.errors import REPORTED, one_line
-from spark_jobs.common.explain import explain
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.metrics import JobMetrics
-from spark_jobs.common.progress import ProgressListener, SourceCluster
+from spark_jobs.common.progress import JobMetrics, ProgressListener, SourceCluster, explain
 from spark_jobs.common.schema import SessionNeededError
-from spark_jobs.common.session import build_session, is_one_machine
+from spark_jobs.common.session import build_session, is_one_machine, write_archive
 from spark_jobs.common.source import SourceConfig, check_starting_offsets, starting_offsets
 from spark_jobs.tables.formats import session_parts
 

@@ -1,4 +1,6 @@
-"""The SparkSession of a job, with Spark's Kafka connector on its class path."""
+"""The SparkSession of a job, with Spark's Kafka connector on its class path, and the jobs in one zip, which Spark ships
+to its executors.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import types
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+
+import spark_jobs
 
 SCALA_VERSION = "2.13"
 """The only Scala that Spark 4 is built for."""
@@ -198,3 +203,19 @@ def _builder(app_name: str, master: str | None, shuffle_partitions: int, parts: 
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.ui.enabled", "false")
     return builder
+
+
+def write_archive(archive: Path) -> Path:
+    """Write every module of the jobs into the zip `archive`, which is returned; the same jobs give the same bytes.
+
+    Raises OSError, or ValueError for a name by which Spark would not know what it is.
+    """
+    if archive.suffix != ".zip":
+        raise ValueError(f"{archive}: must end in .zip, by which Spark knows what it is")
+    root = Path(spark_jobs.__file__).parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
+        for path in sorted(root.rglob("*.py")):
+            # Without the file's time, which differs from checkout to checkout.
+            name = zipfile.ZipInfo(str(path.relative_to(root.parent)))
+            written.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return archive

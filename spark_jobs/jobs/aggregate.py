@@ -22,9 +22,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from spark_jobs.aggregation.aggregates import Aggregate, read_aggregates
-from spark_jobs.aggregation.duplicates import NAMELESS, check_identity, drop_copies, late, nameless
-from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, spark_interval
+from spark_jobs.aggregation.windows import (
+    NAMELESS,
+    Aggregate,
+    Windows,
+    check_identity,
+    delay_ms,
+    drop_copies,
+    duration_ms,
+    late,
+    nameless,
+    read_aggregates,
+    spark_interval,
+)
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
 from spark_jobs.common.records import parameter

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.checkpoints.checkpoint import Checkpoint, Offsets
+from spark_jobs.checkpoints.checkpoint import Checkpoint, Offsets, record_topic_ids, recorded_topic_ids
 from spark_jobs.checkpoints.doctor import Finding, TopicNow, examine, repaired, repaired_end
-from spark_jobs.checkpoints.topic_ids import record_topic_ids, recorded_topic_ids
 from spark_jobs.common.cli import add_session_options
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.runner import guarded, parser_of, session_of

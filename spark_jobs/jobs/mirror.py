@@ -4,7 +4,7 @@
         --pattern 'shop-.*' --create-topics --offset-topic mirror-offsets --checkpoint /mirror/a-to-b --trigger 5s
 
 Guarantee: at least once, in order within each partition. A batch that is run again writes its records again, with the
-same (query, batch, partition, row) headers, by which `spark_jobs.common.dedupe` drops the copies.
+same (query, batch, partition, row) headers, by which `spark_jobs.common.sink` drops the copies.
 
 Each copy has one more header, `mirror.source`, with cluster id, topic, partition, offset and timestamp. Records that
 have been at the target cluster are not copied, so that mirrors in both directions, or around a ring, come to an end.
@@ -28,7 +28,6 @@ from pyspark.sql import functions as sql
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.patience import patiently
 from spark_jobs.common.provenance import (
     MIRROR_SOURCE,
     has_header,
@@ -37,12 +36,19 @@ from spark_jobs.common.provenance import (
     source_text,
     with_header,
 )
+from spark_jobs.common.results import patiently
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.sink import KafkaSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.copies.offset_map import MAP_HEADER, map_records, mirrored_ranges
-from spark_jobs.copies.ranges import Ranges, read_ranges
-from spark_jobs.copies.target import add_target_options, check_topics_like, create_topics_like, target_sink
+from spark_jobs.copies.ranges import (
+    Ranges,
+    add_target_options,
+    check_topics_like,
+    create_topics_like,
+    read_ranges,
+    target_sink,
+)
 
 SAME_NAME = "{topic}"
 ROW_PARTITION, ROW = PLACE = ("source_partition", "source_offset")

@@ -15,9 +15,8 @@ from pathlib import Path
 import pyspark
 
 import spark_jobs
-from spark_jobs.common.archive import write_archive
 from spark_jobs.common.runner import guarded, parser_of
-from spark_jobs.common.session import connector_coordinate
+from spark_jobs.common.session import connector_coordinate, write_archive
 
 NAME = "package"
 MAIN = "__main__.py"

@@ -7,7 +7,7 @@ Begin and end are fixed when the replay starts, and kept in `--checkpoint`: star
 goes on after the last step that it finished. A step is what one second may take (`--rate`), or 1,000,000 offsets.
 
 Guarantee: each record of the range at least once, in order within its partition; a step that is run again writes its
-records again with the same (query, batch, partition, row) headers, by which `spark_jobs.common.dedupe` drops copies.
+records again with the same (query, batch, partition, row) headers, by which `spark_jobs.common.sink` drops copies.
 `--dry-run` reads the same records and counts them: compaction and transaction markers leave offsets without a record,
 so that a range has fewer records than offsets. Each record has a header `replay.source` with its topic, partition,
 offset and timestamp; the sink gives it a new timestamp, because Spark's Kafka sink has no column for it.
@@ -31,18 +31,16 @@ from pyspark.sql.types import StructType
 from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import add_create_topics_option, add_session_options, positive, starting_position
-from spark_jobs.common.dedupe import later_copies
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.patience import patiently
 from spark_jobs.common.provenance import REPLAY_SOURCE, source_text, with_header
+from spark_jobs.common.results import patiently
 from spark_jobs.common.runner import bad_options, guarded, parser_of, session_of, stop_signals
 from spark_jobs.common.schema import SessionNeededError, read_schema
-from spark_jobs.common.sink import KafkaSink
+from spark_jobs.common.sink import KafkaSink, later_copies
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options
 from spark_jobs.copies.lake_records import LakePositions, read_lake, within
-from spark_jobs.copies.ranges import At, Positions, Ranges, ranges_of, read_ranges
-from spark_jobs.copies.target import add_target_options
+from spark_jobs.copies.ranges import At, Positions, Ranges, add_target_options, ranges_of, read_ranges
 
 NAME = "replay"
 STEP_OFFSETS = 1_000_000

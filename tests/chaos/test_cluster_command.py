@@ -15,7 +15,7 @@ from tests.kit.cluster_command import ClusterCommand, cluster_command
 from tests.kit.controller.reassigning import await_replicas, elect_preferred, reassign
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
-from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS
+from tools.local_cluster.process_commands import SESSION_TIMEOUT_MS
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 

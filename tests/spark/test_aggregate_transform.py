@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_jobs.aggregation.aggregates import read_aggregates
-from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms
+from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, read_aggregates
 from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.sink import ParquetSink
 from spark_jobs.common.source import SourceConfig

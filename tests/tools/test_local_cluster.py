@@ -25,10 +25,15 @@ from tests.kit.waiting import eventually
 from tools import cluster
 from tools.local_cluster import cluster_lifecycle, process_commands
 from tools.local_cluster.cluster_actions import ACTIONS
-from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker, LocalZooKeeper
+from tools.local_cluster.cluster_directory import (
+    ClusterDirectory,
+    ClusterSecurity,
+    ClusterState,
+    LocalBroker,
+    LocalZooKeeper,
+)
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn
-from tools.local_cluster.generated_properties import broker_properties
-from tools.local_cluster.security.cluster_security import ClusterSecurity
+from tools.local_cluster.process_commands import broker_properties
 from tools.support.common import ToolError
 
 

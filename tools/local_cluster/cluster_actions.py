@@ -11,13 +11,19 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tools.local_cluster.cluster_directory import DEFAULT_DIRECTORY, ZOOKEEPER, ClusterDirectory, ClusterState
+from tools.local_cluster.cluster_directory import (
+    DEFAULT_DIRECTORY,
+    MECHANISMS,
+    ZOOKEEPER,
+    ClusterDirectory,
+    ClusterSecurity,
+    ClusterState,
+)
 from tools.local_cluster.cluster_lifecycle import ClusterLifecycle
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, wait_for_end
+from tools.local_cluster.cluster_secrets import client_files
 from tools.local_cluster.cluster_status import gather_status, render
-from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS
-from tools.local_cluster.security.client_files import client_files
-from tools.local_cluster.security.cluster_security import MECHANISMS, ClusterSecurity
+from tools.local_cluster.process_commands import SESSION_TIMEOUT_MS
 from tools.local_cluster.server_logs import NamedLog, show_logs
 from tools.support.common import ToolError, parse_pairs, run_work
 

@@ -5,7 +5,7 @@ odradek-cluster/
   zookeeper/                   zookeeper.properties, data, server.log
   broker-1/                    server.properties, data, server.log
   broker-2/ ...
-  security/, clients/          of a cluster with TLS or SASL (`tools.local_cluster.security`)
+  security/, clients/          of a cluster with TLS or SASL (`tools.local_cluster.cluster_secrets`)
 
 Nobody else can read the files that this command writes: there are keys and passwords in them.
 """
@@ -19,13 +19,44 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from config.properties import properties_text
 from protocol.value import Value
 from tools.local_cluster.cluster_processes import ProcessId
-from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.support.common import ToolError
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Those that know users by a name and a password."""
+
+
+class ClusterSecurity(Value):
+    """Of the one listener that a broker has, for clients and other brokers. `mechanism` is None without SASL."""
+
+    has_tls: bool = False
+    mechanism: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any."""
+        return self.has_tls or self.mechanism is not None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of it, which is the listener's name too."""
+        return ("SASL_" if self.mechanism else "") + ("SSL" if self.has_tls else "PLAINTEXT")
+
+    @property
+    def is_scram(self) -> bool:
+        """Whether users are kept in the coordination tree."""
+        return self.mechanism is not None and self.mechanism.startswith("SCRAM")
+
+    @property
+    def title(self) -> str:
+        """As messages name it, by the options of the command."""
+        options = [*(["--tls"] if self.has_tls else []), *([f"--sasl {self.mechanism}"] if self.mechanism else [])]
+        return " ".join(options) or "neither --tls nor --sasl"
+
 
 DEFAULT_DIRECTORY = "odradek-cluster"
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from protocol.value import Value
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker
 from tools.local_cluster.cluster_probe import Probe, ReplicaLog, Replicas
 from tools.local_cluster.cluster_processes import Condition, Observed, observe
-from tools.local_cluster.security.cluster_secrets import ClusterSecrets
+from tools.local_cluster.cluster_secrets import ClusterSecrets
 
 MISSING = "-"
 MOST_PARTITIONS = 20

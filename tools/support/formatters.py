@@ -1,4 +1,5 @@
-"""How the console consumer shows records: as lines, not at all, or as what internal topics mean (`MessageFormatter`).
+"""How the console consumer shows records: as lines, not at all, or as what internal topics mean (`MessageFormatter`);
+values by Kafka's deserializers, as far as they have a text.
 
 Formatters are chosen by Kafka's class names. Those for internal topics write one JSON object, and the old ones one
 line of Scala's text, for each record that they know; Kafka 3.9 leaves out the line ends between its JSON objects.
@@ -7,6 +8,7 @@ line of Scala's text, for each record that they know; Kafka 3.9 leaves out the l
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -15,8 +17,46 @@ from protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue
 from protocol.records.batch import Record, TimestampType
 from protocol.wire.schema import Message
 from tools.support.common import ToolError
-from tools.support.deserializers import DESERIALIZERS, Deserializer
 from tools.support.message_json import json_text, message_to_json
+
+Deserializer = Callable[[bytes], bytes]
+"""From the bytes of a field to the UTF-8 text shown. Raises ValueError for other bytes."""
+
+_PACKAGE = "org.apache.kafka.common.serialization."
+
+
+def _number(name: str, layout: str) -> Deserializer:
+    number = struct.Struct(layout)
+
+    def deserialize(data: bytes) -> bytes:
+        if len(data) != number.size:
+            raise ValueError(f"Size of data received by {name} is not {number.size}")
+        return str(number.unpack(data)[0]).encode()
+
+    return deserialize
+
+
+def _boolean(data: bytes) -> bytes:
+    if data not in {b"\0", b"\1"}:
+        raise ValueError("Unexpected byte received by BooleanDeserializer")
+    return b"true" if data == b"\1" else b"false"
+
+
+DESERIALIZERS: dict[str, Deserializer] = {
+    _PACKAGE + "StringDeserializer": lambda data: data.decode("utf-8", "replace").encode(),
+    _PACKAGE + "UUIDDeserializer": lambda data: data,
+    _PACKAGE + "ShortDeserializer": _number("ShortDeserializer", ">h"),
+    _PACKAGE + "IntegerDeserializer": _number("IntegerDeserializer", ">i"),
+    _PACKAGE + "LongDeserializer": _number("LongDeserializer", ">q"),
+    _PACKAGE + "FloatDeserializer": _number("FloatDeserializer", ">f"),
+    _PACKAGE + "DoubleDeserializer": _number("DoubleDeserializer", ">d"),
+    _PACKAGE + "BooleanDeserializer": _boolean,
+    # Java shows the address of these; their contents say more.
+    _PACKAGE + "ByteArrayDeserializer": lambda data: data,
+    _PACKAGE + "BytesDeserializer": lambda data: data,
+    _PACKAGE + "ByteBufferDeserializer": lambda data: data,
+}
+
 
 logger = logging.getLogger("org.apache.kafka.tools.consumer.DefaultMessageFormatter")
 

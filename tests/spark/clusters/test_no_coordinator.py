@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.metrics import JobMetrics
-from spark_jobs.common.progress import ProgressListener, SourceCluster
+from spark_jobs.common.progress import JobMetrics, ProgressListener, SourceCluster
 from spark_jobs.common.source import SourceConfig, read_stream
 from tests.kit.broker_process import BrokerProcess
 from tests.spark.job_runs import make_topics, produce_values

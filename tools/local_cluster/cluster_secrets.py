@@ -1,4 +1,5 @@
-"""The keys and passwords of a cluster, in files of its directory, and what brokers are configured with because of them.
+"""The keys and passwords of a cluster, in files of its directory; what brokers are configured with because of them; and
+the properties of its clients, for Java, librdkafka and Python.
 
 security/authority.pem         the authority's certificate, which clients and brokers trust
 security/authority-key.pem     its key, which signs the certificates of brokers
@@ -11,11 +12,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from config.properties import load_properties, properties_text
 from security.jaas import MODULES, LoginModule
-from tools.local_cluster.cluster_directory import ClusterDirectory, write_private
-from tools.local_cluster.security.cluster_security import ClusterSecurity
+from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterSecurity, ClusterState, write_private
 from tools.support.common import ToolError
 
 BROKER = "broker"
@@ -40,7 +41,7 @@ class ClusterSecrets:
     def make(self) -> None:
         """Make the authority and the users, or keep those of a cluster that has been here: its data know them."""
         if self.security.has_tls and not (self.authority_file.exists() or self._authority_key.exists()):
-            from tools.local_cluster.security.certificate_authority import new_authority
+            from tools.local_cluster.certificate_authority import new_authority
 
             authority = new_authority("Odradek local cluster")
             write_private(self._authority_key, authority.key_pem())
@@ -52,7 +53,7 @@ class ClusterSecrets:
     def issue(self, broker_id: int) -> None:
         """Make the certificate of a broker, where there is TLS."""
         if self.security.has_tls:
-            from tools.local_cluster.security.certificate_authority import Identity, issue, subject
+            from tools.local_cluster.certificate_authority import Identity, issue, subject
 
             try:
                 authority = Identity.from_pem(self.authority_file.read_bytes(), self._authority_key.read_bytes())
@@ -114,3 +115,64 @@ class ClusterSecrets:
         users = {f"user_{user}": password for user, password in passwords.items() if not self.security.is_scram}
         options = {"username": BROKER, "password": passwords[BROKER], **users}
         return LoginModule(MODULES[mechanism], options).to_text()
+
+
+class ClientFile(NamedTuple):
+    """A file for some clients, which `title` names. It has a password in it."""
+
+    title: str
+    path: Path
+    text: str
+    encoding: str = "utf-8"
+
+
+def client_files(directory: ClusterDirectory, state: ClusterState) -> list[ClientFile]:
+    """The files of a cluster; the first one is for the tools too. Raises ToolError and OSError."""
+    secrets, folder = ClusterSecrets(directory, state.security), directory.path / "clients"
+    java = {"bootstrap.servers": state.bootstrap_servers, **secrets.client_properties()}
+    for_java = "Java, and --command-config of the tools"
+    for_librdkafka = "librdkafka: confluent-kafka, kcat -F"
+    for_python = "aiokafka, and kafka-python: take **settings"
+    return [
+        ClientFile(for_java, folder / "java.properties", properties_text(java), "iso-8859-1"),
+        ClientFile(for_librdkafka, folder / "librdkafka.properties", _librdkafka(secrets, state)),
+        ClientFile(for_python, folder / "client_settings.py", _python(secrets, state)),
+    ]
+
+
+def write_client_files(directory: ClusterDirectory, state: ClusterState) -> None:
+    """Write them, where the cluster has security, anew: there may be a broker more."""
+    if state.security.is_on:
+        for file in client_files(directory, state):
+            write_private(file.path, file.text, encoding=file.encoding)
+
+
+def _librdkafka(secrets: ClusterSecrets, state: ClusterState) -> str:
+    settings = {"bootstrap.servers": state.bootstrap_servers, "security.protocol": state.security.protocol}
+    if state.security.has_tls:
+        settings["ssl.ca.location"] = str(secrets.authority_file)
+    if state.security.mechanism:
+        settings |= {
+            "sasl.mechanism": state.security.mechanism,
+            "sasl.username": ADMIN,
+            "sasl.password": secrets.password(ADMIN),
+        }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _python(secrets: ClusterSecrets, state: ClusterState) -> str:
+    settings = {
+        "bootstrap_servers": repr(state.bootstrap_servers),
+        "security_protocol": repr(state.security.protocol),
+    }
+    if state.security.has_tls:
+        settings["ssl_context"] = f"ssl.create_default_context(cafile={str(secrets.authority_file)!r})"
+    if state.security.mechanism:
+        settings |= {
+            "sasl_mechanism": repr(state.security.mechanism),
+            "sasl_plain_username": repr(ADMIN),
+            "sasl_plain_password": repr(secrets.password(ADMIN)),
+        }
+    imports = "import ssl\n\n" if state.security.has_tls else ""
+    lines = "".join(f"    {key!r}: {value},\n" for key, value in settings.items())
+    return f"{imports}settings = {{\n{lines}}}\n"
