@@ -12,6 +12,7 @@ from broker.command_line import (
     Arguments,
     UsageError,
     announcement,
+    environment_of_this_machine,
     given_properties,
     help_text,
     parse_arguments,
@@ -25,7 +26,6 @@ from broker.environment.system import ProcessMemory, raise_open_file_limit, run_
 from broker.garbage import GarbageCollector, HeapTrimmer
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.properties import properties_text

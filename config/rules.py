@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from config.broker_config import BrokerConfig
 
 _SPOKEN = (3, 9)
-"""The release whose versions of the requests between brokers are spoken (`broker.inter_broker.versions`)."""
+"""The release whose versions of the requests between brokers are spoken (`broker.inter_broker.command_codec`)."""
 
 
 def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:

@@ -1,7 +1,6 @@
 """LeaderAndIsr and StopReplica, and their answers, as Kafka's messages, both ways.
 
-Commands are written in the versions of `broker.inter_broker.versions` and understood in all. A LeaderAndIsr does not
-carry offline replicas.
+Commands are written in the versions below and understood in all. A LeaderAndIsr does not carry offline replicas.
 
 A command may be about ten thousand partitions: what makes or reads one works in `slices`.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from broker.inter_broker import versions
 from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import (
     NO_EPOCH,
@@ -33,6 +31,24 @@ from protocol.messages.cluster_commands import (
 from protocol.topic_partition import TopicPartition, validate_topic_name
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.encoded_items import ItemEncoder
+
+LEADER_AND_ISR_VERSION: Final = 7
+STOP_REPLICA_VERSION: Final = 4
+UPDATE_METADATA_VERSION: Final = 8
+FETCH_VERSION: Final = 17
+LIST_OFFSETS_VERSION: Final = 9
+OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
+ALTER_PARTITION_VERSION: Final = 3
+ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION: Final = 1
+"""For topics from before Kafka 2.8, which have none."""
+CONTROLLED_SHUTDOWN_VERSION: Final = 3
+ALLOCATE_PRODUCER_IDS_VERSION: Final = 0
+CREATE_TOPICS_VERSION: Final = 7
+WRITE_TXN_MARKERS_VERSION: Final = 1
+ADD_PARTITIONS_TO_TXN_VERSION: Final = 5
+"""The versions of requests between brokers are agreed on beforehand and never negotiated: those that
+inter.broker.protocol.version=3.9 stands for (Kafka class `MetadataVersion`).
+"""
 
 UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
 """The type of a LeaderAndIsr; 0 means that it is not known (Kafka class `AbstractControlRequest.Type`)."""
@@ -100,7 +116,7 @@ def check_answer(error_code: int, what: str) -> None:
 
 async def leader_and_isr_request(command: LeaderAndIsr, slices: Slices) -> LeaderAndIsrRequest:
     """The message of a command."""
-    version = versions.LEADER_AND_ISR
+    version = LEADER_AND_ISR_VERSION
     topics = ItemEncoder(_LeaderTopic, LeaderAndIsrRequest, version)
     for (name, topic_id), states in _by_topic(command.topics).items():
         partitions = ItemEncoder(_LeaderState, LeaderAndIsrRequest, version)
@@ -246,7 +262,7 @@ async def stop_replica_request(command: StopReplica, slices: Slices) -> StopRepl
         topic, partition = stopped.topic_partition
         states = by_topic.get(topic)
         if states is None:
-            states = by_topic[topic] = ItemEncoder(_StopState, StopReplicaRequest, versions.STOP_REPLICA)
+            states = by_topic[topic] = ItemEncoder(_StopState, StopReplicaRequest, STOP_REPLICA_VERSION)
         states.add(
             _StopState(
                 partition_index=partition,

@@ -29,7 +29,7 @@ SETUP_TIMEOUT_MS: Final = 10_000
 
 
 class InterBrokerClient:
-    """Asks one broker in versions that both know (`broker.inter_broker.versions`): none are negotiated, as in Kafka.
+    """Asks one broker in the versions of `broker.inter_broker.command_codec`: none are negotiated, as in Kafka.
 
     There is one connection at a time. Requests leave in the order of the calls of `ask`, and are answered in it.
     """

@@ -1,15 +1,21 @@
 """UpdateMetadata as Kafka's message, both ways.
 
-It is written in the version of `broker.inter_broker.versions` and understood in all. Not carried: the epochs of live
-brokers (-1 is read), and leader recovery states. On the wire a deleted topic is partitions whose leader is -2.
+It is written in UPDATE_METADATA_VERSION and understood in all. Not carried: the epochs of live brokers (-1 is read)
+and leader recovery states. On the wire a deleted topic is partitions whose leader is -2.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.inter_broker import versions
-from broker.inter_broker.command_codec import FULL, INCREMENTAL, UNKNOWN, check_topics, partition_states
+from broker.inter_broker.command_codec import (
+    FULL,
+    INCREMENTAL,
+    UNKNOWN,
+    UPDATE_METADATA_VERSION,
+    check_topics,
+    partition_states,
+)
 from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
@@ -36,7 +42,7 @@ _Endpoint = UpdateMetadataRequest.UpdateMetadataEndpoint
 
 async def update_metadata_request(command: UpdateMetadata, slices: Slices) -> UpdateMetadataRequest:
     """The message of a command."""
-    version = versions.UPDATE_METADATA
+    version = UPDATE_METADATA_VERSION
     topics = ItemEncoder(_MetadataTopic, UpdateMetadataRequest, version)
     for states, are_deleted in ((command.topics, False), (command.deleted_topics, True)):
         for topic in states:

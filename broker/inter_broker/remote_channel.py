@@ -10,8 +10,10 @@ from itertools import count
 from typing import Final, TypeVar
 
 from broker.environment.contract import Clock
-from broker.inter_broker import versions
 from broker.inter_broker.command_codec import (
+    LEADER_AND_ISR_VERSION,
+    STOP_REPLICA_VERSION,
+    UPDATE_METADATA_VERSION,
     check_answer,
     leader_and_isr_answer,
     leader_and_isr_request,
@@ -66,20 +68,20 @@ class RemoteChannel:
         """See BrokerChannel. Raises ChannelClosedError."""
         slices = Slices(self._clock)
         make = partial(leader_and_isr_request, command, slices)
-        response = await self._send(make, LeaderAndIsrResponse, versions.LEADER_AND_ISR)
+        response = await self._send(make, LeaderAndIsrResponse, LEADER_AND_ISR_VERSION)
         return await leader_and_isr_answer(response, command, slices)
 
     async def stop_replica(self, command: StopReplica) -> Answer:
         """See BrokerChannel. Raises ChannelClosedError."""
         slices = Slices(self._clock)
         make = partial(stop_replica_request, command, slices)
-        response = await self._send(make, StopReplicaResponse, versions.STOP_REPLICA)
+        response = await self._send(make, StopReplicaResponse, STOP_REPLICA_VERSION)
         return await stop_replica_answer(response, slices)
 
     async def update_metadata(self, command: UpdateMetadata) -> None:
         """See BrokerChannel. Raises ChannelClosedError."""
         make = partial(update_metadata_request, command, Slices(self._clock))
-        response = await self._send(make, UpdateMetadataResponse, versions.UPDATE_METADATA)
+        response = await self._send(make, UpdateMetadataResponse, UPDATE_METADATA_VERSION)
         check_answer(response.error_code, "UpdateMetadata")
 
     def close(self) -> None:

@@ -8,8 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from broker.controller.broker_requests import ControllerApi
-from broker.inter_broker import versions
-from broker.inter_broker.command_codec import check_answer
+from broker.inter_broker.command_codec import (
+    ALLOCATE_PRODUCER_IDS_VERSION,
+    ALTER_PARTITION_VERSION,
+    ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION,
+    CONTROLLED_SHUTDOWN_VERSION,
+    CREATE_TOPICS_VERSION,
+    check_answer,
+)
 from broker.inter_broker.inter_broker_client import Address, InterBrokerClient
 from broker.metadata.metadata_cache import MetadataCache
 from client.errors import DisconnectedError
@@ -60,7 +66,7 @@ class RemoteController:
         here.
         """
         has_ids = all(change.topic_id != ZERO_UUID for change in changes)
-        version = versions.ALTER_PARTITION if has_ids else versions.ALTER_PARTITION_WITHOUT_TOPIC_IDS
+        version = ALTER_PARTITION_VERSION if has_ids else ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION
         request = AlterPartitionRequest(
             broker_id=broker_id, broker_epoch=broker_epoch, topics=_changed_topics(changes, with_ids=has_ids)
         )
@@ -106,7 +112,7 @@ class RemoteController:
             timeout_ms=self._request_timeout_ms,
             validate_only=validate_only,
         )
-        response = await self._client.ask(request, CreateTopicsResponse, versions.CREATE_TOPICS)
+        response = await self._client.ask(request, CreateTopicsResponse, CREATE_TOPICS_VERSION)
         configs = {topic.name: topic.config for topic in new_topics}
         outcome: dict[str, TopicPlan | ApiError] = {}
         for topic in response.topics:
@@ -120,14 +126,14 @@ class RemoteController:
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
         """See ControllerApi."""
         request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-        response = await self._client.ask(request, ControlledShutdownResponse, versions.CONTROLLED_SHUTDOWN)
+        response = await self._client.ask(request, ControlledShutdownResponse, CONTROLLED_SHUTDOWN_VERSION)
         check_answer(response.error_code, "ControlledShutdown")
         return [TopicPartition(each.topic_name, each.partition_index) for each in response.remaining_partitions]
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """See ControllerApi."""
         request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-        response = await self._client.ask(request, AllocateProducerIdsResponse, versions.ALLOCATE_PRODUCER_IDS)
+        response = await self._client.ask(request, AllocateProducerIdsResponse, ALLOCATE_PRODUCER_IDS_VERSION)
         check_answer(response.error_code, "AllocateProducerIds")
         first = response.producer_id_start
         return ProducerIdBlock(broker_id, first, first + response.producer_id_len - 1)

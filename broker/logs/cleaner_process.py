@@ -28,12 +28,11 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from broker.logs.cleaner_worker import FailureKind, WorkerFailure
-from broker.logs.rate_limiter import Throttle
 from protocol.errors import ApiError
 from storage.compaction.clean_source import CorruptSegmentError, LogCleaningAbortedError
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.compaction.cleaner import clean
-from storage.io.file_system import FileSystem
+from storage.io.file_system import FileSystem, Throttle
 from storage.io.os_file_system import OsFileSystem
 
 NICENESS = 10

@@ -19,10 +19,10 @@ from broker.environment.contract import Clock, Executor
 from broker.logs.disk_tasks import run_disk_tasks
 from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance
-from broker.logs.rate_limiter import RateLimiter
 from broker.replication.replica_manager import ReplicaManager
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
+from storage.io.file_system import RateLimiter
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from storage.relocation.future_log_tasks import CopyTask

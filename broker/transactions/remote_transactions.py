@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from broker.inter_broker.command_codec import ADD_PARTITIONS_TO_TXN_VERSION, WRITE_TXN_MARKERS_VERSION
 from broker.inter_broker.inter_broker_client import BrokerClients
-from broker.inter_broker.versions import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
 from broker.transactions.marker_writer import Marker, Outcome
 from broker.transactions.transaction_guards import Question, Verdict
 from client.errors import DisconnectedError
@@ -46,7 +46,7 @@ async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequenc
     )
     client = clients.of(broker_id)
     try:
-        response = await client.ask(request, WriteTxnMarkersResponse, WRITE_TXN_MARKERS)
+        response = await client.ask(request, WriteTxnMarkersResponse, WRITE_TXN_MARKERS_VERSION)
     except DisconnectedError as error:
         logger.info("Transaction markers could not be sent to broker %d: %s", broker_id, error)
         return {}
@@ -70,7 +70,7 @@ async def ask_coordinator(clients: BrokerClients, broker_id: int, question: Ques
     request = AddPartitionsToTxnRequest(transactions=[transaction])
     client = clients.of(broker_id)
     try:
-        response = await client.ask(request, AddPartitionsToTxnResponse, ADD_PARTITIONS_TO_TXN)
+        response = await client.ask(request, AddPartitionsToTxnResponse, ADD_PARTITIONS_TO_TXN_VERSION)
     except DisconnectedError:
         return dict.fromkeys(question.partitions, ErrorCode.NETWORK_EXCEPTION)
     if response.error_code:

@@ -1,4 +1,6 @@
-"""The command lines of the processes of a cluster, and the configurations that `odradek cluster start` writes for them."""
+"""The command lines of the processes of a cluster, and the configurations that `odradek cluster start` writes for
+them.
+"""
 
 from __future__ import annotations
 

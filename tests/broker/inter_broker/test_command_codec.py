@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.inter_broker import command_codec as codec
-from broker.inter_broker import versions
+from broker.inter_broker.command_codec import LEADER_AND_ISR_VERSION, STOP_REPLICA_VERSION, UPDATE_METADATA_VERSION
 from broker.inter_broker.metadata_codec import update_metadata_command, update_metadata_request
 from broker.network.slices import Slices
 from cluster.controller.commands import NO_EPOCH, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates, UpdateMetadata
@@ -57,7 +57,7 @@ def over_the_wire(message: M, version: int) -> M:
 @given(leader_and_isrs())
 def test_leader_and_isr_arrives_as_it_was_sent(command: LeaderAndIsr) -> None:
     async def send() -> LeaderAndIsr:
-        request = over_the_wire(await codec.leader_and_isr_request(command, slices()), versions.LEADER_AND_ISR)
+        request = over_the_wire(await codec.leader_and_isr_request(command, slices()), LEADER_AND_ISR_VERSION)
         return await codec.leader_and_isr_command(request, slices())
 
     assert asyncio.run(send()) == command
@@ -67,8 +67,8 @@ def test_leader_and_isr_arrives_as_it_was_sent(command: LeaderAndIsr) -> None:
 @given(STOP_REPLICAS)
 def test_stop_replica_arrives_as_it_was_sent(command: StopReplica) -> None:
     async def send() -> StopReplica:
-        request = over_the_wire(await codec.stop_replica_request(command, slices()), versions.STOP_REPLICA)
-        return await codec.stop_replica_command(request, versions.STOP_REPLICA, slices())
+        request = over_the_wire(await codec.stop_replica_request(command, slices()), STOP_REPLICA_VERSION)
+        return await codec.stop_replica_command(request, STOP_REPLICA_VERSION, slices())
 
     arrived = asyncio.run(send())
     assert set(arrived.partitions) == set(command.partitions)
@@ -79,8 +79,8 @@ def test_stop_replica_arrives_as_it_was_sent(command: StopReplica) -> None:
 @given(update_metadatas())
 def test_update_metadata_arrives_as_it_was_sent(command: UpdateMetadata) -> None:
     async def send() -> UpdateMetadata:
-        request = over_the_wire(await update_metadata_request(command, slices()), versions.UPDATE_METADATA)
-        return await update_metadata_command(request, versions.UPDATE_METADATA, slices())
+        request = over_the_wire(await update_metadata_request(command, slices()), UPDATE_METADATA_VERSION)
+        return await update_metadata_command(request, UPDATE_METADATA_VERSION, slices())
 
     assert asyncio.run(send()) == command
 

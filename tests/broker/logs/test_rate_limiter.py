@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.logs.rate_limiter import LONGEST_SLEEP_S, RateLimiter, Throttle
+from storage.io.file_system import LONGEST_SLEEP_S, RateLimiter, Throttle
 
 
 class Time:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from broker.command_line import environment_of_this_machine
 from broker.environment.system import ThreadExecutor
 from broker.network import tls_transport
 from broker.network.handshakes import Handshakes
 from broker.network.reply_writer import FileSlice
 from broker.security.listener_security import SecuredListener, security_of_listeners
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.broker.network.test_connection_files import GeneratedFile

@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-from broker.logs import rate_limiter as throttle
 from broker.replication import replica_alter_log_dirs
 from protocol.errors import ErrorCode
 from protocol.messages.configs import (
@@ -18,6 +17,7 @@ from protocol.messages.configs import (
 )
 from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
+from storage.io import file_system as throttle
 from tests.broker.replication.test_replica_alter_log_dirs import A, B, alter, directories, is_at, play
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.waiting import eventually_on_loop

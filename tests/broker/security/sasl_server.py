@@ -6,9 +6,9 @@ import asyncio
 import struct
 from typing import TypeVar
 
+from broker.command_line import environment_of_this_machine
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from broker.command_line import environment_of_this_machine
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.security.listener_security import SecuredListener, renewables_of, security_of_listeners
 from broker.security.renewal import CertificateRenewal
-from broker.this_machine import environment_of_this_machine
 from client.secured_network import SecuredNetwork
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage

@@ -16,11 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
+from broker.command_line import environment_of_this_machine
 from broker.environment.contract import Clock
 from broker.environment.system import SystemClock, ThreadExecutor
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from security.bearer_exchange import MAX_TOKEN_BYTES

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.command_line import environment_of_this_machine
 from broker.network.connection import Connection
 from broker.network.handshakes import Handshakes
 from broker.network.limits import ConnectionLimits
@@ -21,7 +22,6 @@ from broker.network.memory import RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.network.tls_transport import Tls, TlsTransport
 from broker.security.listener_security import SecuredListener, security_of_listeners
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from broker.command_line import environment_of_this_machine
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory
 from broker.network.socket_server import SocketServer
 from broker.security import sasl_session
 from broker.security.listener_security import security_of_listeners
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from protocol.errors import DecodeError
 from protocol.messages.api_versions import ApiVersionsRequest

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.command_line import environment_of_this_machine
 from broker.security.issuer_keys import parse_keys
 from broker.security.token_validator import tokens_of
-from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from security.bearer_exchange import TokenError
 from security.oauth import TokenRules
