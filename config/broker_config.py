@@ -197,7 +197,7 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def log_roll_time_ms(self) -> int:
-        """Age at which a segment is closed."""
+        """Maximum age of an open segment."""
         return self._first_ms(("log.roll.ms", 1), ("log.roll.hours", 3_600_000))
 
     @property

@@ -46,7 +46,7 @@ class OdradekKeys(ConfigKeys):
     metrics_listener: Setting[str | None] = Setting(
         STRING,
         None,
-        "host:port where metrics are served as Prometheus text over HTTP; not set, there is no such listener.",
+        "host:port that serves metrics as Prometheus text over HTTP; none if not set.",
         Matching(r"\[?[0-9a-zA-Z\-%._:]*\]?:[0-9]{1,5}", "must be host:port, such as 127.0.0.1:9308"),
     )
     log_dir_reserve_bytes = Setting(

@@ -352,7 +352,7 @@ REPLICA_SELECTORS = Matching(
 
 NO_KINIT = "the Kerberos library gets new tickets from the keytab in time; remove it"
 NO_MECHANISM = "Java classes are not implemented; use GSSAPI, PLAIN, SCRAM or OAUTHBEARER and remove it"
-NO_ENCODER = "passwords are not encoded anew; set those of dynamic configurations again and remove it"
+NO_ENCODER = "Odradek does not re-encode passwords; set those of dynamic configurations again and remove this key"
 NO_OTHER_ACLS = "ACLs are kept where zookeeper.connect says; remove authorizer.zookeeper.*"
 NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"

@@ -51,7 +51,7 @@ class ClusterKeys(ConfigKeys):
     replica_selector_class: Setting[str | None] = Setting(
         STRING,
         None,
-        "What chooses the replica a consumer reads from: Kafka's RackAwareReplicaSelector or LeaderSelector.",
+        "Selector of the replica that a consumer reads from: Kafka's RackAwareReplicaSelector or LeaderSelector.",
         REPLICA_SELECTORS,
     )
     num_replica_fetchers = Setting(INT, 1, "Connections used to follow one other broker.", update_mode=CLUSTER_WIDE)
@@ -107,7 +107,7 @@ class CoordinationKeys(ConfigKeys):
     )
     zookeeper_max_in_flight_requests = Setting(INT, 10, "Requests to ZooKeeper that may wait for answers.", Range(1))
     zookeeper_session_timeout_ms = Setting(
-        INT, 18_000, "ZooKeeper session timeout: how long a silent broker counts as alive."
+        INT, 18_000, "ZooKeeper session timeout: a broker silent for longer is considered dead."
     )
     zookeeper_set_acl = Setting(BOOLEAN, False, "Whether znodes are created with access control.")
     zookeeper_metadata_migration_enable = Setting(
@@ -204,15 +204,13 @@ class CoordinationKeys(ConfigKeys):
         INT, 8_388_608, "Least segment size of the KRaft metadata log.", Range(12), internal=True, effect=Effect.NEVER
     )
     metadata_log_segment_ms = Setting(
-        LONG, 604_800_000, "Age at which a segment of the KRaft metadata log is closed.", effect=Effect.NEVER
+        LONG, 604_800_000, "Maximum age of an open segment of the KRaft metadata log.", effect=Effect.NEVER
     )
     metadata_max_idle_interval_ms = Setting(
         INT, 500, "How often an idle KRaft controller writes.", Range(0), effect=Effect.NEVER
     )
     metadata_max_retention_bytes = Setting(LONG, 104_857_600, "Bytes of KRaft metadata kept.", effect=Effect.NEVER)
-    metadata_max_retention_ms = Setting(
-        LONG, 604_800_000, "Time for which KRaft metadata is kept.", effect=Effect.NEVER
-    )
+    metadata_max_retention_ms = Setting(LONG, 604_800_000, "How long KRaft metadata is kept.", effect=Effect.NEVER)
     remote_log_storage_system_enable = Setting(
         BOOLEAN, False, "Whether topics may keep old segments in remote storage (KIP-405).", refusal=NO_REMOTE_STORAGE
     )

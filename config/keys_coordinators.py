@@ -100,7 +100,7 @@ class CoordinatorKeys(ConfigKeys):
         INT, 15_000, "Longest heartbeat interval in a share group.", Range(1), effect=Effect.NEVER
     )
     group_share_max_record_lock_duration_ms = Setting(
-        INT, 60_000, "Longest time for which a record may be acquired.", Range(30_000, 3_600_000), effect=Effect.NEVER
+        INT, 60_000, "Longest acquisition of a record.", Range(30_000, 3_600_000), effect=Effect.NEVER
     )
     group_share_max_session_timeout_ms = Setting(
         INT, 60_000, "Longest session timeout in a share group.", Range(1), effect=Effect.NEVER
@@ -112,7 +112,7 @@ class CoordinatorKeys(ConfigKeys):
         INT, 5000, "Shortest heartbeat interval in a share group.", Range(1), effect=Effect.NEVER
     )
     group_share_min_record_lock_duration_ms = Setting(
-        INT, 15_000, "Shortest time for which a record may be acquired.", Range(1000, 30_000), effect=Effect.NEVER
+        INT, 15_000, "Shortest acquisition of a record.", Range(1000, 30_000), effect=Effect.NEVER
     )
     group_share_min_session_timeout_ms = Setting(
         INT, 45_000, "Shortest session timeout in a share group.", Range(1), effect=Effect.NEVER
@@ -121,7 +121,7 @@ class CoordinatorKeys(ConfigKeys):
         INT, 200, "Records of a partition that may be acquired at a time.", Range(100, 10_000), effect=Effect.NEVER
     )
     group_share_record_lock_duration_ms = Setting(
-        INT, 30_000, "Time for which a record is acquired.", Range(1000, 60_000), effect=Effect.NEVER
+        INT, 30_000, "How long a record stays acquired.", Range(1000, 60_000), effect=Effect.NEVER
     )
     group_share_session_timeout_ms = Setting(
         INT, 45_000, "Session timeout in a share group.", Range(1), effect=Effect.NEVER

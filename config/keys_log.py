@@ -28,14 +28,14 @@ class LogKeys(ConfigKeys):
 
     log_dir = Setting(STRING, "/tmp/kafka-logs", "Directory for data when log.dirs is not set.")  # noqa: S108
     log_dirs_text: Setting[str | None] = Setting(STRING, None, "Comma-separated directories for data.", name="log.dirs")
-    log_segment_bytes = Setting(INT, 1_073_741_824, "Size at which a segment file is full.", Range(14), CLUSTER_WIDE)
+    log_segment_bytes = Setting(INT, 1_073_741_824, "Maximum size of a segment file.", Range(14), CLUSTER_WIDE)
     log_roll_ms: Setting[int | None] = Setting(
         LONG,
         None,
-        "Age at which a segment is closed; log.roll.hours counts when this is not set.",
+        "Maximum age of an open segment; log.roll.hours applies when this is not set.",
         update_mode=CLUSTER_WIDE,
     )
-    log_roll_hours = Setting(INT, 168, "Age in hours at which a segment is closed.", Range(1))
+    log_roll_hours = Setting(INT, 168, "Maximum age of an open segment, in hours.", Range(1))
     log_roll_jitter_ms: Setting[int | None] = Setting(
         LONG,
         None,
@@ -56,7 +56,10 @@ class LogKeys(ConfigKeys):
         INT, 168, "How many hours records are kept when neither milliseconds nor minutes are set."
     )
     log_retention_bytes = Setting(
-        LONG, -1, "Size above which a partition loses its oldest segments; -1 for no limit.", update_mode=CLUSTER_WIDE
+        LONG,
+        -1,
+        "Largest size of a partition before its oldest segments are deleted; -1 for no limit.",
+        update_mode=CLUSTER_WIDE,
     )
     log_retention_check_interval_ms = Setting(
         LONG, 300_000, "How often logs are looked through for segments to delete.", Range(1)
@@ -64,7 +67,7 @@ class LogKeys(ConfigKeys):
     log_cleanup_policy: Setting[tuple[str, ...]] = Setting(
         LIST,
         ("delete",),
-        "What happens to old data: delete, compact, or both.",
+        "How old data is cleaned up: delete, compact, or both.",
         OneOf(("compact", "delete")),
         CLUSTER_WIDE,
     )
@@ -92,7 +95,7 @@ class LogKeys(ConfigKeys):
         DOUBLE, 0.5, "Share of a log that must be uncompacted before it is compacted.", Range(0, 1), CLUSTER_WIDE
     )
     log_cleaner_min_compaction_lag_ms = Setting(
-        LONG, 0, "Time for which a record stays uncompacted at least.", Range(0), CLUSTER_WIDE
+        LONG, 0, "Least time before a record is compacted.", Range(0), CLUSTER_WIDE
     )
     log_cleaner_max_compaction_lag_ms = Setting(
         LONG, LONG_MAX, "Time after which a record must be considered for compaction.", Range(1), CLUSTER_WIDE
@@ -176,7 +179,7 @@ class LogKeys(ConfigKeys):
     log_local_retention_ms = Setting(
         LONG,
         -2,
-        "Time for which data stays on local disk when a topic has remote storage.",
+        "How long data stays on local disk when a topic has remote storage.",
         Range(-2),
         CLUSTER_WIDE,
         effect=Effect.NEVER,
@@ -184,7 +187,7 @@ class LogKeys(ConfigKeys):
     compression_type = Setting(
         STRING,
         "producer",
-        "Codec in which batches are stored: `producer` keeps the producer's.",
+        "Compression codec of stored batches: `producer` keeps the producer's.",
         COMPRESSION_TYPES,
         CLUSTER_WIDE,
     )

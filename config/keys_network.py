@@ -47,7 +47,7 @@ class NetworkKeys(ConfigKeys):
     advertised_listeners_text: Setting[str | None] = Setting(
         STRING,
         None,
-        "Endpoints told to clients when they differ from `listeners`, as containers and NAT need.",
+        "Endpoints that clients get when they differ from `listeners`, as containers and NAT need.",
         update_mode=PER_BROKER,
         name="advertised.listeners",
     )
@@ -171,7 +171,7 @@ class NetworkKeys(ConfigKeys):
     metrics_recording_level = Setting(STRING, "INFO", "Detail of metrics: INFO, DEBUG or TRACE.", effect=Effect.NEVER)
     metrics_sample_window_ms = Setting(LONG, 30_000, "Length of one sample of a metric.", Range(1), effect=Effect.NEVER)
     auto_include_jmx_reporter = Setting(
-        BOOLEAN, True, "Whether Kafka shows metrics by JMX without being told; accepted and shown.", effect=Effect.NEVER
+        BOOLEAN, True, "Whether Kafka shows metrics by JMX by default; accepted and shown.", effect=Effect.NEVER
     )
     kafka_metrics_polling_interval_secs = Setting(
         INT, 10, "How often kafka.metrics.reporters are called.", Range(1), effect=Effect.NEVER

@@ -36,7 +36,7 @@ TOPIC_KEYS = table(
             "cleanup.policy",
             LIST,
             ("delete",),
-            "What happens to old data: delete, compact, or both.",
+            "How old data is cleaned up: delete, compact, or both.",
             OneOf(("compact", "delete")),
         ),
         ConfigKey(
@@ -51,7 +51,7 @@ TOPIC_KEYS = table(
             "compression.type",
             STRING,
             "producer",
-            "Codec in which batches are stored: `producer` keeps the producer's.",
+            "Compression codec of stored batches: `producer` keeps the producer's.",
             COMPRESSION_TYPES,
         ),
         ConfigKey(
@@ -97,7 +97,7 @@ TOPIC_KEYS = table(
             "local.retention.ms",
             LONG,
             -2,
-            "Time for which data stays on local disk when the topic has remote storage; -2 means retention.ms.",
+            "How long data stays on local disk when the topic has remote storage; -2 means retention.ms.",
             Range(-2),
         ),
         ConfigKey(
@@ -156,7 +156,7 @@ TOPIC_KEYS = table(
             "Share of the log that must be uncompacted before it is compacted.",
             Range(0, 1),
         ),
-        ConfigKey("min.compaction.lag.ms", LONG, 0, "Time for which a record stays uncompacted at least.", Range(0)),
+        ConfigKey("min.compaction.lag.ms", LONG, 0, "Least time before a record is compacted.", Range(0)),
         ConfigKey(
             "min.insync.replicas", INT, 1, "Replicas that must be in sync before acks=all is accepted.", Range(1)
         ),
@@ -170,10 +170,13 @@ TOPIC_KEYS = table(
         ),
         ConfigKey("remote.storage.enable", BOOLEAN, False, "Whether old segments go to remote storage (KIP-405)."),
         ConfigKey(
-            "retention.bytes", LONG, -1, "Size above which a partition loses its oldest segments; -1 for no limit."
+            "retention.bytes",
+            LONG,
+            -1,
+            "Largest size of a partition before its oldest segments are deleted; -1 for no limit.",
         ),
         ConfigKey("retention.ms", LONG, 604_800_000, "How long records are kept; -1 for ever.", Range(-1)),
-        ConfigKey("segment.bytes", INT, 1_073_741_824, "Size at which a segment file is full.", Range(14)),
+        ConfigKey("segment.bytes", INT, 1_073_741_824, "Maximum size of a segment file.", Range(14)),
         ConfigKey("segment.index.bytes", INT, 10_485_760, "Largest size of an index file.", Range(4)),
         ConfigKey(
             "segment.jitter.ms",
@@ -182,7 +185,7 @@ TOPIC_KEYS = table(
             "Largest random part taken from segment.ms, so that logs do not roll together.",
             Range(0),
         ),
-        ConfigKey("segment.ms", LONG, 604_800_000, "Age at which a segment is closed.", Range(1)),
+        ConfigKey("segment.ms", LONG, 604_800_000, "Maximum age of an open segment.", Range(1)),
         ConfigKey(
             "unclean.leader.election.enable",
             BOOLEAN,
