@@ -245,7 +245,7 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
         ("sasl.kerberos.kinit.cmd=/opt/kinit", "the Kerberos library gets new tickets from the keytab in time"),
         ("listener.name.outside.ssl.keystore.location=/etc/keys", "it is of no listener with TLS"),
         ("listener.name.outside.plain.sasl.jaas.config=x", "it is of no listener with SASL"),
-        ("password.encoder.old.secret=x", "passwords are not encoded anew"),
+        ("password.encoder.old.secret=x", "does not re-encode passwords"),
         ("delegation.token.max.lifetime.ms=0", "delegation.token.max.lifetime.ms: Value must be at least 1"),
         ("principal.builder.class=a.B", "Java classes cannot be loaded"),
         ("listener.name.outside.principal.builder.class=a.B", "Java classes cannot be loaded"),

@@ -7,8 +7,8 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
-import org.apache.kafka.common.security.kerberos_login.KerberosName;
-import org.apache.kafka.common.security.kerberos_login.KerberosShortNamer;
+import org.apache.kafka.common.security.kerberos.KerberosName;
+import org.apache.kafka.common.security.kerberos.KerberosShortNamer;
 
 /** For each line [realm, rules, principals] a line with the short names, null for a principal that is refused; null for
  *  rules that cannot be read. */
