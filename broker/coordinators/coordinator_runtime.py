@@ -26,10 +26,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 RESPONSES_AT_ONCE: Final = 32
-"""Responses sent in one turn of the event loop. A join of thousands of members completes at one moment, and other
-clients should not wait for all of its responses.
+"""Responses given in one turn of the event loop. A join of thousands of members completes at one moment, and other
+clients should not wait for all of its responses. They are counted, as most of the work on them is done in the next
+turn, by the callbacks of futures.
 """
-
 
 RECORDS_PER_BATCH: Final = 500
 """The most that appends have in one batch together. They are encoded, appended and replayed in one go: some 5 ms."""

@@ -22,7 +22,7 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MOST_ADDED: Final = 5_000
-"""A consumer's session gets no partitions above so many: an incremental request is read in one go."""
+"""A consumer's session gets no partitions above so many: it changes in one go."""
 PARTITION_BYTES: Final = 450
 """Memory that a partition of a session takes, without the name of its topic."""
 NAMES_UNTIL_VERSION: Final = 12
@@ -207,8 +207,7 @@ class FetchSessionCache:
     A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
     (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Bytes are taken from
     consumers alone, when they have been idle for so long. Otherwise the new client simply gets no session and sends
-    full requests. A consumer does so, too, whose session would have more than MOST_ADDED partitions and gets new ones:
-    they are read in slices then.
+    full requests. A consumer does so, too, whose session would have more than MOST_ADDED partitions and gets new ones.
     """
 
     def __init__(
