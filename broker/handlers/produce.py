@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_producers
+from broker.handlers.refused_batches import refuse_whole_flight
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
 from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
@@ -244,6 +245,7 @@ class ProduceHandlers:
                 else:
                     info = append(topic_partition, records, required_acks=acks, guard=_guard(guards, topic_partition))
             except ApiError as error:
+                error = refuse_whole_flight(context, topic_partition, records, error)
                 answers.append(self._refusal(topic_partition, error))
                 continue
             if not info.is_acknowledged:

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from broker.network.shares import Split, arrays_of
 from cluster.security.principal import ANONYMOUS, Principal
 from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
 from protocol.value import Value, field, maker
 from protocol.wire.schema import Request, Response
@@ -104,7 +105,7 @@ class CloseConnection(Exception):
     """Raised by a handler to close the connection, where Kafka does so; the message is the reason for the log."""
 
 
-class RequestContext(Value, eq=False):
+class RequestContext(Value, frozen=False, eq=False):
     """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
     that what is found out about the client can be remembered by it. A request whose API is `in_order` has a context
     of its own, with its `correlation_id`.
@@ -119,6 +120,8 @@ class RequestContext(Value, eq=False):
     principal: Principal = ANONYMOUS
     security_protocol: str = "PLAINTEXT"
     correlation_id: int = -1
+    refused_batches: dict[tuple[object, int, int], tuple[int, ErrorCode]] | None = None
+    """Of a client that produces; see `RefusedBatches`."""
 
 
 class Handle(Protocol):

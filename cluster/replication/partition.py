@@ -211,14 +211,14 @@ class Partition:
     ) -> LogAppendInfo:
         """Append one batch and move the high watermark as far as the in-sync replicas allow.
 
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas) and what
-        `LogAppender.append_as_leader` raises.
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas; not for a duplicate,
+        which Kafka refuses too) and what `LogAppender.append_as_leader` raises.
         """
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
-        if required_acks == ACKS_ALL:
-            self._check_min_isr()
+        if required_acks == ACKS_ALL and self.is_under_min_isr:
+            self._refuse_unless_stored(records, origin)
         info = log.appender.append_as_leader(
             records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, guard=guard
         )
@@ -242,8 +242,9 @@ class Partition:
         in_sync, is_frozen = len(self.image.isr), self.image.eligible is not None
         return is_frozen or (in_sync < self.log.local.config.min_insync_replicas and in_sync < self.effective_min_isr)
 
-    def _check_min_isr(self) -> None:
-        if self.is_under_min_isr:
+    def _refuse_unless_stored(self, records: memoryview, origin: AppendOrigin) -> None:
+        """Raise NOT_ENOUGH_REPLICAS, unless a client sends again what is stored already."""
+        if origin is not _CLIENT or not self.log.appender.has_batch(records):
             code, size = ErrorCode.NOT_ENOUGH_REPLICAS, len(self.image.isr)
             text = f"The size of the current ISR {size} is insufficient to satisfy the min.isr requirement of "
             raise ApiError(code, f"{text}{self.effective_min_isr} for partition {self.topic_partition}")

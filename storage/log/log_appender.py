@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from protocol.errors import ApiError
-from protocol.records.batch import RecordBatch, read_batches
+from protocol.records.batch import HEADER_BYTES, RecordBatch, read_batches
 from protocol.value import Value
 from storage.log.leader_epoch import LogEpochs
 from storage.log.local_log import LocalLog
@@ -76,14 +76,13 @@ class LogAppender:
         state = self._producers.loaded
         if state is None:
             state = self._producers.load(local)
+        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT and not state.has_batch(batch):
+            directory.admit(len(records))  # before the sequence is checked: see `has_batch`
         if batch.producer_id >= 0:
             original = state.check(batch, first_offset, origin, guard)
             if original is not None:
                 first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
                 return LogAppendInfo(first, last, timestamp, local.log_start_offset, duplicate=True)
-        # A full disk does not refuse what is stored already: its producer might begin a new epoch and store it twice.
-        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT:
-            directory.admit(len(records))
         last_offset = first_offset + batch.last_offset_delta
         if config.uses_append_time:
             append_time_ms = max_timestamp = now_ms
@@ -105,6 +104,20 @@ class LogAppender:
             -1 if append_time_ms is None else append_time_ms,
             local.log_start_offset,
         )
+
+    def has_batch(self, records: memoryview) -> bool:
+        """Whether the one batch in `records` is a duplicate of one that its producer has sent before. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+
+        A duplicate is answered where others are refused for a while (too few replicas in sync, no room). Librdkafka
+        believes that what is refused so is not stored, and stores it twice if it begins a new producer epoch. It does
+        when the sequence of a batch behind is refused, so that is not checked before there is room.
+        """
+        if len(records) < HEADER_BYTES:
+            return False
+        local = self._local
+        local.refuse_offline()
+        return self._producers.load(local).has_batch(RecordBatch(records))
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, leader_epoch: int = ANY_EPOCH

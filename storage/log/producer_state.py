@@ -216,6 +216,11 @@ class ProducerStateManager:
             return ONGOING
         return self.verification.begin(producer_id, producer_epoch, sequence, now_ms)
 
+    def has_batch(self, batch: RecordBatch) -> bool:
+        """Whether `check` would find that a batch with a producer id is a duplicate."""
+        entry = self.entries.get(batch.producer_id)
+        return entry is not None and entry.find_duplicate(batch) is not None
+
     def check(
         self, batch: RecordBatch, offset: int, origin: AppendOrigin, guard: VerificationGuard | None = None
     ) -> BatchMetadata | None:

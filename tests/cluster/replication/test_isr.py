@@ -8,7 +8,9 @@ from cluster.replication.follower import FetchPosition
 from cluster.replication.isr import INELIGIBLE_FOR_MS, NOTHING, SUPERSEDED, IsrChange, brokers_left, settle
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
+from storage.log.log_appender import LogAppendInfo
 from tests.cluster.replication.replicas import LAG_MS, Replicas
+from tests.storage.support import T0, batch_of
 
 
 def high_watermark(replicas: Replicas) -> int:
@@ -102,6 +104,33 @@ def test_a_high_watermark_stands_still_below_min_insync_replicas() -> None:
     assert high_watermark(replicas) == 0
     replicas.catch_up(2)
     assert (replicas.leader.image.isr, high_watermark(replicas)) == ((1, 2), 2)
+
+
+def test_below_min_insync_replicas_what_is_stored_is_acknowledged_and_not_refused() -> None:
+    """Librdkafka believes that what is refused so is not stored, and stores it again in a new producer epoch."""
+    replicas = Replicas(min_isr=2)
+
+    def send(sequence: int) -> LogAppendInfo:
+        batch = batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return replicas.leader.append_as_leader(batch, required_acks=ACKS_ALL, now_ms=T0)
+
+    send(0)
+    replicas.catch_up(2, 3)
+    send(1)
+    replicas.alter(replicas.pass_time(LAG_MS + 1))
+    assert (replicas.leader.image.isr, high_watermark(replicas)) == ((1,), 1)
+    assert (send(0).duplicate, send(0).is_acknowledged) == (True, True)
+    assert (send(1).duplicate, send(1).is_acknowledged) == (True, False)
+    for sequence in (2, 3):
+        with pytest.raises(ApiError) as refused:
+            send(sequence)
+        assert refused.value.error_code is ErrorCode.NOT_ENOUGH_REPLICAS, "the order is not looked at"
+    for records in (b"", bytes(100)):
+        with pytest.raises(ApiError) as refused:
+            replicas.leader.append_as_leader(memoryview(records), required_acks=ACKS_ALL, now_ms=T0)
+        assert refused.value.error_code is ErrorCode.NOT_ENOUGH_REPLICAS
+    replicas.catch_up(2)
+    assert replicas.leader.is_acknowledged(1, ACKS_ALL)
 
 
 def test_what_was_committed_by_too_few_is_told_to_its_producer() -> None:
