@@ -37,6 +37,13 @@ class HeldReads(InlineExecutor):
         return asyncio.get_running_loop().create_future()
 
 
+class ShortSlices(CountedSlices):
+    """Ends slices soon, and takes no request for a large one."""
+
+    def elements_at_once(self, most: int) -> int:
+        return most
+
+
 def fetch_all(topic: str, partitions: int, *, max_wait_ms: int = 60_000, min_bytes: int = 1) -> FetchRequest:
     """Read `partitions` partitions from their beginning."""
     asked = [
@@ -179,6 +186,33 @@ def test_many_partitions_are_read_in_slices_and_nothing_in_between_is_missed() -
             found = told(await asyncio.wait_for(waiting, 10))
             assert found[0] == (1, 73)
             assert len(found) == count
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_a_session_that_are_read_in_slices_keep_their_order() -> None:
+    count = 60
+
+    async def scenario() -> None:
+        broker = InProcessBroker()
+        broker.clock = ShortSlices(20)
+        async with broker:
+            wire = broker.connect()
+            await wire.ask(new_topic("t", count), 7)
+            request = fetch_all("t", count, max_wait_ms=0)
+            request.session_epoch = 0
+            first = await wire.ask(request, 12)
+            assert isinstance(first, FetchResponse)
+            assert first.session_id
+            assert len(told(first)) == count
+            waiting = []
+            for epoch in (1, 2, 3):
+                request = fetch_all("t", count, max_wait_ms=0)
+                request.session_id, request.session_epoch = first.session_id, epoch
+                waiting.append(asyncio.ensure_future(wire.ask(request, 12)))
+            for response in await asyncio.gather(*waiting):
+                assert isinstance(response, FetchResponse)
+                assert (response.error_code, response.session_id) == (0, first.session_id)
 
     asyncio.run(scenario())
 
