@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from broker.environment.contract import Clock, Executor
-from broker.network.limits import ReceivingTurn, Throttled
-from broker.network.memory import REQUEST_MEMORY, ReplyMemory, RequestMemory
+from broker.network.memory import REQUEST_MEMORY
 from broker.network.registry import ANYTHING, NOTHING, CloseConnection, Later, RequestKind, Waiting
-from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
+from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
 from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
-from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.frames import FrameError, FrameReader
+
+if TYPE_CHECKING:
+    from broker.network.socket_server import SocketServer
 
 Dispatched = Parts | Waiting[Parts | None] | Later[Any] | None
 """The parts of a reply, now or later; None when nothing is sent."""
@@ -32,28 +32,6 @@ class Dispatch(Protocol):
 
         Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
         """
-        ...
-
-
-class ConnectionOwner(Protocol):
-    """The server that accepted a connection, as the connection uses it."""
-
-    clock: Clock
-    executor: Executor
-    request_memory: RequestMemory
-    reply_memory: ReplyMemory
-    receiving_turn: ReceivingTurn
-    receive_buffer: ReceiveBuffer
-    send_buffer: SendBuffer
-    max_request_bytes: int
-    on_read_error: Callable[[str, OSError], None]
-
-    def connection_made(self, connection: Connection) -> None:
-        """A connection is there: count it, or close it."""
-        ...
-
-    def connection_lost(self, connection: Connection) -> None:
-        """A connection is gone."""
         ...
 
 
@@ -90,20 +68,12 @@ REASON: Final = "quota"
 """The reason for which such a connection is not read."""
 
 
-class Muted(Throttled, Protocol):
-    """A connection that can be muted."""
-
-    def take_up_again(self) -> None:
-        """Take up the requests that were received."""
-        ...
-
-
 class ThrottledChannel:
     """The time until which one connection takes up no request. Its replies are sent meanwhile."""
 
     __slots__ = ("_connection", "_loop", "_timer", "_until_s")
 
-    def __init__(self, connection: Muted, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
@@ -172,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         "principal",
     )
 
-    def __init__(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> None:
+    def __init__(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> None:
         self._server = server
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()

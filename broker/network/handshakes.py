@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Executor
+
+if TYPE_CHECKING:
+    from broker.network.tls_transport import TlsTransport
 
 HANDSHAKE_S: Final = 10.0
 """How long a handshake may take from the moment in which its connection is admitted."""
@@ -20,14 +23,6 @@ Peers = tuple[str, str]
 _Step = tuple[Callable[[], None], Callable[[asyncio.Future[None]], None]]
 
 
-class Handshaking(Protocol):
-    """A connection, as the limits see it."""
-
-    def give_way(self) -> None:
-        """End: too many handshakes wait for their peers, and this is the oldest of those that have most."""
-        ...
-
-
 class Handshakes:
     """Shares memory and threads among handshakes.
 
@@ -39,13 +34,13 @@ class Handshakes:
     def __init__(self, executor: Executor, most_stalled: int = MOST_STALLED) -> None:
         self._executor = executor
         self._most_stalled = most_stalled
-        self._stalled: dict[Peers, dict[Handshaking, None]] = {}
+        self._stalled: dict[Peers, dict[TlsTransport, None]] = {}
         self._count = 0
-        self._steps: dict[Peers, dict[Handshaking, _Step]] = {}
+        self._steps: dict[Peers, dict[TlsTransport, _Step]] = {}
         """The step of each handshake that waits for a thread, by peers in the order of their turns."""
         self._running = 0
 
-    def wait_for_peer(self, handshake: Handshaking, peers: Peers) -> None:
+    def wait_for_peer(self, handshake: TlsTransport, peers: Peers) -> None:
         """Count `handshake`, of one of `peers`, until `leave`."""
         self._stalled.setdefault(peers, {})[handshake] = None
         self._count += 1
@@ -55,7 +50,7 @@ class Handshakes:
             self.leave(oldest, most)
             oldest.give_way()
 
-    def leave(self, handshake: Handshaking, peers: Peers) -> None:
+    def leave(self, handshake: TlsTransport, peers: Peers) -> None:
         """The handshake no longer waits, if it did, neither for its peer nor for a thread."""
         steps = self._steps.get(peers, {})
         if steps.pop(handshake, None) is not None and not steps:
@@ -69,7 +64,7 @@ class Handshakes:
 
     def run(
         self,
-        handshake: Handshaking,
+        handshake: TlsTransport,
         peers: Peers,
         step: Callable[[], None],
         done: Callable[[asyncio.Future[None]], None],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.environment.contract import Clock
 from cluster.quotas.client_quota import ClientQuota, QuotaWindow, Usage
 from protocol.wire.frames import Memory
+
+if TYPE_CHECKING:
+    from broker.network.connection import Connection
 
 CREATION_RATE: Final = "max.connection.creation.rate"
 """The reason for which a new connection is not read yet."""
@@ -28,14 +31,6 @@ class Throttled(Protocol):
     def pause_reading(self, reason: str) -> None: ...
 
     def resume_reading(self, reason: str) -> None: ...
-
-
-class Counted(Throttled, Protocol):
-    """A connection as `ConnectionLimits` sees it."""
-
-    client_address: str
-    listener_name: str
-    counted: bool
 
 
 class ConnectionLimits:
@@ -64,9 +59,9 @@ class ConnectionLimits:
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
         self._admitted = 0
-        self._waiting: deque[Counted] = deque()
+        self._waiting: deque[Connection] = deque()
 
-    def admit(self, connection: Counted) -> str | None:
+    def admit(self, connection: Connection) -> str | None:
         """Count `connection`, or say why it is refused."""
         address = connection.client_address
         limit = self.per_ip_overrides.get(address, self.max_per_ip)
@@ -89,7 +84,7 @@ class ConnectionLimits:
             connection.pause_reading("max.connections")
         return None
 
-    def release(self, connection: Counted) -> None:
+    def release(self, connection: Connection) -> None:
         """Forget a connection that closed; the longest waiting one takes its place."""
         if not connection.counted:
             return
@@ -118,18 +113,18 @@ class ConnectionLimits:
         self.per_listener = dict(per_listener or {})
         self._admit_waiting()
 
-    def _has_place(self, connection: Counted) -> bool:
+    def _has_place(self, connection: Connection) -> bool:
         limit = self.per_listener.get(connection.listener_name)
         is_free = limit is None or self._by_listener[connection.listener_name] < limit
         return is_free and self._admitted < self.max_connections
 
-    def _count(self, connection: Counted) -> None:
+    def _count(self, connection: Connection) -> None:
         self._admitted += 1
         self._by_listener[connection.listener_name] += 1
 
     def _admit_waiting(self) -> None:
         """Those that have a place now, the longest waiting first. The others of a full listener hold up nobody."""
-        still: deque[Counted] = deque()
+        still: deque[Connection] = deque()
         while self._waiting and self._admitted < self.max_connections:
             connection = self._waiting.popleft()
             if self._has_place(connection):
@@ -154,7 +149,7 @@ class ConnectionRates:
         self._usages: dict[str, Usage] = {}
         """Of each listener that has a rate, and that of the broker."""
         self._exempt: str | None = None
-        self._waiting: dict[str, dict[Counted, None]] = {}
+        self._waiting: dict[str, dict[Connection, None]] = {}
         """By listener, as long as the one that came first has to wait; it alone has been counted."""
 
     def change(self, rate: int, per_listener: Mapping[str, int], exempt: str | None) -> None:
@@ -167,7 +162,7 @@ class ConnectionRates:
                 usage.limit = limit
         self._exempt = exempt
 
-    def admit(self, connection: Counted) -> None:
+    def admit(self, connection: Connection) -> None:
         """Count `connection`, which waits if it has to."""
         waiting = self._waiting.get(connection.listener_name)
         if waiting is None:
@@ -179,7 +174,7 @@ class ConnectionRates:
         waiting[connection] = None
         connection.pause_reading(CREATION_RATE)
 
-    def release(self, connection: Counted) -> None:
+    def release(self, connection: Connection) -> None:
         """Forget a connection that closed."""
         waiting = self._waiting.get(connection.listener_name)
         if waiting is not None:
@@ -192,10 +187,10 @@ class ConnectionRates:
         usages = [self._usages[each] for each in names if each in self._usages]
         return max((self._quota.charge(each, 1, now_ms) for each in usages), default=0)
 
-    def _resume_after(self, delay_ms: int, connection: Counted) -> None:
+    def _resume_after(self, delay_ms: int, connection: Connection) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._resume, connection)
 
-    def _resume(self, counted: Counted) -> None:
+    def _resume(self, counted: Connection) -> None:
         """Read a connection that was counted, unless it has closed, and those behind it as far as the rate allows."""
         listener = counted.listener_name
         waiting = self._waiting[listener]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from broker.network.limits import Throttled
+if TYPE_CHECKING:
+    from broker.network.connection import Connection
 
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
 """Most memory of all encoded replies that clients have not read. Kafka has no such limit."""
@@ -23,19 +24,6 @@ PROGRESS_BYTES: Final = 64 * 1024
 """A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory, and so is a reply."""
 
 
-class Receiving(Throttled, Protocol):
-    """A connection as `RequestMemory` sees it."""
-
-    client_address: str
-
-    @property
-    def received_of_frame(self) -> int | None:
-        """Bytes that have arrived of an incomplete frame; None if the client is not expected to send more now."""
-        ...
-
-    def close(self, reason: str) -> None: ...
-
-
 class RequestMemory:
     """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
 
@@ -49,16 +37,16 @@ class RequestMemory:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._held: dict[Receiving, int] = {}
-        self._waiting: dict[Receiving, tuple[int, int]] = {}
+        self._held: dict[Connection, int] = {}
+        self._waiting: dict[Connection, tuple[int, int]] = {}
         """Bytes for which each waits, and how many of them have arrived."""
         self._arrived: Counter[str] = Counter()
         """The sum of the latter, by address."""
-        self._received: dict[Receiving, int] = {}
+        self._received: dict[Connection, int] = {}
         """Bytes of each incomplete frame that had arrived at the last check."""
         self._next_look: asyncio.TimerHandle | None = None
 
-    def take(self, connection: Receiving, size: int, arrived: int = 0) -> None:
+    def take(self, connection: Connection, size: int, arrived: int = 0) -> None:
         """Charge `size` more bytes to `connection`, or pause it until that is possible; `arrived` are here already."""
         if self._is_empty(self._held_bytes):
             self._waiting[connection] = (size, arrived)
@@ -71,14 +59,14 @@ class RequestMemory:
         else:
             self._charge(connection, size)
 
-    def give_back(self, connection: Receiving) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Return what `take` charged, if anything; those that wait are served in order."""
         if connection in self._waiting:
             self._leave(connection)
         self._held_bytes -= self._held.pop(connection, 0)
         self._serve_waiting()
 
-    def shrink(self, connection: Receiving, size: int) -> bool:
+    def shrink(self, connection: Connection, size: int) -> bool:
         """Charge only `size` bytes of those charged to `connection`. False if it waits for some, or has none."""
         if connection in self._waiting or connection not in self._held:
             return False
@@ -93,7 +81,7 @@ class RequestMemory:
             self._charge(waiting, self._leave(waiting))
             waiting.resume_reading(REQUEST_MEMORY)
 
-    def _leave(self, connection: Receiving) -> int:
+    def _leave(self, connection: Connection) -> int:
         """End a connection's waiting; gives what it waited for."""
         size, arrived = self._waiting.pop(connection)
         address = connection.client_address
@@ -111,7 +99,7 @@ class RequestMemory:
     def _is_empty(self, held_bytes: int) -> bool:
         return 0 <= self._limit_bytes <= held_bytes
 
-    def _charge(self, connection: Receiving, size: int) -> None:
+    def _charge(self, connection: Connection, size: int) -> None:
         self._held[connection] = self._held.get(connection, 0) + size
         self._held_bytes += size
 
@@ -208,23 +196,6 @@ class LargeRequestMemory:
                 self._held_bytes += turn.grant()
 
 
-class Answered(Protocol):
-    """A connection as `ReplyMemory` sees it."""
-
-    client_address: str
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of replies that the client has not read yet."""
-        ...
-
-    def take_up_again(self) -> None:
-        """Take up requests again."""
-        ...
-
-    def close(self, reason: str) -> None: ...
-
-
 class ReplyMemory:
     """Limits the memory of encoded replies that clients have not read.
 
@@ -236,13 +207,13 @@ class ReplyMemory:
     def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._held: dict[Answered, int] = {}
+        self._held: dict[Connection, int] = {}
         self._by_address: Counter[str] = Counter()
-        self._waiting: dict[Answered, None] = {}
+        self._waiting: dict[Connection, None] = {}
         self._next_look: asyncio.TimerHandle | None = None
         self.is_exhausted = False
 
-    def hold(self, connection: Answered, size: int) -> None:
+    def hold(self, connection: Connection, size: int) -> None:
         """Charge `size` bytes to `connection`, in place of what it was charged before."""
         growth = size - self._held.pop(connection, 0)
         if size:
@@ -261,7 +232,7 @@ class ReplyMemory:
             for each in waiting:
                 each.take_up_again()
 
-    def keeps_waiting(self, connection: Answered) -> bool:
+    def keeps_waiting(self, connection: Connection) -> bool:
         """Whether `connection` has to wait; its `take_up_again` is called when that is over."""
         if not self.is_exhausted:
             return False
@@ -271,7 +242,7 @@ class ReplyMemory:
             return True
         return False
 
-    def forget(self, connection: Answered) -> None:
+    def forget(self, connection: Connection) -> None:
         """Called by a connection that closed."""
         self._waiting.pop(connection, None)
         if connection in self._held:
@@ -281,7 +252,7 @@ class ReplyMemory:
         unsent = {each: each.unsent_bytes for each in self._held}
         self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled, unsent)
 
-    def _close_stalled(self, before: dict[Answered, int]) -> None:
+    def _close_stalled(self, before: dict[Connection, int]) -> None:
         """Close those that have read next to nothing, until the others hold no more than the limit."""
         self._next_look = None
         held_bytes = self._held_bytes

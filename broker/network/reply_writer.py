@@ -7,10 +7,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Executor
 from storage.io.file_system import Bytes, File
+
+if TYPE_CHECKING:
+    from broker.network.connection import Connection
 
 
 class FileSlice:
@@ -73,22 +76,6 @@ READ_COST_BYTES: Final = 8 * 1024
 Parts = list[Part]
 
 
-class Replying(Protocol):
-    """A connection, as its ReplyWriter uses it."""
-
-    def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
-        """Close the connection."""
-        ...
-
-    def replies_sent(self) -> None:
-        """The client has read what it had not read for a while: `is_behind` is over."""
-        ...
-
-    def reading_failed(self, path: str, error: OSError) -> None:
-        """The disk refused to read a part."""
-        ...
-
-
 class SendBuffer:
     """The memory through which the large slices of an event loop's connections go from files to sockets.
 
@@ -135,7 +122,7 @@ class ReplyWriter:
     )
 
     def __init__(
-        self, connection: Replying, executor: Executor, send_buffer: SendBuffer, transport: asyncio.Transport
+        self, connection: Connection, executor: Executor, send_buffer: SendBuffer, transport: asyncio.Transport
     ) -> None:
         self._connection = connection
         self._executor = executor

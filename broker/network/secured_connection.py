@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from broker.network.connection import Connection, ConnectionOwner, Dispatch
+from broker.network.connection import Connection, Dispatch
 from cluster.security.principal import Principal
+
+if TYPE_CHECKING:
+    from broker.network.socket_server import SocketServer
 
 
 class Session(Dispatch, Protocol):
@@ -28,7 +31,7 @@ class SecuredConnection(Connection):
 
     def __init__(
         self,
-        server: ConnectionOwner,
+        server: SocketServer,
         dispatcher: Dispatch,
         listener_name: str,
         session: Session | None,

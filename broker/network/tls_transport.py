@@ -12,9 +12,12 @@ import logging
 import ssl
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.network.handshakes import HANDSHAKE_S, Handshakes, Peers
+
+if TYPE_CHECKING:
+    from broker.network.secured_connection import SecuredConnection
 
 logger = logging.getLogger("kafka.network.TlsTransport")
 
@@ -51,37 +54,10 @@ class Tls:
         self.context = context
 
 
-class Secured(Protocol):
-    """The connection, as its TlsTransport uses it."""
-
-    closed: bool
-    peer_name: str
-    client_address: str
-    listener_name: str
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-
-    def handshake_done(self, user: str | None) -> None:
-        """The client is whom its certificate names; `user` is None for a client without one."""
-        ...
-
-    def get_buffer(self, sizehint: int) -> memoryview: ...
-
-    def buffer_updated(self, nbytes: int) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-    def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None: ...
-
-
 class TlsTransport(asyncio.BufferedProtocol):
     """One connection's TLS. Owned by the event loop, but for the steps of its handshake."""
 
-    def __init__(self, connection: Secured, tls: Tls) -> None:
+    def __init__(self, connection: SecuredConnection, tls: Tls) -> None:
         self._connection = connection
         self._tls = tls
         self._handshakes = tls.handshakes

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Clock, Environment, Executor, Random
-from broker.network.connection import ConnectionOwner, Dispatch
+from broker.network.connection import Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
 from broker.network.tls_transport import Tls, TlsTransport
@@ -32,6 +32,7 @@ from security.sasl_exchange import (
 from security.tls import ClientSsl, LoadedTls, SslConfig, TlsLoader
 
 if TYPE_CHECKING:
+    from broker.network.socket_server import SocketServer
     from broker.security.issuer_keys import IssuerKeys
     from broker.security.token_validator import Tokens
 
@@ -111,7 +112,7 @@ class SecuredListener:
         self.loaded = loaded
         self.sasl = sasl
 
-    def protocol(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
+    def protocol(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
         """See `broker.network.socket_server.ListenerSecurity`."""
         session = None if self.sasl is None else self.sasl.session(dispatcher)
         connection = SecuredConnection(server, dispatcher, listener_name, session, has_tls=self.tls is not None)

@@ -6,17 +6,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from broker.zookeeper.commit_queue import Outcome
 from broker.zookeeper.digest_md5 import RefusedError
-from broker.zookeeper.served_requests import QUEUED, ServedIdentities, ServedRequests, ServedUsers
-from broker.zookeeper.served_sessions import ServedSession, ServedSessions
+from broker.zookeeper.served_requests import QUEUED, ServedIdentities, ServedRequests
+from broker.zookeeper.served_sessions import ServedSession
 from cluster.zookeeper import wire_format as wire
 from cluster.zookeeper.access_control import Permission, is_allowed
 from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError, NoSpaceError, WatchEvent
 from cluster.zookeeper.wire_format import ConnectRequest, OpCode, RecordReader, WireError
 from protocol.errors import detached
+
+if TYPE_CHECKING:
+    from broker.zookeeper.tree_server import TreeServer
 
 logger = logging.getLogger(__name__)
 
@@ -29,31 +32,6 @@ _FRAMES_PER_TURN: Final = 50
 _LENGTH_BYTES: Final = 4
 
 
-class Server(Protocol):
-    """The server, seen from a connection."""
-
-    @property
-    def queue(self) -> CommitQueue: ...
-
-    @property
-    def sessions(self) -> ServedSessions: ...
-
-    @property
-    def users(self) -> ServedUsers: ...
-
-    def enter(self, connection: ServedConnection, address: str) -> bool:
-        """Take note of a connection; gives whether there is room for it. One that is refused is logged."""
-        ...
-
-    def leave(self, connection: ServedConnection) -> None:
-        """Forget a connection."""
-        ...
-
-    def command(self, word: bytes) -> bytes | None:
-        """The answer to a four-letter word, None for one that is not known."""
-        ...
-
-
 class ServedConnection(asyncio.Protocol):
     """Implements the Connection of `served_sessions`."""
 
@@ -61,7 +39,7 @@ class ServedConnection(asyncio.Protocol):
     _identities: ServedIdentities
     _deadline: asyncio.TimerHandle
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: TreeServer) -> None:
         self._server = server
         self._received = bytearray()
         self._session: ServedSession | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.zookeeper.commit_queue import CommitQueue, Outcome
 from cluster.sliced import Sliced
@@ -18,18 +18,13 @@ from cluster.zookeeper.wire_format import ConnectRequest
 from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable
 from protocol.value import Value
 
+if TYPE_CHECKING:
+    from broker.zookeeper.served_connection import ServedConnection
+
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
 """A session may live this much longer than it should."""
-
-
-class Connection(Protocol):
-    """One connection, seen from its session."""
-
-    def close(self) -> None:
-        """End it; nothing more is sent."""
-        ...
 
 
 class ServedSession(Value, frozen=False, eq=False):
@@ -38,7 +33,7 @@ class ServedSession(Value, frozen=False, eq=False):
     session_id: int
     timeout_ms: int
     password: bytes
-    connection: Connection | None = None
+    connection: ServedConnection | None = None
     silent_s: float = 0.0
     has_ended: bool = False
     """Its end is on the way to the disk, or was refused for want of space and is tried again."""
@@ -117,7 +112,7 @@ class ServedSessions:
         session.silent_s = 0.0
         return session
 
-    def leave(self, session: ServedSession, connection: Connection) -> None:
+    def leave(self, session: ServedSession, connection: ServedConnection) -> None:
         """The connection is lost: its watches are gone, and the session waits for another one."""
         if session.connection is connection:
             session.connection = None

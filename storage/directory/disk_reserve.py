@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.errors import ApiError, ErrorCode, detached
-from storage.directory.log_directory import LogDirectory, Reserve
+from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem
 
 _RESUMES_AT = 16
@@ -111,7 +111,7 @@ class SpaceTask:
 
     __slots__ = ("_directory", "_error", "_found", "_headroom_bytes", "_reserve")
 
-    def __init__(self, directory: LogDirectory, reserve: Reserve) -> None:
+    def __init__(self, directory: LogDirectory, reserve: DiskReserve) -> None:
         self._directory = directory
         self._reserve = reserve
         self._headroom_bytes = directory.headroom_bytes

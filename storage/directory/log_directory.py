@@ -7,12 +7,15 @@ after a failed fsync the kernel may have dropped the pages and would call the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from storage.io.file_system import FileSystem
+
+if TYPE_CHECKING:
+    from storage.directory.disk_reserve import DiskReserve
 
 
 class NoRoomError(ApiError):
@@ -27,24 +30,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close them."""
-
-
-class Reserve(Protocol):
-    """The space that clients leave free on the disk of a directory (`storage.directory.disk_reserve`)."""
-
-    def measure(self) -> tuple[int, int]:
-        """(total, usable) bytes of the disk. Any thread may call it. Raises OSError."""
-        ...
-
-    def take(self, total_bytes: int, usable_bytes: int) -> None:
-        """Use these sizes from now on."""
-
-    def admit(self, size: int) -> None:
-        """Ask the disk whether a client may append `size` bytes. Raises ApiError KAFKA_STORAGE_ERROR."""
-
-    def describe(self) -> str:
-        """Say in one sentence why clients cannot write."""
-        ...
 
 
 class DeferredDeletion(Value, frozen=False):
@@ -106,7 +91,7 @@ class LogDirectory:
         counted.
         """
         self.is_reserve_reached = False
-        self.reserve: Reserve | None = None
+        self.reserve: DiskReserve | None = None
         self.total_bytes = self.usable_bytes = -1
         """Sizes of the disk when it was last asked; -1 before."""
         self.written_checkpoints: dict[str, int] = {}
