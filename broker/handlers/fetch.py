@@ -14,8 +14,7 @@ from broker.network.registry import RequestContext, Waiting, api
 from broker.network.reply_writer import FileSlice
 from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
-from broker.replication.delayed_fetch import FetchResult
-from broker.replication.fetch_partition import FetchPartition, PartitionData
+from broker.replication.delayed_fetch import FetchPartition, FetchResult, PartitionData
 from broker.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

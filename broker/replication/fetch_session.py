@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.environment.contract import Random
-from broker.replication.fetch_partition import FetchPartition, PartitionData
-from broker.replication.session_watch import SessionWatch
+from broker.replication.delayed_fetch import FetchPartition, PartitionData
+from broker.replication.follower_fetch import SessionWatch
 from cluster.sliced import Sliced
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse

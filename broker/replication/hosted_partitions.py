@@ -8,12 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
 from broker.environment.contract import Clock
 from broker.network.slices import Slices, in_slices
-from broker.replication.cut_logs import CutLogs
-from broker.replication.followers import Followers
-from broker.replication.stray_logs import StrayLogs
+from broker.replication.stray_logs import CutLogs, StrayLogs
 from cluster.controller.commands import (
     NO_EPOCH,
     Answer,
@@ -34,6 +33,9 @@ from storage.directory.log_directory import NoRoomError
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -80,7 +82,7 @@ class HostedPartitions:
         self._changed = changed
         self._flush = flush
         self._rules = rules
-        self._followers: Followers | None = None
+        self._followers: ReplicaFetcherManager | None = None
         self._informed_epoch = NO_EPOCH
         """The registration that was last sent all its roles."""
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -100,7 +102,7 @@ class HostedPartitions:
         """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
         self._leadership_listeners.append(listener)
 
-    def fetch_with(self, followers: Followers) -> None:
+    def fetch_with(self, followers: ReplicaFetcherManager) -> None:
         """Have `followers` fetch for the replicas that become followers from now on."""
         self._followers = followers
 

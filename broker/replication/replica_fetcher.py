@@ -1,7 +1,9 @@
 """Fetching from one leader for the replicas here that follow it (Kafka classes `ReplicaFetcherThread`,
-`AbstractFetcherThread`). What an answer means is decided in `cluster.replication.follower`; here it is done.
+`AbstractFetcherThread`). `cluster.replication.follower` decides what an answer means; this module acts on it.
 
-One task asks, works the answer off, and asks again. A partition that fails is left out for a while; the others go on.
+One task sends a fetch, processes the answer, and sends the next. A partition that fails is left out for a while; the
+others continue. Where a follower's log must be brought back to a state that its leader's log has too, that takes a
+thread or another request.
 """
 
 from __future__ import annotations
@@ -9,24 +11,102 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
 from broker.network.slices import in_slices
-from broker.replication.followed_replicas import Followed, FollowedReplicas
-from broker.replication.follower_repairs import FetcherSettings, FollowerRepairs, LeaderConnection
-from broker.replication.follower_session import FollowerSession
+from broker.replication.follower_session import Followed, FollowedReplicas, FollowerSession
 from broker.replication.replication_quota import ReplicationQuota
 from client.errors import DisconnectedError
-from cluster.replication.follower import Decision, FetchPosition, Step, after_answer, position
+from cluster.replication.follower import Decision, FetchPosition, Step, after_answer, after_offsets, position
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value
+from protocol.wire.schema import Request, Response
 from storage.log.leader_epoch import EpochEntry
+from storage.log.truncation import TruncationTask
 
 logger = logging.getLogger("kafka.server.ReplicaFetcherThread")
+
+R = TypeVar("R", bound=Response)
+
+LIST_OFFSETS_VERSION = 9
+LATEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP = -1, -4
+
+
+class LeaderConnection(Protocol):
+    """The part of `InterBrokerClient` that a fetcher needs."""
+
+    async def ask(self, request: Request, response_type: type[R], version: int, timeout_ms: int | None = None) -> R: ...
+
+    def close(self) -> None: ...
+
+
+class FetcherSettings(Value):
+    """Kafka's replica.fetch.* of this broker, and its id."""
+
+    broker_id: int
+    max_bytes: int
+    response_max_bytes: int
+    min_bytes: int
+    wait_max_ms: int
+    backoff_ms: int
+
+
+class FollowerRepairs:
+    """For the replicas that follow the broker `leader_id`. Nothing may be appended to a log that is repaired."""
+
+    def __init__(self, leader_id: int, broker_id: int, clock: Clock, executor: Executor) -> None:
+        self._leader_id = leader_id
+        self._broker_id = broker_id
+        self._clock = clock
+        self._executor = executor
+
+    async def ask_for_offsets(self, connection: LeaderConnection, partition: Partition, leader_epoch: int) -> Decision:
+        """Where the leader's log ends and begins, and what is to be done then. Raises DisconnectedError, and ApiError
+        for an error answered.
+        """
+        name = partition.topic_partition
+        end_offset = await self._list_offset(connection, name, leader_epoch, LATEST_TIMESTAMP)
+        start_offset = await self._list_offset(connection, name, leader_epoch, EARLIEST_LOCAL_TIMESTAMP)
+        return after_offsets(partition.log, start_offset, end_offset)
+
+    async def _list_offset(
+        self, connection: LeaderConnection, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
+    ) -> int:
+        asked = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=topic_partition.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+        )
+        topic = ListOffsetsRequest.ListOffsetsTopic(name=topic_partition.topic, partitions=[asked])
+        request = ListOffsetsRequest(replica_id=self._broker_id, topics=[topic])
+        response = await connection.ask(request, ListOffsetsResponse, LIST_OFFSETS_VERSION)
+        listed = response.topics[0].partitions[0]
+        if listed.error_code:
+            raise ApiError(ErrorCode.of(listed.error_code), f"broker {self._leader_id} did not tell its offsets")
+        return listed.offset
+
+    async def truncate(self, partition: Partition, offset: int) -> None:
+        """Drop what is at `offset` and behind it. Raises ApiError KAFKA_STORAGE_ERROR."""
+        name, high_watermark = partition.topic_partition, partition.high_watermark
+        if offset < high_watermark:
+            logger.warning("Truncating %s to offset %d, below its high watermark %d", name, offset, high_watermark)
+        else:
+            logger.info("Truncating %s to offset %d", name, offset)
+        await self._run(partition, partition.begin_truncation(offset, self._clock.now_ms()))
+
+    async def begin_anew(self, partition: Partition, offset: int) -> None:
+        """Drop everything, and begin at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
+        logger.info("%s begins anew at offset %d", partition.topic_partition, offset)
+        await self._run(partition, partition.begin_new_start(offset, self._clock.now_ms()))
+
+    async def _run(self, partition: Partition, task: TruncationTask) -> None:
+        await self._executor.run(task.run)
+        partition.end_truncation(task)
+
 
 INTERRUPT_AFTER_S = 0.02
 """A leader that has records answers sooner."""

@@ -1,16 +1,26 @@
-"""Which replica is fetched for by whom (Kafka class `ReplicaFetcherManager`): up to `num.replica.fetchers` fetchers for
-each leader.
+"""Which replica is fetched for by whom (Kafka class `ReplicaFetcherManager`): up to `num.replica.fetchers` fetchers
+for each leader, made as the broker's configuration says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 
-from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.environment.contract import Environment
+from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
+from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replication_quota import ReplicationQuota
+from client.environment import Network
+from cluster.controller.commands import CommandFence
 from cluster.replication.partition import Partition
+from config.broker_config import BrokerConfig
 from protocol.topic_partition import TopicPartition
+from protocol.wire.frames import ReceiveBuffer
 
 
 class ReplicaFetcherManager:
@@ -31,7 +41,7 @@ class ReplicaFetcherManager:
         return list(self._fetchers.values())
 
     def follow(self, partition: Partition) -> None:
-        """See `Followers`."""
+        """Fetch from `partition.image.leader`, in that leader epoch. The replica must not be fetched for yet."""
         if self._is_closed:
             return
         topic_partition = partition.topic_partition
@@ -45,7 +55,7 @@ class ReplicaFetcherManager:
         fetcher.add(partition)
 
     def drop(self, topic_partition: TopicPartition) -> None:
-        """See `Followers`."""
+        """Stop fetching for this replica; its disk failed, or nobody wants it any more."""
         self._drop(topic_partition)
 
     def _drop(self, topic_partition: TopicPartition) -> asyncio.Future[None] | None:
@@ -53,7 +63,7 @@ class ReplicaFetcherManager:
         return None if fetcher is None else fetcher.drop(topic_partition)
 
     async def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """See `Followers`."""
+        """Stop fetching for these replicas, and return when no work is done on their logs any more."""
         self._close_idle()
         if not self._by_partition:
             return
@@ -89,3 +99,55 @@ class ReplicaFetcherManager:
         fetchers, self._fetchers = self.fetchers, {}
         self._by_partition = {}
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._tasks)
+
+
+def fetchers_of(
+    broker_id: int,
+    config: BrokerConfig,
+    environment: Environment,
+    network: Network,
+    metadata: MetadataCache,
+    fence: CommandFence,
+    replicas: ReplicaManager,
+    quota: ReplicationQuota,
+    keep_log_starts: Callable[[], Awaitable[None]],
+) -> ReplicaFetcherManager:
+    """The fetchers for `replicas`, which has them fetch from now on for what follows. `quota` limits what they
+    fetch; `keep_log_starts` returns once the log starts of this moment are on disk. To be closed before the logs.
+    """
+    settings = FetcherSettings(
+        broker_id,
+        config.replica_fetch_max_bytes,
+        config.replica_fetch_response_max_bytes,
+        config.replica_fetch_min_bytes,
+        config.replica_fetch_wait_max_ms,
+        config.replica_fetch_backoff_ms,
+    )
+    receive_buffer = ReceiveBuffer()
+
+    def connect(leader_id: int) -> InterBrokerClient:
+        return InterBrokerClient(
+            network,
+            lambda: metadata.image.address_of(leader_id, config.inter_broker_listener_name),
+            f"broker-{broker_id}-fetcher",
+            config.replica_socket_timeout_ms,
+            receive_buffer=receive_buffer,
+        )
+
+    def new_fetcher(leader_id: int) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            leader_id,
+            partial(connect, leader_id),
+            settings,
+            environment.clock,
+            environment.executor,
+            replicas.group_commit,
+            lambda: fence.broker_epoch,
+            replicas.high_watermark_moved,
+            quota,
+            keep_log_starts,
+        )
+
+    manager = ReplicaFetcherManager(new_fetcher, config.num_replica_fetchers)
+    replicas.hosted.fetch_with(manager)
+    return manager

@@ -13,15 +13,18 @@ from broker.logs.log_maintenance import say_log_start_moved
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.slices import Slices, in_slices
 from broker.replication.alter_partition_manager import AlterPartitionManager
-from broker.replication.delayed_delete_records import DelayedDeleteRecords, LowWatermark
-from broker.replication.delayed_fetch import Answer, DelayedFetch
-from broker.replication.delayed_produce import DelayedProduce
-from broker.replication.fetch_partition import FetchPartition
-from broker.replication.follower_fetch import FollowerFetch
+from broker.replication.delayed_fetch import Answer, DelayedFetch, FetchPartition
+from broker.replication.delayed_operations import (
+    Changes,
+    DelayedDeleteRecords,
+    DelayedOperation,
+    DelayedProduce,
+    LowWatermark,
+    Purgatory,
+)
+from broker.replication.follower_fetch import FollowerFetch, SessionWatch
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.purgatory import Changes, DelayedOperation, Purgatory
 from broker.replication.replication_quota import ReplicationQuota
-from broker.replication.session_watch import SessionWatch
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.replication.isr import (

@@ -10,8 +10,7 @@ from broker.inter_broker.inter_broker_client import BrokerClients, InterBrokerCl
 from broker.inter_broker.remote_channel import remote_channels
 from broker.inter_broker.remote_controller import ControllerRouter, RemoteController, controller_address
 from broker.metadata.metadata_cache import MetadataCache
-from broker.replication.following import fetchers_of
-from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from broker.replication.replica_fetcher_manager import ReplicaFetcherManager, fetchers_of
 from broker.replication.replica_manager import ReplicaManager
 from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_writer import Marker, Outcome

@@ -17,8 +17,7 @@ from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import RequestContext, Waiting
 from broker.network.reply_writer import FileSlice
 from broker.replication.fetch_session import FetchSessionCache
-from broker.replication.follower_repairs import FetcherSettings
-from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replication_quota import ReplicationQuotas

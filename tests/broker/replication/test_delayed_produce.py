@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.replication.delayed_produce import DelayedProduce
-from broker.replication.purgatory import Purgatory
+from broker.replication.delayed_operations import DelayedProduce, Purgatory
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.environment.system import SystemClock, TcpNetwork
-from broker.replication.following import fetchers_of
+from broker.replication.replica_fetcher_manager import fetchers_of
 from cluster.controller.commands import UpdateMetadata
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.replication.purgatory import DelayedOperation, Purgatory, Woken
+from broker.replication.delayed_operations import DelayedOperation, Purgatory, Woken
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.replication import replica_fetcher
-from broker.replication.followed_replicas import Followed
+from broker.replication.follower_session import Followed
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.fetch import FetchRequest

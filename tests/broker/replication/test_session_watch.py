@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, Waiting
+from broker.replication.delayed_operations import Purgatory
+from broker.replication.follower_fetch import ALL_ARE_READ_EVERY_MS
 from broker.replication.follower_session import FollowerSession
-from broker.replication.purgatory import Purgatory
-from broker.replication.session_watch import ALL_ARE_READ_EVERY_MS
 from cluster.replication.follower import FetchPosition
 from cluster.replication.partition import Partition
 from protocol.messages.fetch import FetchRequest, FetchResponse

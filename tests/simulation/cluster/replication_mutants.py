@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from broker.replication import follower_repairs
+from broker.replication import replica_fetcher
 from broker.replication.alter_partition_manager import AlterPartitionManager, PartitionAlterer
 from broker.replication.replica_fetcher import ReplicaFetcher
 from cluster.metadata_image import PartitionImage
@@ -191,7 +191,7 @@ def _followers_never_begin_anew() -> Iterator[None]:
         decision = after_offsets(log, leader_start_offset, leader_end_offset)
         return Decision(Step.RETRY_LATER) if decision.step is Step.BEGIN_ANEW else decision
 
-    with replaced(follower_repairs, "after_offsets", after):
+    with replaced(replica_fetcher, "after_offsets", after):
         yield
 
 
