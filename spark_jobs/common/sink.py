@@ -1,5 +1,4 @@
-"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a table. A reader drops
-what a retried batch wrote a second time by the same headers.
+"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a table.
 
 A batch that is run again, because the job or the broker died in it, is written again. A table replaces what the first
 attempt had left. A topic cannot: its readers see both, and the headers `query`, `batch`, `partition` and `row`, equal
@@ -15,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.files import TableDirectory, beside
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.provenance import last_value
 from spark_jobs.common.records import parameter
 from spark_jobs.common.source import SourceConfig
 
@@ -229,46 +227,3 @@ class Attempts:
                     tables.enter_context(sink.attempted_before(spark, batch_id))
             self._begun = True
             yield
-
-
-_IDENTITY = "_row_identity"
-
-
-def row_identity(headers: Column) -> Column:
-    """Identity of one row of one batch: query, batch, partition and row; null for other records.
-
-    Where a record passed several sinks, the headers of the last one count.
-    """
-    values = [last_value(headers, name) for name in ROW_HEADERS]
-    known = values[0].isNotNull()
-    for value in values[1:]:
-        known = known & value.isNotNull()
-    return sql.when(known, sql.concat_ws("/", *values))
-
-
-def _number_of_copy() -> Column:
-    """1 for the first copy of a row, counted up for those that follow in the topic."""
-    return sql.row_number().over(Window.partitionBy(_IDENTITY).orderBy("topic", "partition", "offset"))
-
-
-def dedupe(records: DataFrame, within: str | None = None) -> DataFrame:
-    """`records` (the connector's columns, headers included) without the second and later copies of a row.
-
-    Records without the sink's headers all stay. A bounded frame keeps the copy that comes first in its topic. A stream
-    needs `within`, the longest time between a row's copies (`10 minutes`, longer than a restart takes): the rows of
-    that time are kept as state, a copy that comes later is not dropped, and a record whose timestamp is older than the
-    newest by more than that is dropped as late. Raises ValueError for a stream without `within`.
-    """
-    if records.isStreaming and within is None:
-        raise ValueError("a stream is deduplicated within a time: say how long")
-    own = sql.concat_ws("/", "topic", "partition", "offset")
-    marked = records.withColumn(_IDENTITY, sql.coalesce(row_identity(sql.col("headers")), own))
-    if within is not None:
-        return marked.withWatermark("timestamp", within).dropDuplicatesWithinWatermark([_IDENTITY]).drop(_IDENTITY)
-    return marked.withColumn("_copy", _number_of_copy()).where("_copy = 1").drop(_IDENTITY, "_copy")
-
-
-def later_copies(records: DataFrame) -> DataFrame:
-    """Topic, partition and offset of each record of a bounded frame that `dedupe` drops."""
-    known = records.withColumn(_IDENTITY, row_identity(sql.col("headers"))).where(sql.col(_IDENTITY).isNotNull())
-    return known.withColumn("_copy", _number_of_copy()).where("_copy > 1").select("topic", "partition", "offset")

@@ -31,13 +31,14 @@ from pyspark.sql.types import StructType
 from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import add_create_topics_option, add_session_options, positive, starting_position
+from spark_jobs.common.dedupe import later_copies
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.provenance import REPLAY_SOURCE, source_text, with_header
 from spark_jobs.common.results import patiently
 from spark_jobs.common.runner import bad_options, guarded, parser_of, session_of, stop_signals
 from spark_jobs.common.schema import SessionNeededError, read_schema
-from spark_jobs.common.sink import KafkaSink, later_copies
+from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options
 from spark_jobs.copies.lake_records import LakePositions, read_lake, within
 from spark_jobs.copies.ranges import At, Positions, Ranges, add_target_options, ranges_of, read_ranges

@@ -20,9 +20,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from pyspark.sql import functions as sql
 
 from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.dedupe import dedupe
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.provenance import MIRROR_SOURCE
-from spark_jobs.common.sink import KafkaSink, dedupe
+from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.copies.offset_map import map_entries, translate
 from spark_jobs.jobs import mirror

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.dedupe import dedupe
 from spark_jobs.common.provenance import MIRROR_SOURCE, REPLAY_SOURCE
-from spark_jobs.common.sink import KafkaSink, dedupe, with_row_headers
+from spark_jobs.common.sink import KafkaSink, with_row_headers
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.copies.offset_map import MAP_HEADER, map_entries, map_records, mirrored_ranges, translate
 from spark_jobs.copies.ranges import Ranges, ranges_of
