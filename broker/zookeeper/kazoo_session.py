@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kazoo.client import CLOSED_STATES
 from kazoo.protocol import serialization as wire
@@ -57,19 +57,6 @@ from security.jaas import ZookeeperLogin
 T = TypeVar("T")
 
 
-class Caller(Protocol):
-    """The session that a call belongs to."""
-
-    @property
-    def queue(self) -> LoopQueue:
-        """Of the event loop."""
-        ...
-
-    def call_ended(self, call: Call[Any], /) -> None:
-        """The call has its answer."""
-        ...
-
-
 class Call(Generic[T]):
     """One request on its way. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
 
@@ -77,7 +64,7 @@ class Call(Generic[T]):
 
     def __init__(
         self,
-        session: Caller,
+        session: KazooCoordination,
         request: Any,
         on_reply: Callable[[Any], T],
         on_error: Callable[[Exception], CoordinationError],

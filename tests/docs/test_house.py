@@ -1,0 +1,99 @@
+"""Rules for the layout of the product: a subject is one file, and one class needs no interface beside it."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from tests.docs.test_tidy import PRODUCT, Module, excepted, modules
+
+FEWEST_LINES_OF_A_MODULE = 60
+PACKAGES_THAT_MAKE_A_MODULE = 3
+"""A shorter module stays where so many folders import it."""
+
+SHORT_MODULES: dict[str, str] = {
+    "broker/zookeeper/zookeeper_offsets.py": "offsets before version 1, which leave with it",
+    "spark_jobs/common/dedupe.py": "users import it",
+}
+"""Shorter modules, each with the reason."""
+
+SOLE_IMPLEMENTATIONS: dict[str, str] = {
+    "broker/coordinators/coordinator_runtime.py:CoordinatorLog": "tests run coordinators over a log in memory",
+    "broker/environment/contract.py:Listener": "the simulation has the other one",
+    "broker/environment/contract.py:Network": "the simulation has the other one",
+    "broker/environment/contract.py:Random": "the simulation has the other one",
+    "storage/io/file_system.py:FileSystem": "the simulation has the other one",
+}
+"""Interfaces beside their one implementation, as `path:name`, each with the reason."""
+
+
+def product() -> Iterator[Module]:
+    """The modules of the product, jobs and tools included."""
+    return (module for module in modules() if module.path.startswith((*PRODUCT, "odradek/", "spark_jobs/", "tools/")))
+
+
+def name_of(module: Module) -> str:
+    """The dotted name that others import."""
+    return module.path.removesuffix(".py").replace("/", ".")
+
+
+def imports(module: Module) -> Iterator[str]:
+    """Dotted names that may be modules."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def is_started(module: Module) -> bool:
+    """Whether somebody runs the module: a command or a job."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.tree.body)
+
+
+def test_short_modules_are_shared_or_started() -> None:
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    for module in product():
+        for name in imports(module):
+            importers[name].add(str(PurePosixPath(module.path).parent))
+    short = {
+        module.path: lines
+        for module in product()
+        if (lines := module.text.count("\n")) < FEWEST_LINES_OF_A_MODULE
+        and PurePosixPath(module.path).name not in {"__init__.py", "__main__.py"}
+        and len(importers[name_of(module)]) < PACKAGES_THAT_MAKE_A_MODULE
+        and not is_started(module)
+    }
+    excepted(short, SHORT_MODULES)
+
+
+def methods(definition: ast.ClassDef) -> set[str]:
+    """The names of a class's methods and declared attributes, without those with a leading underscore."""
+    names = {node.name for node in definition.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    fields = {
+        node.target.id
+        for node in definition.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {name for name in names | fields if not name.startswith("_")}
+
+
+def test_one_class_has_no_interface_in_its_own_package() -> None:
+    """A Protocol pays where two classes meet it, or where it keeps a package from importing another one."""
+    interfaces: list[tuple[str, str, set[str]]] = []
+    classes: list[tuple[str, str, set[str]]] = []
+    for module in product():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                is_interface = any(ast.unparse(base).startswith("Protocol") for base in node.bases)
+                (interfaces if is_interface else classes).append((module.path, node.name, methods(node)))
+    alone: dict[str, int] = {}
+    for path, name, wanted in interfaces:
+        met = {(other, each) for other, each, offered in classes if wanted and wanted <= offered}
+        folders = {PurePosixPath(other).parent for other, _ in met}
+        if len(met) == 1 and folders == {PurePosixPath(path).parent}:
+            alone[f"{path}:{name}"] = len(wanted)
+    excepted(alone, SOLE_IMPLEMENTATIONS)
