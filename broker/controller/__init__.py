@@ -1,1 +1,1 @@
-"""The controller's office: it holds the cluster's state and carries out the decisions of `cluster.controller`."""
+"""The controller: it holds the cluster's state and carries out the decisions of `cluster.controller`."""

@@ -1,4 +1,4 @@
-"""A controller in one term, from its election to its end: its parts, and how it takes office."""
+"""The parts of a controller during one term, and the failover that starts it (Kafka's `onControllerFailover`)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ FindReplicas = Callable[[], Sequence[FoundReplica]]
 
 
 class ActiveController:
-    """The parts of a controller, which share one office."""
+    """The parts of a controller; they share one `Office`, which lasts one term."""
 
     def __init__(self, office: Office, rules: TopicRules, begin: Begin) -> None:
-        """`begin` begins a reaction to something that happens in the tree."""
+        """`begin` queues a reaction to a change in the tree."""
         self._office = office
         self._rules = rules
         self.roles = Roles(office)
@@ -60,17 +60,17 @@ class ActiveController:
 
     @property
     def transaction_count(self) -> int:
-        """Transactions that this controller has begun."""
+        """Number of transactions this controller has begun."""
         return self._office.transaction_count
 
     async def take_office(
         self, settings: ControllerSettings, find_replicas: FindReplicas | None, *, unclean: bool
     ) -> None:
-        """Elect leaders, and command everybody.
+        """Elect leaders, then send every broker its roles and metadata.
 
-        `find_replicas` gives the logs on this broker's disks: a new tree adopts them, and is new until that is done;
-        None for a tree that other brokers share. `unclean`: some log was not closed cleanly, so recovery may have cut
-        something off; leaders then get new epochs.
+        `find_replicas` returns the logs on this broker's disks; a new tree adopts them, and counts as new until it has.
+        Pass None for a tree that brokers share. `unclean` means that some log was not closed cleanly: recovery may have
+        truncated it, so every leader gets a new epoch.
         """
         office, context = self._office, self._office.context
         for broker in context.live_brokers.values():
@@ -82,9 +82,9 @@ class ActiveController:
             marked = await office.zk_client.topic_deletions()
             context.topics_to_be_deleted.update(dict.fromkeys(each for each in marked if each in context.topics))
         if len(context.live_brokers) > 1:
-            # Who is given a role needs to know the brokers that it is about.
+            # A broker must know the other live brokers before it gets roles that refer to them.
             await office.requests.update_metadata()
-        # Those to be deleted are in it too: without them their logs would be strays.
+        # Includes topics marked for deletion: a broker would treat logs missing from a full command as strays.
         offline = await office.requests.leader_and_isr(context.replicas(), is_full=True)
         await self.roles.take_offline(offline)
         if context.live_brokers[context.controller_id].cut_replicas:
@@ -101,9 +101,7 @@ class ActiveController:
 
     @property
     def reassignments(self) -> Reassignments:
-        """The partitions on the move. Made when first needed: a broker that is alone, which is to start quickly, has
-        none.
-        """
+        """The partitions being reassigned. Created on first use, to keep the start of a single broker fast."""
         if self._reassignments is None:
             from broker.controller.reassignments import Reassignments
 
@@ -111,18 +109,18 @@ class ActiveController:
         return self._reassignments
 
     async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
-        """See `BrokerChanges.brokers_are`. Who came may be the one that a reassignment waited for."""
+        """See `BrokerChanges.brokers_are`. Then continue reassignments, which may have waited for a returning broker."""
         await self.brokers.brokers_are(found)
         if self._reassignments is not None:
             await self._reassignments.go_on()
 
     @property
     def can_complete_reassignments(self) -> bool:
-        """Whether the replicas that partitions are moved to are all in sync."""
+        """Whether some reassignment has all its target replicas in sync."""
         return self._reassignments is not None and self._reassignments.is_ready()
 
     async def _load(self, *, unclean: bool) -> None:
-        """Topics from the tree, half-created ones completed and leaders elected."""
+        """Read the topics from the tree, complete half-created ones and elect leaders."""
         office, context = self._office, self._office.context
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -151,8 +149,8 @@ class ActiveController:
         configs = {name: topic.config for name, topic in settings.internal_topics.items()}
         context, new_id = self._office.context, self._rules.random.uuid
         operations, adopted = adopt(found, context.controller_id, context, configs, new_id)
-        # With the mark in the same transaction (a tree of our own takes it whole): a crash in between must not leave a
-        # tree to which these logs are strays.
+        # Create the marker in the same transaction (an unshared tree accepts one of any size). A crash in between would
+        # leave a tree that treats these logs as strays.
         await self._office.transact([*operations, Create(znodes.LOGS_ADOPTED)])
         if not adopted:
             return
@@ -169,8 +167,8 @@ class ActiveController:
 
     @property
     def elections(self) -> LeaderElections:
-        """Elections that somebody asks for."""
-        # As with the changes of ISRs: a broker that is alone has nobody to elect.
+        """Elections on request."""
+        # Imported late: a single broker never elects on request.
         from broker.controller.controller_term import LeaderElections
 
         return LeaderElections(self._office, self.roles)
@@ -179,23 +177,23 @@ class ActiveController:
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
         """See `IsrChanges.alter`."""
-        # Nobody asks a broker that is alone, which is to start quickly.
+        # Imported late: a single broker, which should start quickly, gets no such requests.
         from broker.controller.controller_term import IsrChanges
 
         return await IsrChanges(self._office).alter(broker_id, broker_epoch, changes)
 
     def topic_names(self, topic_ids: Collection[Uuid]) -> dict[Uuid, str]:
-        """Names of the topics with these ids, as far as there are such topics."""
+        """Map those of these ids that exist to their topics' names."""
         topics = self._office.context.topics
         return {each.topic_id: name for name, each in topics.items() if each.topic_id in topic_ids}
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> znodes.ProducerIdBlock:
-        """A block of producer ids that nobody else has or will get. Raises ApiError."""
+        """Reserve a block of producer ids that nobody else has or will get. Raises ApiError."""
         self._office.check_broker(broker_id, broker_epoch)
         return await self._office.zk_client.allocate_producer_ids(broker_id)
 
     async def answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
-        """React to the answer of another broker, if it is still that life of it that was asked."""
+        """React to another broker's answer. Ignored if the broker has registered again since the command was sent."""
         broker = self._office.context.live_brokers.get(broker_id)
         if broker is None or broker.epoch != command.broker_epoch:
             return
@@ -210,6 +208,6 @@ class ActiveController:
             await self.deletions.replicas_stopped(broker_id, answer)
 
     async def close(self) -> None:
-        """Command nobody any more."""
+        """Send no more commands."""
         self.deletions.close()
         await self._office.requests.close()

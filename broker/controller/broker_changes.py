@@ -1,5 +1,5 @@
-"""Reacts to brokers that come and go (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`), and moves leaders
-from one that is about to stop (Kafka's `KafkaServer.controlledShutdown`).
+"""Reacts to brokers that start and fail (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`), and moves
+leadership away from a broker that is shutting down (Kafka's `KafkaServer.controlledShutdown`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 
 class BrokerChanges:
-    """Keeps leaders, ISRs and everybody's metadata in line with the brokers of one term."""
+    """Updates leaders, ISRs and every broker's metadata when brokers start or fail, during one term."""
 
     def __init__(self, office: Office, roles: Roles, deletions: TopicDeletions) -> None:
         self._office = office
@@ -34,8 +34,8 @@ class BrokerChanges:
         self._deletions = deletions
 
     async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
-        """React to the registrations that there are now. One with another epoch is another life: its broker went, and
-        came back. One with other endpoints needs another channel, so that its broker is told everything again.
+        """React to the current registrations. A new epoch means that the broker restarted: it is handled as a failure
+        and a startup. New endpoints need a new channel, so the broker gets its full state again.
         """
         context = self._office.context
         known = dict(context.live_brokers)
@@ -59,25 +59,27 @@ class BrokerChanges:
         await self._deletions.brokers_came(came)
 
     async def _brokers_went(self, gone: Sequence[int]) -> dict[str, None]:
-        """Elect other leaders, and tell the brokers that are left. Gives the topics that changed."""
+        """Elect new leaders and inform the remaining brokers. Returns the topics that changed."""
         for broker_id in gone:
             self._office.context.broker_has_gone(broker_id)
         self._deletions.brokers_went()
         return await self._elect()
 
     async def _brokers_came(self, came: Sequence[int]) -> dict[str, None]:
-        """Give new brokers all their roles, and elect leaders where there was nobody. Gives the topics that changed."""
+        """Send new brokers all their roles, and elect leaders for leaderless partitions. Returns the topics that
+        changed.
+        """
         office, context = self._office, self._office.context
         for broker_id in came:
             broker = context.live_brokers[broker_id]
             office.requests.add_broker(broker)
             known = [context.topics[each] for each in broker.cut_replicas if each in context.topics]
             context.put_topics([without_cut_replicas(each, [broker]) for each in known])
-        # Who is given a role needs to know the brokers that it is about.
+        # The other brokers must know the new ones before they get roles that refer to them.
         await office.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
         deleted = list(context.topics_to_be_deleted)
         await office.requests.update_metadata(context.replicas(), deleted, only=came, is_full=True)
-        # With those that are being deleted: without them their logs would be strays.
+        # Includes topics being deleted: a broker would treat logs missing from a full command as strays.
         offline = await office.requests.leader_and_isr(context.replicas(), only=came, is_full=True)
         moved = dict.fromkeys(await self._roles.take_offline(offline))
         return moved | await self._elect()
@@ -90,8 +92,8 @@ class BrokerChanges:
     # -- controlled shutdown -------------------------------------------------------------------------------------------
 
     async def shut_down(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
-        """Move leadership away from a broker that is about to stop, and take it out of the ISRs. Gives the partitions
-        that it still leads, although they have other replicas. Raises BROKER_NOT_AVAILABLE, STALE_BROKER_EPOCH.
+        """Move leadership away from a broker that is shutting down, and remove it from ISRs. Returns the partitions
+        that it still leads although they have other replicas. Raises BROKER_NOT_AVAILABLE, STALE_BROKER_EPOCH.
         """
         office, context = self._office, self._office.context
         broker = context.live_brokers.get(broker_id)
@@ -119,7 +121,7 @@ class BrokerChanges:
         return [each for each, state in self._shared_replicas(broker_id) if state.leader == broker_id]
 
     def _shared_replicas(self, broker_id: int) -> list[tuple[TopicPartition, PartitionImage]]:
-        """The replicas on a broker of partitions that others hold too."""
+        """The replicas on this broker whose partitions have other replicas too."""
         context = self._office.context
         return [
             (TopicPartition(topic.name, each.partition), each)
@@ -131,7 +133,7 @@ class BrokerChanges:
 
 
 def _is_same(found: BrokerImage, known: BrokerImage) -> bool:
-    """Whether a registration is the known one, whatever it says of cut replicas: the answers to commands say more."""
+    """Compare registrations, ignoring `cut_replicas`: the answers to commands are more recent."""
     return found == known.replace(cut_replicas=found.cut_replicas)
 
 
@@ -145,10 +147,11 @@ async def controlled_shutdown(
     config: BrokerConfig,
     metadata: MetadataCache,
 ) -> bool:
-    """Ask the controller to move all leadership away from this broker; gives whether it could. It is asked
-    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between, and also whenever the
-    controller or the live brokers are others than before: when several brokers stop at once, no answer changes before.
-    It is not asked again where no other broker is alive. Kafka waits in both cases.
+    """Ask the controller to move all leadership away from this broker; returns whether it did.
+
+    Makes controlled.shutdown.max.retries attempts, controlled.shutdown.retry.backoff.ms apart. A change of the
+    controller or of the live brokers triggers an extra attempt at once: when several brokers stop together, the answer
+    stays the same until then. Stops retrying when no other broker is alive. Kafka waits for the backoff in both cases.
     """
     if not config.controlled_shutdown_enable:
         return False

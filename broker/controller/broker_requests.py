@@ -1,8 +1,8 @@
-"""Requests between a controller and brokers: the commands that it sends them (Kafka classes `ControllerChannelManager`,
-`ControllerBrokerRequestBatch`), and what every broker asks of it, wherever it is.
+"""Requests between the controller and brokers: the commands that it sends (Kafka classes `ControllerChannelManager`,
+`ControllerBrokerRequestBatch`), and the requests that any broker sends to it.
 
-Commands to the own broker are carried out when a call returns. Those to another broker wait in a queue of its own, in
-order, so that no broker holds back the controller; their answers come later.
+The controller runs commands to its own broker before the call returns. Each other broker has a queue, which keeps
+commands in order, so a slow broker does not delay the controller; answers arrive later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protocol.topic_partition import TopicPartition
 
 
 class BrokerChannel(Protocol):
-    """Carries commands to one broker, in order. Each raises ApiError when the broker refuses the command as a whole."""
+    """Carries commands to one broker, in order. Every method raises ApiError when the broker refuses the whole command."""
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer: ...
 
@@ -43,22 +43,22 @@ class BrokerChannel(Protocol):
 
 
 class RemoteBrokerChannel(BrokerChannel, Protocol):
-    """To another broker. A call returns once the broker has answered, however long that takes."""
+    """A channel to another broker. A call returns when the broker has answered, however long that takes."""
 
     def close(self) -> None:
-        """The broker has gone: whatever waits for it is given up."""
+        """Abandon all pending commands: the broker has gone."""
         ...
 
 
 NewChannel = Callable[[BrokerImage], RemoteBrokerChannel]
-"""Makes the channel to a broker that has come."""
+"""Creates the channel to a broker that has started."""
 
 
 class LocalChannel:
-    """To the broker that the controller is itself: a direct call, and the same commands.
+    """A direct call to the controller's own broker.
 
-    `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
-    left; a StopReplica is answered after it. `prepare` is called before topics begin here.
+    `settle_deletions` makes deletions crash-proof and removes what else is left of the deleted topics; StopReplica is
+    answered after it. `prepare` is called before this broker creates logs for new topics.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class LocalChannel:
 logger = logging.getLogger("state.change.logger")
 
 OfflineReplicas = dict[int, list[TopicPartition]]
-"""The replicas that brokers cannot use, by broker."""
+"""The replicas that brokers cannot use, by broker id."""
 
 ATTEMPTS = 3
-"""How often a command is sent whose sending ends with an error that nobody expected. To send it twice does no harm."""
+"""Attempts per command when sending fails with an unexpected error. Commands are idempotent."""
 
 BrokerCommand = LeaderAndIsr | StopReplica | UpdateMetadata
 
 Answered = Callable[[int, LeaderAndIsr | StopReplica, Answer], None]
-"""Told of the answer of another broker, by its id, to a command."""
+"""Called with the id of another broker, a command and the broker's answer to it."""
 
 
 class _Sender:
-    """The queue of one other broker, and the task that empties it (Kafka class `RequestSendThread`)."""
+    """The queue for one other broker, and the task that drains it (Kafka class `RequestSendThread`)."""
 
     def __init__(self, broker: BrokerImage, channel: RemoteBrokerChannel, answered: Answered) -> None:
         self._broker_id = broker.broker_id
@@ -123,7 +123,7 @@ class _Sender:
             await self._send(await self._queue.get())
 
     async def _send(self, command: BrokerCommand) -> None:
-        """Give a command up after ATTEMPTS unexpected errors, so that the broker gets the commands that follow."""
+        """Deliver a command. Drops it after ATTEMPTS unexpected errors, so that later commands still get through."""
         name = type(command).__name__
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -147,12 +147,12 @@ class _Sender:
 
 
 class BrokerRequests:
-    """Sends commands in the name of `context`, whose live brokers each have a channel while they live."""
+    """Sends the commands of `context`. Each live broker has a channel."""
 
     def __init__(
         self, context: ControllerContext, own_channel: BrokerChannel, new_channel: NewChannel | None, answered: Answered
     ) -> None:
-        """`new_channel` is None where no other brokers are known how to reach."""
+        """`new_channel` is None if other brokers cannot be reached."""
         self._context = context
         self._own_channel = own_channel
         self._new_channel = new_channel
@@ -160,26 +160,26 @@ class BrokerRequests:
         self._senders: dict[int, _Sender] = {}
 
     def add_broker(self, broker: BrokerImage) -> None:
-        """A broker has come: what is sent to it from now on reaches this registration of it."""
+        """Open a channel to a newly registered broker; later commands go to this registration."""
         if broker.broker_id != self._context.controller_id and self._new_channel is not None:
             self._senders[broker.broker_id] = _Sender(broker, self._new_channel(broker), self._answered)
 
     async def remove_broker(self, broker_id: int) -> None:
-        """A broker has gone: what it was not sent yet it will not be sent."""
+        """Close the channel of a broker that has gone, dropping unsent commands."""
         sender = self._senders.pop(broker_id, None)
         if sender is not None:
             await sender.close()
 
     async def close(self) -> None:
-        """Send nothing more."""
+        """Close all channels."""
         for broker_id in list(self._senders):
             await self.remove_broker(broker_id)
 
     async def leader_and_isr(
         self, topics: Iterable[TopicStates], *, only: Iterable[int] | None = None, is_full: bool = False
     ) -> OfflineReplicas:
-        """Send the brokers (those in `only`, or all) their roles in these partitions. Gives the replicas of the own
-        broker that it cannot use. `is_full`: there are no others, as far as all topics can be read.
+        """Send brokers (all, or those in `only`) their roles in these partitions. Returns the replicas that this broker
+        cannot use. `is_full` claims that the list is complete; the claim is dropped while some topics are unreadable.
         """
         topics, context = tuple(topics), self._context
         is_full = is_full and not context.damaged_topics
@@ -196,7 +196,7 @@ class BrokerRequests:
         return {context.controller_id: lost} if lost else {}
 
     async def stop_replicas(self, replicas: dict[int, list[StoppedReplica]]) -> Answer:
-        """Have brokers, by id, let go of replicas. Gives the answer of the own broker."""
+        """Make brokers, by id, stop these replicas. Returns this broker's own answer."""
         context = self._context
         commands: dict[int, BrokerCommand] = {}
         for broker in self._receivers(replicas):
@@ -214,10 +214,11 @@ class BrokerRequests:
         only: Iterable[int] | None = None,
         is_full: bool = False,
     ) -> None:
-        """Send brokers (those in `only`, or all) these partitions and all live brokers, for their clients. The context
-        knows those that are `deleted` still. `is_full`: there are no others, as far as all topics can be read.
+        """Send brokers (all, or those in `only`) these partitions and the live brokers, for their clients. The context
+        must still know the `deleted` topics. `is_full` claims that the list is complete; the claim is dropped while
+        some topics are unreadable.
 
-        Topics that are to be deleted are told as deleted only: clients would use them again.
+        Topics marked for deletion are never sent as existing: clients would use them again.
         """
         context = self._context
         topics = tuple(each for each in topics if each.topic not in context.topics_to_be_deleted)
@@ -254,7 +255,9 @@ class BrokerRequests:
 
 
 async def _deliver(channel: BrokerChannel, broker_id: int, command: BrokerCommand) -> Answer | None:
-    """The broker's answer; None to a command that it refused, or that has no answer."""
+    """Deliver a command and return the answer, or None if the broker refused the command or the command does not have
+    one.
+    """
     try:
         if isinstance(command, LeaderAndIsr):
             return await channel.leader_and_isr(command)
@@ -267,7 +270,7 @@ async def _deliver(channel: BrokerChannel, broker_id: int, command: BrokerComman
 
 
 def accepted(answer: Answer) -> Iterator[TopicPartition]:
-    """The replicas that have the roles of a LeaderAndIsr now, or had them before."""
+    """The replicas whose roles in a LeaderAndIsr are in effect, including those that already had them."""
     fine = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
     return (each for each, error_code in answer.items() if error_code in fine)
 
@@ -287,26 +290,26 @@ def _held_by(
 
 
 class ControllerApi(Protocol):
-    """The controller. Every method raises ApiError: NOT_CONTROLLER where there is none, or none is known; where a
-    broker names itself, STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED.
+    """The controller. Every method raises ApiError: NOT_CONTROLLER if the controller is unknown, and, for requests with
+    a broker id, STALE_BROKER_EPOCH and BROKER_ID_NOT_REGISTERED.
     """
 
     async def alter_partition(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
-        """Change the ISR of partitions that `broker_id` leads (KIP-497); for each, its state now, or why not."""
+        """Change the ISR of partitions that `broker_id` leads (KIP-497). Returns the new state or the error of each."""
         ...
 
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicPlan | ApiError]:
-        """Create what can be created; by topic name, the plan carried out or why there is none."""
+        """Create the topics that can be created. Maps each name to the plan carried out, or to the error."""
         ...
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
-        """Move leadership away from a broker that is about to stop; gives the partitions that it still leads."""
+        """Move leadership away from a broker that is shutting down; returns the partitions that it still leads."""
         ...
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of producer ids that nobody else has or will get (KIP-730)."""
+        """Reserve a block of producer ids that nobody else has or will get (KIP-730)."""
         ...

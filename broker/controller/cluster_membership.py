@@ -1,4 +1,4 @@
-"""This broker's place in the cluster: its session, the cluster's id and its registration."""
+"""This broker's membership of the cluster: its session, the cluster id and its registration."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from cluster.zookeeper.coordination import (
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 RETRY_S = 0.2
-"""Between two attempts to begin a session, or to do something for which contact was lost."""
+"""Pause between attempts to begin a session, or to repeat an operation that failed for lack of contact."""
 PAUSE_AFTER_BUG_S = PAUSE_AFTER_BUG_MS / 1000
 
 
 class ClusterMembership:
-    """Owner of the session. A registration has an epoch; `fence` refuses commands to older registrations.
+    """Owns the session. Every registration has an epoch; `fence` refuses commands meant for older registrations.
 
-    On a shared tree an expired session is followed by another one: this broker registers anew, with a new epoch. What
-    it held by the old one, leadership too, is over before that. Where the tree is this broker's own, `lost` is called.
+    When the session of a shared tree expires, a new one begins and the broker registers again, with a new epoch. By
+    then it has given up everything it held under the old epoch, including leadership. If the tree is not shared, `lost`
+    is called instead.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ClusterMembership:
         *,
         session_timeout_ms: int = 0,
     ) -> None:
-        """`on_lost` is called with the reason when this broker can only become a member again by a restart."""
+        """`on_lost` is called with the reason when only a restart can make this broker a member again."""
         self._ensemble = ensemble
         self.lost = on_lost
         self.clock = clock
@@ -65,26 +66,26 @@ class ClusterMembership:
         self._cluster_id: str | None = None
         self._damaged = DamagedNodes()
         self._own_sessions: dict[int, None] = {}
-        """All that this broker has had: what they own is its own."""
+        """Ids of all sessions of this process, to recognize the nodes that they created."""
         self._checks: dict[asyncio.Task[None], None] = {}
-        """Of the own registration, after a change of its node."""
+        """Pending checks of the registration, each started when its node changed."""
         self._at_end: list[Callable[[], None]] = []
         self._at_beginning: list[Callable[[BrokerImage], Awaitable[None]]] = []
         self._at_change: list[Callable[[BrokerImage], None]] = []
         self._changing_registration = asyncio.Lock()
         self.coordination: Coordination
-        """The session; another one after it has expired."""
+        """The current session; replaced after it expires."""
         self.zk_client: KafkaZkClient
         self._take_session()
 
     @property
     def is_shared(self) -> bool:
-        """Whether other brokers may use the tree too."""
+        """Whether other brokers may use the same tree."""
         return self._ensemble.is_shared
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this broker's registration; -1 before it has one."""
+        """The epoch of this broker's registration, or -1 before the first."""
         return self._fence.broker_epoch
 
     def _take_session(self) -> None:
@@ -94,20 +95,20 @@ class ClusterMembership:
         self._has_expired = False
 
     def on_session_change(self, ended: Callable[[], None], began: Callable[[BrokerImage], Awaitable[None]]) -> None:
-        """`ended()` is called when a session has expired, `began(broker)` when this broker is registered in the next
-        one. They are called in the order in which they were added. `began` may raise CoordinationError.
+        """Call `ended()` when a session expires, and `began(broker)` once this broker has registered in the next one.
+        Listeners are called in registration order. `began` may raise CoordinationError.
         """
         self._at_end.append(ended)
         self._at_beginning.append(began)
 
     def on_registration_change(self, changed: Callable[[BrokerImage], None]) -> None:
-        """`changed(broker)` is called when this broker has changed its registration within a session."""
+        """Call `changed(broker)` after this broker changes its registration within a session."""
         self._at_change.append(changed)
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
     async def connect(self) -> Mapping[ConfigResource, Mapping[str, str]]:
-        """Open the session, before anything else; gives all configurations, as logs are loaded by their own."""
+        """Open the session; must come first. Returns all configurations, because loading the logs needs them."""
         await self._connect()
         return await self.zk_client.read_configs()
 
@@ -115,15 +116,15 @@ class ClusterMembership:
         await self.coordination.connect()
         self._own_sessions[self.coordination.session_id] = None
         if self._cluster_id is not None:
-            # Another ensemble may answer by now, or one that has lost its data.
+            # The address may now lead to another ensemble, or to one that has lost its data.
             await self._agree(self._cluster_id, is_shared=True)
         await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
 
     async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
-        """The cluster's id, which a new cluster gets: `known` is the one in meta.properties, if there is one. Raises
-        ClusterError when they differ, and when the tree that brokers share has none: it is another cluster's then.
+        """Return the cluster id, generating one for a new cluster. `known` is the id in meta.properties, if any. Raises
+        ClusterError if the ids differ, or if a shared tree lacks one: then it belongs to another cluster.
         """
-        await self._await_renewal()  # the session may have ended while logs were loaded
+        await self._await_renewal()  # the session may have ended while the logs were loading
         return await self._agree(known, is_shared=is_shared)
 
     async def _agree(self, known: str | None, *, is_shared: bool) -> str:
@@ -150,8 +151,8 @@ class ClusterMembership:
         return cluster_id
 
     async def register(self, registration: znodes.BrokerRegistration) -> BrokerImage:
-        """Register this broker, in the next session if this one ends before. Commands to its earlier registrations are
-        refused from now on. Raises ClusterError.
+        """Register this broker, in the next session if the current one ends first. From then on, commands to earlier
+        registrations are refused. Raises ClusterError.
         """
         while True:
             await self._await_renewal()
@@ -167,7 +168,7 @@ class ClusterMembership:
                 return broker
 
     async def _await_renewal(self) -> None:
-        """Wait for the next session, if one has ended. Raises ClusterError when there will be none."""
+        """If the session has ended, wait for the next. Raises ClusterError when there will never be one."""
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
         if self._given_up is not None:
@@ -192,8 +193,8 @@ class ClusterMembership:
         return BrokerImage.of(registration, epoch)
 
     async def _keep_registered(self, session: Coordination, broker_id: int) -> None:
-        """End a session that lives without its registration, because somebody else deleted the node: the next one
-        registers again. Without it this broker would serve on outside every ISR, as Kafka's do.
+        """Watch the registration, and end a live session if somebody else deleted it: the next session registers again.
+        Kafka's brokers keep running outside every ISR in that case.
         """
 
         def changed(event: WatchEvent) -> None:
@@ -210,8 +211,8 @@ class ClusterMembership:
                 await session.close()
 
     async def _wait_for_the_end_of(self, registration: znodes.BrokerRegistration) -> None:
-        """End an own registration that is left from an earlier session (KAFKA-7165). One of an earlier process, which
-        listened where this one does now, ends with its session; it is given that time once. Raises ClusterError.
+        """Remove a registration that an earlier session left behind (KAFKA-7165). A registration with the same
+        endpoints is taken for one of an earlier process: wait, once, for its session to end. Raises ClusterError.
         """
         broker_id = registration.broker_id
         if await self.zk_client.delete_node_of(znodes.broker_path(broker_id), self._own_sessions):
@@ -227,22 +228,22 @@ class ClusterMembership:
             return
         if found.endpoints != registration.endpoints:
             raise _already_registered(found)
-        # The ensemble looks for sessions that are over once a tick, so that they end late.
+        # The ensemble checks for expired sessions once a tick, so a session may outlive its timeout.
         timeout_ms = self._session_timeout_ms * 3 // 2
         logger.info("Broker id %d is registered by another session; it is given %d ms to end", broker_id, timeout_ms)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(gone.wait(), timeout_ms / 1000)
 
     async def say_cut_replicas(self, replicas: Mapping[str, tuple[int, ...]]) -> None:
-        """Have the registration say, from now on, that these replicas are cut (see `BrokerImage`). Without contact the
-        tree says what it said, until this is called again.
+        """Publish in the registration which logs were cut below the high watermark (see `BrokerImage.cut_replicas`). If
+        contact is lost, the tree keeps the old value until the next call.
         """
         with contextlib.suppress(CoordinationError):
             await self._change_registration(lambda known: known.replace(cut_replicas=replicas))
 
     async def change_endpoints(self, endpoints: tuple[znodes.Endpoint, ...]) -> None:
-        """Have the registration, and those of later sessions, name these endpoints (Kafka's updateBrokerInfo). Raises
-        CoordinationError; to be called again then.
+        """Publish new endpoints, in this registration and in later ones (Kafka's updateBrokerInfo). Call again after a
+        CoordinationError.
         """
         await self._change_registration(lambda known: known.replace(endpoints=endpoints))
 
@@ -260,7 +261,7 @@ class ClusterMembership:
         for changed in self._at_change:
             changed(broker)
 
-    # -- sessions that end ---------------------------------------------------------------------------------------------
+    # -- expired sessions ----------------------------------------------------------------------------------------------
 
     def _session_changed(self, session: Coordination, state: SessionState) -> None:
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
@@ -289,7 +290,7 @@ class ClusterMembership:
                     await asyncio.sleep(RETRY_S)
                 except (ClusterError, CoordinationError):
                     raise
-                except Exception:  # a bug; but this broker would lead nothing, and stay registered
+                except Exception:  # a bug; without a retry this broker would stay registered but lead nothing
                     logger.exception("The new session is given up for another one in %d s", PAUSE_AFTER_BUG_S)
                     self._has_expired = True
                     with contextlib.suppress(CoordinationError):
@@ -313,8 +314,8 @@ class ClusterMembership:
             await began(broker)
 
     async def _follow_older_tree(self) -> None:
-        """Obey the controllers of a tree that was set back to an older state, as after a restart. (A new session sees
-        all that was written before it began.)
+        """Accept controllers with lower epochs if the tree was restored to an older state, for example after a restart.
+        This read is current: a new session sees everything written before it began.
         """
         try:
             epoch = await self.zk_client.controller_epoch()
@@ -332,7 +333,7 @@ class ClusterMembership:
             self._fence.follow_older_tree(epoch)
 
     async def without_contact(self, patience_s: float) -> None:
-        """Return when the tree has answered nothing for so long, also where its connection stands."""
+        """Return once the tree has not answered for `patience_s`, even if the connection is still open."""
         loop = asyncio.get_running_loop()
         answered_s = loop.time()
         while loop.time() - answered_s < patience_s:
@@ -343,7 +344,7 @@ class ClusterMembership:
             await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
-        """Leave: the registration, and what else this session holds, vanish with it."""
+        """Leave the cluster: closing the session removes the registration and its other ephemeral nodes."""
         self._is_leaving = True
         if self._renewal is not None:
             self._renewal.cancel()

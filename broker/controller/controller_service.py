@@ -1,8 +1,9 @@
-"""The controller: whether this broker is it, and what others ask of it (Kafka class `KafkaController`).
+"""The controller service: elections, and requests to the controller (Kafka class `KafkaController`).
 
-Every change goes one way, one at a time: a pure decision on the ControllerContext, its operations as fenced
-transactions, the context brought up to date, commands to the brokers: first what makes them lead, then what clients
-are told; for a deletion the other way round. The parts of `ActiveController` do so; here is who may ask them, and when.
+Changes run one at a time, each in the same steps: make a pure decision on the ControllerContext, write its operations
+in fenced transactions, update the context, then send commands to the brokers: first the new roles, then the metadata
+for clients. A deletion sends the metadata first. `ActiveController` implements these steps; this module decides when
+they run, and for whom.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 
 class ChangeQueue:
-    """Runs the changes of a controller in the order in which they come."""
+    """Runs the changes of a controller in the order of the calls."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._running: dict[asyncio.Task[Any], None] = {}
 
     async def run(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Run `change` after those before it. It runs to its end even if the caller is cancelled, because between the
-        transaction and the commands the tree and the brokers differ.
+        """Run `change` after all earlier ones. It completes even if the caller is cancelled: between the transaction
+        and the commands, the tree and the brokers disagree.
         """
         return await asyncio.shield(self._begin(change))
 
     def start(self, change: Callable[[], Awaitable[None]]) -> None:
-        """As `run`, for who does not wait; an error is logged."""
+        """Like `run`, without waiting; errors are logged."""
 
         async def logged() -> None:
             try:
@@ -82,37 +83,38 @@ class ChangeQueue:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._running[task]
         if not task.cancelled():
-            task.exception()  # nobody may be left to ask for it
+            task.exception()  # marks the error as retrieved: the caller may be gone
 
     async def _in_turn(self, change: Callable[[], Awaitable[T]]) -> T:
         async with self._turn:
             return await change()
 
     async def close(self) -> None:
-        """Wait for the changes under way."""
+        """Wait for all queued changes."""
         while self._running:
             await asyncio.wait(list(self._running))
 
 
 SHORT_TERM_S = 60.0
-"""A term that this broker gives up earlier counts as one that failed."""
+"""A term given up sooner than this is regarded as failed."""
 ELECTION_PAUSE_S = 20.0
-"""After the second such term in a row, this broker waits so long after any election before it stands again: the cause
-may be in the tree, and every epoch disturbs all brokers.
+"""Pause after any election before this broker stands again, once two of its terms in a row have failed. The cause may
+be in the tree, and every new epoch disturbs all brokers.
 """
 DELETION_PATIENCE_S = 5.0
-"""How long a deletion waits for brokers that live, before it goes on behind its caller's back."""
+"""Maximum time a delete call waits for live brokers; after that the deletion continues in the background."""
 
 
 def not_controller() -> ApiError:
-    """The refusal of a broker that is not the controller."""
+    """The error of a broker that is not the controller."""
     return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 
 
 class ControllerService:
-    """Owner of the office, when this broker has it; implements `ControllerApi`.
+    """Runs the controller on this broker whenever it is elected; implements `ControllerApi`.
 
-    Methods that change something raise ApiError for what Kafka refuses, and NOT_CONTROLLER without the office.
+    Methods that change something raise ApiError with Kafka's error codes, and NOT_CONTROLLER when this broker is not
+    the controller.
     """
 
     def __init__(
@@ -123,22 +125,22 @@ class ControllerService:
         rules: TopicRules,
         new_channel: NewChannel | None = None,
     ) -> None:
-        """`own_channel` is the way to this broker, `new_channel` makes the ways to others."""
+        """`own_channel` leads to this broker; `new_channel` creates the channels to others."""
         self.settings = settings
         self._membership = membership
         self._own_channel = own_channel
         self._new_channel = new_channel
         self._rules = rules
         self._broker: BrokerImage | None = None
-        """This broker as it is registered; None between two sessions."""
+        """This broker's registration, or None between two sessions."""
         self._active: ActiveController | None = None
         self._changes = ChangeQueue()
         self._is_closed = False
         self._elected_at_s = 0.0
         self._failed_terms = 0
-        """In a row."""
+        """Consecutive failed terms."""
         self._stands_from_s = 0.0
-        """When this broker stands for election again; like all times of elections, on the event loop's clock."""
+        """The earliest time for the next candidacy. All election times are those of the event loop's clock."""
         self._next_election: asyncio.TimerHandle | None = None
         membership.on_session_change(self._session_ended, self._session_began)
         membership.on_registration_change(self._registration_changed)
@@ -149,7 +151,7 @@ class ControllerService:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """Whether this broker believes it is the controller."""
         return self._active is not None
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -157,10 +159,10 @@ class ControllerService:
     async def start(
         self, broker: BrokerImage, find_replicas: FindReplicas | None = None, *, unclean: bool = True
     ) -> None:
-        """Take part in a cluster that `broker`, this one, has joined: become its controller unless there is one.
+        """Join controller elections as `broker`, and become the controller if there is none.
 
-        See `ActiveController.take_office` for the others; a shared tree adopts nothing, and keeps leader epochs. Raises
-        ClusterError, CoordinationError.
+        See `ActiveController.take_office` for the other arguments; a shared tree adopts nothing and keeps leader
+        epochs. Raises ClusterError, CoordinationError.
         """
         self._broker = broker
         if self._membership.is_shared:
@@ -171,18 +173,18 @@ class ControllerService:
                 raise ClusterError("Another broker is the controller already")
 
     async def close(self) -> None:
-        """Finish the changes under way. The office is left with the session."""
+        """Finish all queued changes. The controller's node disappears with the session."""
         self._is_closed = True
         if self._next_election is not None:
             self._next_election.cancel()
         await self._changes.close()
         await self._resign()
 
-    # -- the office ----------------------------------------------------------------------------------------------------
+    # -- elections -----------------------------------------------------------------------------------------------------
 
     async def _elect(self, find_replicas: FindReplicas | None = None, *, unclean: bool = False) -> None:
-        """Become the controller, unless another broker is it: then the watch tells when that one goes. Resign, if the
-        office has gone to another.
+        """Become the controller unless another broker is; in that case a watch reports when it goes. Resign if another
+        broker has been elected.
         """
         broker, zk_client, is_shared = self._broker, self._membership.zk_client, self._membership.is_shared
         if broker is None:
@@ -193,7 +195,7 @@ class ControllerService:
                 return
             await self._resign()
         if owner in (broker.broker_id, UNKNOWN_CONTROLLER):
-            # This broker gave the office up, but the node stayed, or it never heard that the node was created.
+            # Either this broker resigned but its node stayed, or it never learned that its node was created.
             session_id = self._membership.coordination.session_id
             if not await zk_client.delete_node_of(znodes.CONTROLLER, [session_id]):
                 return
@@ -220,7 +222,7 @@ class ControllerService:
             await self._give_up(f"it could not be taken: {error}")
 
     async def _stand(self, broker_id: int) -> ControllerTerm | None:
-        """Stand for election, or do so later after terms that failed. None when this broker is not elected."""
+        """Stand for election, after a pause if recent terms failed. Returns None if this broker is not elected."""
         zk_client, loop = self._membership.zk_client, asyncio.get_running_loop()
         if loop.time() < self._stands_from_s:
             self._elect_later()
@@ -239,15 +241,15 @@ class ControllerService:
         return term
 
     async def _resign(self) -> None:
-        """Be the controller no longer."""
+        """Stop being the controller."""
         active, self._active = self._active, None
         if active is not None:
             logger.info("Broker %d resigned as the controller", self._broker.broker_id if self._broker else -1)
             await active.close()
 
     async def _give_up(self, reason: str) -> None:
-        """Resign, because the context may not be what the tree says. Whoever is elected next, perhaps this broker,
-        reads the tree. In a tree of its own nobody else writes: then only a restart helps.
+        """Resign because the context may differ from the tree. The next controller, perhaps this broker again, reads
+        the tree anew. An unshared tree has a single writer, so there only a restart helps.
         """
         if not self._membership.is_shared:
             self._membership.lost(reason)
@@ -268,25 +270,25 @@ class ControllerService:
         self._elect_later()
 
     def _rest_after_election(self) -> None:
-        """A broker was elected now, or was until now."""
+        """Postpone the next candidacy after an election, or after the end of a term, if terms keep failing."""
         if self._failed_terms > 1:
             self._stands_from_s = asyncio.get_running_loop().time() + ELECTION_PAUSE_S
 
     def _elect_later(self) -> None:
-        """Stand for election when that is allowed, unless another broker is elected before."""
+        """Stand for election as soon as that is allowed, unless another broker is elected first."""
         if self._next_election is not None:
             self._next_election.cancel()
         loop = asyncio.get_running_loop()
         self._next_election = loop.call_at(self._stands_from_s, self._begin, self._elect)
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _begin(self, reaction: Callable[[], Awaitable[None]]) -> None:
         if not self._is_closed:
             self._changes.start(partial(self._react, reaction))
 
     def _begin_in(self, active: ActiveController, reaction: Callable[[], Awaitable[None]]) -> None:
-        """As `_begin`, for a reaction of this term only."""
+        """Like `_begin`, but skipped once this term is over."""
 
         async def react() -> None:
             if active is self._active:
@@ -295,14 +297,14 @@ class ControllerService:
         self._begin(react)
 
     async def _react(self, reaction: Callable[[], Awaitable[None]]) -> None:
-        """React to something that happened. A reaction reads what is so now: it can be repeated."""
+        """Run a reaction to an event. Reactions read the current state, so they can be repeated."""
         try:
             await reaction()
         except SessionExpiredError:
             await self._resign()
         except (ConnectionLossError, MultiError, ApiError) as error:
             await self._give_up(f"a reaction failed: {error}")
-        except Exception as error:  # a bug; what was to happen would never happen, as the watch for it is gone
+        except Exception as error:  # a bug; its watch is gone, so the reaction would never run again
             if not self._membership.is_shared:
                 raise
             logger.exception("The controller failed to react to a change")
@@ -324,7 +326,7 @@ class ControllerService:
             return
         found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
         if self._broker is not None:
-            # It lives, whatever became of the content of its node.
+            # This broker is alive even if its node is unreadable.
             found.setdefault(self._broker.broker_id, self._broker)
         if active is self._active:  # a later term has read them itself
             await active.brokers_are(found)
@@ -332,7 +334,7 @@ class ControllerService:
     def _registration_changed(self, broker: BrokerImage) -> None:
         if self._broker is not None:
             self._broker = broker
-            if not self._membership.is_shared:  # A lone broker has no watch on its registration.
+            if not self._membership.is_shared:  # a lone broker does not watch its registration
                 self._begin(self._brokers_changed)
 
     def _answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
@@ -356,7 +358,7 @@ class ControllerService:
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False, requester: Requester = NOBODY
     ) -> dict[str, TopicPlan | ApiError]:
-        """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
+        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to the error."""
         try:
             return await self._change(
                 lambda active: active.topics.create(
@@ -383,8 +385,8 @@ class ControllerService:
         )
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete the topics of these names that exist: when this returns, the live brokers have let go of them. What
-        hinders the others, or takes them too long, is finished later.
+        """Delete those of these topics that exist. On return the live brokers have deleted their replicas; anything
+        that is blocked or too slow finishes later.
         """
         names = list(names)
 
@@ -400,13 +402,13 @@ class ControllerService:
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, ApiError | None]:
-        """Begin to move partitions to these replicas, or with None cancel their reassignments; for each, why not, or
-        None. Raises NOT_CONTROLLER.
+        """Start reassigning partitions to these replicas; None cancels a reassignment. Maps each partition to its
+        error, or None. Raises NOT_CONTROLLER.
         """
         return await self._change(lambda active: active.reassignments.alter(targets))
 
     def reassignments(self) -> Mapping[TopicPartition, PartitionImage]:
-        """The partitions that are being reassigned. Raises NOT_CONTROLLER."""
+        """The partitions being reassigned. Raises NOT_CONTROLLER."""
         if self._active is None:
             raise not_controller()
         return self._active.reassignments.under_way()
@@ -414,19 +416,17 @@ class ControllerService:
     # -- leaders -------------------------------------------------------------------------------------------------------
 
     async def elect_leaders(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> Elected:
-        """Elect leaders of these partitions; gives them, or why there are none. Raises ApiError."""
+        """Elect leaders of these partitions; maps each to its leader or its error. Raises ApiError."""
         return await self._change(lambda active: active.elections.elect(partitions, election_type))
 
     async def balance_leaders(self) -> None:
-        """Give partitions back to their preferred replicas, if this broker is the controller. A round: to be called
-        regularly.
-        """
+        """Move leadership back to preferred replicas, if this broker is the controller. Must be called periodically."""
         if self._active is not None:
             percentage = self.settings.leader_imbalance_percentage
             await self._change(lambda active: active.elections.balance(percentage))
 
     def election_rules_changed(self) -> None:
-        """Look for partitions that may have a leader now, and for leaders that may commit again."""
+        """Elect leaders that the new settings allow, and update those that may commit again."""
         self._begin(self._settle)
 
     async def _settle(self) -> None:
@@ -436,10 +436,10 @@ class ControllerService:
             if states:
                 await active.roles.announce(states)
 
-    # -- requests of brokers -------------------------------------------------------------------------------------------
+    # -- requests from brokers -----------------------------------------------------------------------------------------
 
     async def log_directory_failed(self) -> None:
-        """React to replicas of this broker that it cannot use, or have the controller do so."""
+        """Find the replicas that this broker lost, or report the failure to the controller."""
         broker = self._broker
         if broker is None:
             return
@@ -456,7 +456,7 @@ class ControllerService:
         async def alter(active: ActiveController) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
             results = await active.alter_partition(broker_id, broker_epoch, changes)
             if active.can_complete_reassignments:
-                # After the leader has its answer, which would be outdated otherwise.
+                # Runs after the leader has got its answer, which would be outdated otherwise.
                 self._begin(self._complete_reassignments)
             return results
 
@@ -482,7 +482,7 @@ class ControllerService:
         """See ControllerApi."""
         return await self._change(lambda active: active.allocate_producer_ids(broker_id, broker_epoch))
 
-    # -- carrying out --------------------------------------------------------------------------------------------------
+    # -- execution -----------------------------------------------------------------------------------------------------
 
     async def _change(self, change: Callable[[ActiveController], Awaitable[T]]) -> T:
         return await self._changes.run(partial(self._carry_out, change))
@@ -496,7 +496,7 @@ class ControllerService:
             await active.deletions.remove_rest()
             return await change(active)
         except (ConnectionLossError, SessionExpiredError) as error:
-            # Whether the transaction took effect is not known. The next controller reads the tree.
+            # The transaction may or may not have taken effect. The next controller reads the tree.
             await self._give_up(f"the outcome of a change is not known: {error}")
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"the outcome is not known: {error}") from error
         except MultiError as error:
@@ -506,7 +506,7 @@ class ControllerService:
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"a change was refused: {error}") from error
         except ApiError:
             raise
-        except Exception as error:  # a bug; if something was written, the context and the brokers may not know of it
+        except Exception as error:  # a bug; the context and the brokers may have missed something that was written
             if active.transaction_count > transaction_count and self._membership.is_shared:
                 await self._give_up(f"a change failed: {error!r}")
             raise

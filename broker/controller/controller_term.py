@@ -1,5 +1,5 @@
-"""One term of a controller: its settings, what it knows, its right to write, its ways to the brokers, the roles that it
-sends them, elections, and the changes of ISRs that leaders ask for (AlterPartition, KIP-497).
+"""One term of a controller: its settings and state, fenced writes, commands to brokers, elections, and the ISR changes
+that leaders request (AlterPartition, KIP-497).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.value import Value, field
 
 
 class InternalTopic(Value):
-    """How an internal topic is created when it is first needed."""
+    """Settings for an internal topic, which is created when first needed."""
 
     num_partitions: int
     replication_factor: int
@@ -37,7 +37,7 @@ class InternalTopic(Value):
 
 
 class ControllerSettings(Value):
-    """Broker settings this service works by."""
+    """The broker settings that the controller uses."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1
@@ -47,7 +47,7 @@ class ControllerSettings(Value):
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
 
     def new_topic(self, name: str) -> NewTopic:
-        """Settings of a topic that is created automatically."""
+        """The settings of an automatically created topic."""
         internal = self.internal_topics.get(name)
         if internal is None:
             return NewTopic(name)
@@ -55,7 +55,7 @@ class ControllerSettings(Value):
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
-    """The settings in `config`."""
+    """Extract the controller's settings from `config`."""
     offsets_topic = InternalTopic(
         config.offsets_topic_num_partitions,
         config.offsets_topic_replication_factor,
@@ -87,11 +87,11 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
 
 
 class TreeDiffersError(MultiError):
-    """The tree is not what the context says, and nothing of what was to be written is written."""
+    """The tree differs from the context. The transaction was not applied."""
 
 
 class Office:
-    """All that the parts of a controller share in one term, which ends with the session at the latest."""
+    """The state shared by the parts of a controller. It lasts one term, which ends with the session at the latest."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Office:
         *,
         is_shared: bool,
     ) -> None:
-        """`is_shared`: other brokers may use the tree too, so that one that is not there may come back."""
+        """`is_shared`: other brokers may use the tree, so an absent broker may come back."""
         self.is_shared = is_shared
         self.context = context
         self.zk_client = zk_client
@@ -113,14 +113,14 @@ class Office:
         self._term = term
         self._coordination = coordination
         self.transaction_count = 0
-        """Transactions that were begun."""
+        """Number of transactions begun."""
 
     async def transact(self, operations: Iterable[Operation]) -> None:
-        """Write, if this is still the controller: every transaction checks its term (KAFKA-6082).
+        """Write to the tree; every transaction checks that this is still the controller (KAFKA-6082).
 
-        Raises ApiError KAFKA_STORAGE_ERROR when the tree has no room. Every other error means that the office has to be
-        given up: MultiError, as another controller has been elected, or the tree is not what the context says;
-        ConnectionLossError, as what is written is not known. A TreeDiffersError may be handled instead.
+        Raises ApiError KAFKA_STORAGE_ERROR when the tree is out of space. After any other error the controller must
+        resign. MultiError means that another controller was elected or the tree differs from the context; after
+        ConnectionLossError the outcome is unknown. The caller may handle a TreeDiffersError instead.
         """
         is_first = True
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
@@ -131,14 +131,14 @@ class Office:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
             except MultiError as error:
                 cause = error.__cause__
-                # The first operation is the check of the term.
+                # The first operation checks the term.
                 if is_first and error.index > 0 and isinstance(cause, CoordinationError):
                     raise TreeDiffersError(error.index, cause) from cause
                 raise
             is_first = False
 
     def check_broker(self, broker_id: int, broker_epoch: int) -> None:
-        """Refuse what a broker asks for in an earlier life. Raises BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
+        """Reject a request from an earlier registration. Raises BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
         broker = self.context.live_brokers.get(broker_id)
         if broker is None:
             raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"the broker {broker_id} is not registered")
@@ -153,13 +153,13 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 
 class UncleanElections:
-    """The broker's UncleanRule: what configurations say, and how many such elections there were (trap M12)."""
+    """The broker's UncleanRule: applies unclean.leader.election.enable, and counts the unclean elections."""
 
     def __init__(self, is_enabled: Callable[[str], bool]) -> None:
-        """`is_enabled` says what `unclean.leader.election.enable` is for a topic."""
+        """`is_enabled` returns a topic's unclean.leader.election.enable."""
         self._is_enabled = is_enabled
         self.count = 0
-        """How many there were since the start (Kafka's metric `UncleanLeaderElectionsPerSec`)."""
+        """Unclean elections since the start (Kafka's metric `UncleanLeaderElectionsPerSec`)."""
 
     def allows(self, topic: str) -> bool:
         """See UncleanRule."""
@@ -179,33 +179,33 @@ class UncleanElections:
 
 
 class Roles:
-    """Elects leaders, and tells brokers and clients of them."""
+    """Elects leaders, and sends roles to brokers and metadata for clients."""
 
     def __init__(self, office: Office) -> None:
         self._office = office
 
     async def announce(self, changed: Iterable[TopicStates]) -> None:
-        """Send the brokers their roles in these partitions, then tell clients who leads."""
+        """Send brokers their roles in these partitions, then the metadata for clients."""
         changed = tuple(changed)
         moved = await self.take_offline(await self._office.requests.leader_and_isr(changed))
         await self.tell_clients(changed, moved)
 
     async def tell_clients(self, changed: Iterable[TopicStates], moved: Iterable[str] = ()) -> None:
-        """Tell clients of these partitions, and of all partitions of the topics `moved`."""
+        """Send metadata of these partitions, and of all partitions of the topics in `moved`."""
         context = self._office.context
         moved = dict.fromkeys(moved)
-        await Slices(self._office.clock).pause()  # The command is put together in one go.
+        await Slices(self._office.clock).pause()  # the command is built in one go
         states = [*context.now(each for each in changed if each.topic not in moved), *context.states_of(moved)]
         await self._office.requests.update_metadata(states)
 
     async def settle(self) -> tuple[TopicStates, ...]:
-        """Bring leaders and ISRs in line with who is there; gives the partitions that changed, of which nobody has been
-        told yet. Topics that are being deleted are left alone.
+        """Match leaders and ISRs to the live brokers. Returns the changed partitions, which the caller must announce.
+        Skips topics that are being deleted.
         """
         context, slices = self._office.context, Slices(self._office.clock)
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}
-        # Between two partitions no other change of the controller is made: changes are made one at a time.
+        # Safe across the pauses between partitions: the controller makes one change at a time.
         for topic in list(context.topics.values()):
             if topic.name in context.topics_to_be_deleted:
                 continue
@@ -224,34 +224,34 @@ class Roles:
         return context.put_partitions(changed)
 
     async def look_for_offline_replicas(self, only: Iterable[int]) -> None:
-        """React to brokers that cannot use some of their replicas. A broker names them in its answer to LeaderAndIsr
-        (Kafka's `processLogDirEventNotification`), because a list made earlier could be outdated by now.
+        """Find the replicas that these brokers cannot use. Brokers name them in their answers to a LeaderAndIsr
+        (Kafka's `processLogDirEventNotification`), because an earlier list could be outdated.
         """
         office = self._office
         offline = await office.requests.leader_and_isr(office.context.replicas(), only=list(only))
         await self.replicas_came_back(await self.take_offline(offline))
 
     async def log_dir_events(self, events: Mapping[str, int | None]) -> None:
-        """React to what brokers left in the tree, by path: they cannot use some of their replicas."""
+        """React to the events of failed log directories, by path in the tree."""
         if events:
             await self.look_for_offline_replicas(dict.fromkeys(each for each in events.values() if each is not None))
             await self._office.transact([Delete(path) for path in events])
 
     async def brokers_lost_replicas(self, offline: OfflineReplicas) -> None:
-        """React to replicas that brokers cannot use, as they say."""
+        """React to replicas that brokers reported as unusable."""
         moved = await self.take_offline(offline)
         if moved:
             await self.tell_clients((), moved)
 
     async def replicas_came_back(self, topics: Iterable[str]) -> None:
-        """Elect leaders where replicas can be used that could not before. Clients are told of all of `topics`."""
+        """Elect leaders now that some replicas are usable again. Sends metadata of all of `topics`."""
         states = await self.settle()
         moved = await self.take_offline(await self._office.requests.leader_and_isr(states)) if states else ()
         await self.tell_clients(states, [*topics, *moved])
 
     async def take_offline(self, offline: OfflineReplicas) -> Collection[str]:
-        """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed;
-        clients have not been told yet.
+        """Take these replicas offline (Kafka's OfflineReplica) and elect new leaders. Returns the changed topics, whose
+        metadata the caller must send.
         """
         office, context = self._office, self._office.context
         moved: dict[str, None] = {}
@@ -271,7 +271,7 @@ class Roles:
 
 
 Elected = dict[TopicPartition, int | ApiError]
-"""The new leaders, or why there are none."""
+"""The leader or the error of each partition."""
 
 
 class LeaderElections:
@@ -282,7 +282,9 @@ class LeaderElections:
         self._roles = roles
 
     async def elect(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> Elected:
-        """Elect a leader of each partition; when this returns the brokers have been told, this one has obeyed."""
+        """Elect a leader of each partition. On return this broker has applied the result, and the others have been sent
+        it.
+        """
         context = self._office.context
         outcome: Elected = {}
         operations: list[Operation] = []
@@ -309,14 +311,14 @@ class LeaderElections:
         return outcome
 
     async def balance(self, limit_percentage: int) -> None:
-        """Give partitions back to their preferred replicas, where brokers lead too few of theirs."""
+        """Elect preferred replicas where a broker leads too few of the partitions that prefer it."""
         partitions = imbalanced(self._office.context, limit_percentage)
         if partitions:
             await self.elect(partitions, ElectionType.PREFERRED)
 
 
 class IsrChanges:
-    """Compares and sets the state of partitions, in one term."""
+    """Compare-and-set of partition state, in one term."""
 
     def __init__(self, office: Office) -> None:
         self._office = office
@@ -324,9 +326,9 @@ class IsrChanges:
     async def alter(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
-        """Decide on each change, and write those that are accepted. The leader knows the new state by the answer, and
-        clients by UpdateMetadata; followers have no use for it. Raises ApiError when nothing was considered: as Kafka,
-        STALE_BROKER_EPOCH also for a broker that is not registered.
+        """Judge each change and write the accepted ones. The leader learns the new state from the answer, clients from
+        UpdateMetadata; followers do not need it. Raises ApiError if the request fails as a whole; as in Kafka, an
+        unregistered broker gets STALE_BROKER_EPOCH.
         """
         office = self._office
         if broker_id not in office.context.live_brokers:

@@ -19,21 +19,21 @@ from protocol.topic_partition import TopicPartition
 logger = logging.getLogger("kafka.controller.KafkaController")
 
 Target = tuple[int, ...] | None
-"""The replicas that a partition is to have; None cancels what is under way."""
+"""The replicas that a partition should end up with, or None to cancel its reassignment."""
 
 
 class Reassignments:
-    """Moves partitions in one term. What is under way is in the context, and in the tree."""
+    """Reassigns partitions in one term. The context and the tree record all unfinished reassignments."""
 
     def __init__(self, office: Office, roles: Roles) -> None:
         self._office = office
         self._roles = roles
         self._moving: dict[TopicPartition, None] = {}
         self._asked: dict[TopicPartition, tuple[int, ...]] = {}
-        """Those of them that the node /admin/reassign_partitions asks for."""
+        """The reassignments that the node /admin/reassign_partitions requests."""
 
     def under_way(self) -> dict[TopicPartition, PartitionImage]:
-        """The partitions that are moving. Topics that are being deleted take theirs with them."""
+        """The partitions being reassigned, without those of topics being deleted."""
         context = self._office.context
         moving = {}
         for name in list(self._moving):
@@ -47,7 +47,9 @@ class Reassignments:
     async def alter(
         self, targets: Mapping[TopicPartition, Target], *, waits_for_brokers: bool = False
     ) -> dict[TopicPartition, ApiError | None]:
-        """Begin to move partitions, or change where they go; for each, why not, or None. See `decisions.plan`."""
+        """Start reassignments, or change their targets; maps each partition to its error, or None. See
+        `decisions.plan`.
+        """
         context = self._office.context
         outcome: dict[TopicPartition, ApiError | None] = {}
         planned: dict[str, dict[int, PartitionImage]] = {}
@@ -79,12 +81,12 @@ class Reassignments:
         states = context.put_partitions({topic.name: partitions})
         await self._tell(states, {each.partition: each for each in topic.partitions})
         if any(each.partition_epoch == NO_STATE for each in partitions):
-            # Nobody who could lead was ever there. Now there may be somebody.
+            # Until now no live broker could have led them.
             await self._roles.announce(await self._roles.settle())
 
     async def _tell(self, states: Iterable[TopicStates], before: Mapping[int, PartitionImage]) -> None:
-        """Tell brokers of their replicas: those that begin, those that go on, and those that they are to delete. A
-        broker that is not there sets the latter aside as strays when it comes back.
+        """Send brokers their new, remaining and deleted replicas. An offline broker, which misses a deletion, sets the
+        replica aside as a stray when it comes back.
         """
         roles: dict[int, list[TopicStates]] = {}
         stopped: dict[int, list[StoppedReplica]] = {}
@@ -108,11 +110,11 @@ class Reassignments:
             await requests.stop_replicas(stopped)
         await self._roles.tell_clients(states, await self._roles.take_offline(offline))
 
-    # -- the node that asks for them -----------------------------------------------------------------------------------
+    # -- reassignments requested through the tree ----------------------------------------------------------------------
 
     async def obey(self, asked: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Begin what the node asks for, and is not under way. The node keeps what is under way, so that who wrote it
-        sees when it is done (Kafka's `processZkPartitionReassignment`).
+        """Start the new reassignments that the node requests. The node lists the unfinished ones, so that its writer
+        can see when they are done (Kafka's `processZkPartitionReassignment`).
         """
         moving = self.under_way()
         new = {
@@ -127,7 +129,7 @@ class Reassignments:
                 logger.warning("%s is not reassigned as %s asks: %s", name, REASSIGN_PARTITIONS, refusal)
 
     async def _take_out_of_node(self) -> None:
-        """Leave in the node what is under way still. Who has asked for something else later has it."""
+        """Leave only unfinished reassignments in the node. One that got another target since then is removed."""
         if not self._asked:
             return
         moving = self.under_way()
@@ -146,11 +148,11 @@ class Reassignments:
             except TreeDiffersError:
                 logger.info("Somebody else has deleted %s", REASSIGN_PARTITIONS)
 
-    # -- what happens later --------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------------------
 
     async def resume(self) -> None:
-        """A new controller goes on with what the tree says. The one before may have written an assignment, and not told
-        it: a new leader epoch makes everybody listen.
+        """Continue the reassignments recorded in the tree. The last controller may have written an assignment without
+        sending it; a new leader epoch makes all brokers accept it.
         """
         office, context = self._office, self._office.context
         self._moving = {
@@ -173,13 +175,13 @@ class Reassignments:
         await self.go_on()
 
     def is_ready(self) -> bool:
-        """Whether `go_on` has something to do."""
+        """Whether `go_on` could complete something."""
         context = self._office.context
         moving = self.under_way().items()
         return any(decisions.completion(name.topic, each, context) is not None for name, each in moving)
 
     async def go_on(self) -> None:
-        """Complete the reassignments whose new replicas are all in sync. Raises ApiError for a full disk."""
+        """Complete the reassignments whose new replicas are all in sync. Raises ApiError when the disk is full."""
         office, context = self._office, self._office.context
         ready: dict[str, list[tuple[PartitionImage, Operation]]] = {}
         before: dict[str, dict[int, PartitionImage]] = {}
@@ -193,7 +195,7 @@ class Reassignments:
             await office.transact([operation for _, operation in completions])
             states = context.put_partitions({topic: [partition for partition, _ in completions]})
             await self._tell(states, before[topic])
-            # Last: a controller that finds replicas that are to go has them deleted once more.
+            # Written last: until then, a new controller finds the removed replicas and deletes them again.
             await office.transact([decisions.assignment_operation(context.topics[topic])])
             for partition, _ in completions:
                 logger.info("Reassignment of %s-%d to %s is completed", topic, partition.partition, partition.replicas)

@@ -1,9 +1,9 @@
-"""Creates, grows and deletes topics (Kafka class `TopicDeletionManager`), in slices: a topic has up to thousands of
-partitions.
+"""Creates, grows and deletes topics (Kafka class `TopicDeletionManager`). The work is done in slices, because a topic
+can have thousands of partitions.
 
-A deletion takes the metadata first, then the replicas, the nodes last: a crash in between leaves the mark in the tree,
-and the next controller begins again. The nodes go when every broker that holds a replica has let go of it; one that is
-not there does so when it comes back.
+A deletion removes the metadata first, then the replicas, and the nodes last. After a crash in between, the deletion
+mark is still in the tree, and the next controller starts over. The nodes are removed when every broker with a replica
+has deleted it; an offline broker does so when it comes back.
 """
 
 from __future__ import annotations
@@ -38,52 +38,52 @@ Configs = Mapping[ConfigResource, Mapping[str, str]]
 
 
 class Requester(Protocol):
-    """Who wants partitions. As in Kafka, where request handlers judge topics and write their nodes, the time that takes
-    is the requester's; whatever follows from it is the controller's.
+    """The client that requests partitions. Time spent on judging topics and writing their nodes is charged to it, as in
+    Kafka, where request handlers do that; the rest is the controller's.
     """
 
     def take(self, partitions: int, /) -> None:
-        """Ask whether so many may be created. Raises ApiError when these are too many now."""
+        """Charge the creation of this many partitions. Raises ApiError if they exceed the quota."""
         ...
 
     def counted(self) -> AbstractContextManager[None]:
-        """Count the time of a block, in which nobody waits, as the requester's."""
+        """Charge the time of a block, which must not wait, to the requester."""
         ...
 
 
 class _Nobody:
     def take(self, partitions: int, /) -> None:
-        """Permit any number of partitions."""
+        """Allow any number of partitions."""
 
     def counted(self) -> AbstractContextManager[None]:
-        """Count nothing."""
+        """Charge nothing."""
         return nullcontext()
 
 
 NOBODY: Final = _Nobody()
-"""The brokers themselves, who have no quotas."""
+"""The brokers themselves, exempt from quotas."""
 
 
 class TopicRules(Value):
-    """Rules of this broker for new topics, and whom it tells of their configurations."""
+    """This broker's rules for new topics, and the listeners for their configurations."""
 
     random: Random
     validate_config: Callable[[Mapping[str, str]], None]
-    """Raises ApiError for overrides that are not valid."""
+    """Raises ApiError for invalid overrides."""
     configs_changed: Callable[[Configs], None]
-    """Told of configurations that the tree has now."""
+    """Called with new configurations once they are in the tree."""
     refuse_new_partitions: Callable[[str], None]
-    """Given a topic, raises ApiError when no partitions may be made now, whoever wants them."""
+    """Raises ApiError if the topic cannot get new partitions now, whoever asks."""
     unclean: UncleanRule = NEVER_UNCLEAN
-    """Where replicas that are not in sync may lead."""
+    """Where an out-of-sync replica may lead."""
     min_isr: Callable[[str], int] | None = None
-    """min.insync.replicas of a topic; None where no eligible leaders are kept."""
+    """min.insync.replicas of a topic. Without it, no eligible leaders are tracked."""
     known_topic: Callable[[str], TopicImage | None] = lambda _name: None
     """A topic as the last controller described it to this broker."""
 
 
 class TopicChanges:
-    """Carries out creations in one term."""
+    """Creates and grows topics in one term."""
 
     def __init__(self, office: Office, roles: Roles, rules: TopicRules) -> None:
         self._office = office
@@ -93,7 +93,7 @@ class TopicChanges:
     async def create(
         self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool, requester: Requester
     ) -> dict[str, TopicPlan | ApiError]:
-        """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
+        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to the error."""
         defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
         rules, context = self._rules, self._office.context
         outcome: dict[str, TopicPlan | ApiError] = {}
@@ -119,7 +119,7 @@ class TopicChanges:
         return outcome
 
     async def _create(self, plans: Sequence[TopicPlan], requester: Requester) -> dict[str, ApiError]:
-        """Create these topics; gives why some were not."""
+        """Create these topics; returns the errors by name."""
         context = self._office.context
         created: list[TopicImage] = []
         errors: dict[str, ApiError] = {}
@@ -137,7 +137,7 @@ class TopicChanges:
             created += topics
             configs.update(((ConfigResourceType.TOPIC, plan.name), plan.config) for plan in share)
         if created:
-            # Before the roles, as a log uses its topic's configuration from the first moment.
+            # Before the roles: a new log reads its topic's configuration immediately.
             self._rules.configs_changed(configs)
             await self._roles.announce(
                 TopicStates(topic.name, topic.topic_id, topic.partitions, is_new=True) for topic in created
@@ -147,7 +147,7 @@ class TopicChanges:
     async def _write(
         self, plans: Sequence[TopicPlan], requester: Requester, with_config: Collection[str] = ()
     ) -> list[TopicImage]:
-        """Write these topics; those of `with_config` have the node of their configuration already."""
+        """Write these topics. Those in `with_config` already have a configuration node."""
         operations: list[Operation] = []
         topics = []
         slices = Slices(self._office.clock)
@@ -158,12 +158,12 @@ class TopicChanges:
             changes, topic = await first_leaders(plan, topic_id, self._office.context, slices)
             operations += changes
             topics.append(topic)
-        await slices.pause()  # The transaction is put together in one go.
+        await slices.pause()  # the transaction is built in one go
         await self._office.transact(operations)
         return topics
 
     async def _with_config(self, plans: Sequence[TopicPlan]) -> Collection[str]:
-        """Those for whose names the tree has configurations, which other tools, or a deletion, may leave there."""
+        """The topics that already have configurations in the tree, left by other tools or by a deletion."""
         names = [plan.name for plan in plans]
         paths = [config_path("topics", name) for name in names]
         found = await each_of(paths, self._office.zk_client.exists)
@@ -178,8 +178,8 @@ class TopicChanges:
         validate_only: bool,
         requester: Requester,
     ) -> None:
-        """Grow a topic to `count` partitions. Raises ApiError; if only some brokers have a rack for every topic, even
-        for assignments that need none, as Kafka does.
+        """Grow a topic to `count` partitions. Raises ApiError. As in Kafka, it fails whenever only some brokers have a
+        rack, even for assignments that do not need one.
         """
         context = self._office.context
         refuse_mixed_racks(context.racks)
@@ -194,7 +194,7 @@ class TopicChanges:
         requester.take(len(added))
         slices = Slices(self._office.clock)
         operations, grown = await expansion(topic, added, context, slices)
-        await slices.pause()  # The transaction is put together in one go.
+        await slices.pause()  # the transaction is built in one go
         await self._office.transact(operations)
         context.put_topics([grown])
         new = grown.partitions[len(topic.partitions) :]
@@ -204,7 +204,7 @@ class TopicChanges:
 async def first_leaders(
     plan: TopicPlan, topic_id: Uuid, context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], TopicImage]:
-    """Give the operations that give a new topic its leaders, to follow those of the topic itself, and its image."""
+    """Build the operations that give a new topic its leaders, which follow those that create it, and its image."""
     operations, partitions = await new_partitions(plan.name, dict(enumerate(plan.assignment)), context, slices)
     return operations, TopicImage(plan.name, topic_id, partitions)
 
@@ -212,13 +212,13 @@ async def first_leaders(
 async def expansion(
     topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], TopicImage]:
-    """Give the operations that add partitions to the topic, and its new image."""
+    """Build the operations that add partitions to the topic, and its new image."""
     operations, partitions = await new_partitions(topic.name, added, context, slices)
     return [decisions.growth_operation(topic, added), *operations], topic.with_partitions(partitions)
 
 
 async def removal(topic: TopicImage, slices: Slices, *, has_config: bool) -> list[Operation]:
-    """Give the operations that remove every node of the topic, its deletion mark last."""
+    """Build the operations that remove all nodes of the topic, the deletion mark last."""
     removals = decisions.partition_removals(topic.name, topic.partitions)
     operations = [each async for each in in_slices(removals, slices)]
     operations.extend(decisions.topic_removals(topic.name, has_config=has_config))
@@ -228,7 +228,7 @@ async def removal(topic: TopicImage, slices: Slices, *, has_config: bool) -> lis
 async def new_partitions(
     topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext, slices: Slices
 ) -> tuple[list[Operation], tuple[PartitionImage, ...]]:
-    """Give the operations that create these partitions with their first leaders, and the partitions."""
+    """Build the operations that create these partitions with their first leaders, and the partitions."""
     operations: list[Operation] = []
     partitions: list[PartitionImage] = []
     async for nodes, partition in in_slices(decisions.new_partitions(topic, assignment, context), slices):
@@ -241,16 +241,16 @@ logger = logging.getLogger("kafka.controller.TopicDeletionManager")
 
 
 class TopicDeletions:
-    """Owner of the deletions under way in one term."""
+    """Owns the unfinished deletions in one term."""
 
     def __init__(self, office: Office) -> None:
         self._office = office
         self._awaited: dict[str, dict[tuple[int, int], None]] = {}
-        """By topic: the replicas, as (broker, partition), that have not been let go of."""
+        """By topic, the replicas, as (broker, partition), whose deletion is not confirmed yet."""
         self._finished: dict[str, asyncio.Event] = {}
 
     async def delete(self, names: Iterable[str]) -> None:
-        """Delete the topics of these names that exist."""
+        """Delete those of these topics that exist."""
         context = self._office.context
         existing = [name for name in names if name in context.topics and name not in context.topics_to_be_deleted]
         marked = dict.fromkeys(await self._office.zk_client.topic_deletions())
@@ -258,8 +258,8 @@ class TopicDeletions:
         await self._begin(existing)
 
     async def obey_marks(self, *, is_enabled: bool, watch: Watch | None = None) -> None:
-        """Delete the topics that the tree has marks of: others write them, and a crash leaves them. What is not there,
-        or with `is_enabled` false may not be deleted, loses its mark. `watch` fires when there are others.
+        """Delete the topics marked in the tree by other tools or before a crash. A mark is removed if its topic does
+        not exist, or if `is_enabled` is false. `watch` fires on new marks.
         """
         office, context = self._office, self._office.context
         marked = [each for each in await office.zk_client.topic_deletions(watch) if each not in self._awaited]
@@ -291,7 +291,9 @@ class TopicDeletions:
         await self._stop(names, list(context.live_brokers))
 
     async def _stop(self, names: Iterable[str], broker_ids: Sequence[int]) -> None:
-        """Have these brokers delete their replicas of these topics. One whose disk refuses stays behind as a stray."""
+        """Make these brokers delete their replicas of these topics. A replica that cannot be deleted is left as a
+        stray.
+        """
         replicas: dict[int, list[StoppedReplica]] = {}
         for name in names:
             for broker_id, partition in self._awaited[name]:
@@ -312,43 +314,41 @@ class TopicDeletions:
             awaited.pop((broker_id, replica.partition), None)
 
     async def replicas_stopped(self, broker_id: int, answer: Answer) -> None:
-        """Another broker has let go of replicas."""
+        """Record the replicas that another broker has deleted."""
         self._let_go(broker_id, answer)
         await self.remove_nodes()
 
     def commands_are_lost(self, broker_ids: Collection[int]) -> None:
-        """Count on no command that these brokers have not answered: it may not have reached them."""
+        """Forget unanswered commands to these brokers: they may never have arrived."""
         for name, replicas in self._awaited.items():
             for broker_id, partition in replicas:
                 if broker_id in broker_ids:
                     self._office.context.deleted_replicas.pop((broker_id, TopicPartition(name, partition)), None)
 
     async def brokers_came(self, broker_ids: Sequence[int]) -> None:
-        """Brokers have come, which may hold replicas of topics that are being deleted."""
+        """Make new brokers delete their replicas of topics that are being deleted."""
         if self._awaited:
             await self._stop(list(self._awaited), broker_ids)
 
     def brokers_went(self) -> None:
-        """Nobody waits for a broker that has gone."""
+        """Wake the callers that wait only for brokers that have gone."""
         live_brokers = self._office.context.live_brokers
         for name, replicas in self._awaited.items():
             if not any(broker_id in live_brokers for broker_id, _ in replicas):
                 self._finished[name].set()
 
     async def remove_nodes(self) -> None:
-        """Remove the nodes of topics of which no replica is left. A full disk may not let them go; then they stay until
-        the next change.
-        """
+        """Remove the nodes of topics without replicas. If the disk is full, they stay until the next change."""
         office, context = self._office, self._office.context
         topics = [context.topics[name] for name in self._without_replicas()]
         for share in shares(topics, lambda topic: len(topic.partitions)):
             operations: list[Operation] = []
             slices = Slices(office.clock)
-            await slices.pause()  # What the answer of a broker changed was done in one go.
+            await slices.pause()  # the last broker's answer was processed in one go
             for topic in share:
                 has_config = await office.zk_client.exists(znodes.config_path("topics", topic.name))
                 operations.extend(await removal(topic, slices, has_config=has_config))
-            await slices.pause()  # The transaction is put together in one go.
+            await slices.pause()  # the transaction is built in one go
             try:
                 await office.transact(operations)
             except ApiError as error:
@@ -364,7 +364,7 @@ class TopicDeletions:
         return [name for name, replicas in self._awaited.items() if not replicas]
 
     async def remove_rest(self) -> None:
-        """Finish deletions for which the disk had no room; nothing else may change before. Raises ApiError."""
+        """Finish deletions that failed on a full disk. No other change may run before this. Raises ApiError."""
         if not self._without_replicas():
             return
         await self.remove_nodes()
@@ -372,7 +372,7 @@ class TopicDeletions:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full; topics cannot be changed")
 
     async def wait_for(self, names: Iterable[str], patience_s: float) -> None:
-        """Return when the live brokers have let go of these topics, or `patience_s` is over."""
+        """Return when the live brokers have deleted these topics, or after `patience_s`."""
         waiting = [asyncio.create_task(self._finished[name].wait()) for name in names if name in self._finished]
         if waiting:
             await asyncio.wait(waiting, timeout=patience_s)
@@ -380,6 +380,6 @@ class TopicDeletions:
             each.cancel()
 
     def close(self) -> None:
-        """Let go of who waits."""
+        """Wake all waiting callers."""
         for finished in self._finished.values():
             finished.set()

@@ -1,7 +1,8 @@
-"""Obeys what others write into the tree: topics that come, grow and go, and the requests of older tools (Kafka's
-`TopicChange`, `PartitionModifications`, `TopicDeletion`, `ZkPartitionReassignment` and `ReplicaLeaderElection`).
+"""Reacts to changes that others write into the tree: topics created, grown and removed, and the requests of older tools
+(Kafka's `TopicChange`, `PartitionModifications`, `TopicDeletion`, `ZkPartitionReassignment` and
+`ReplicaLeaderElection`).
 
-Every reaction reads what is so now, so that it can come late, and be repeated. The controller's own changes cause
+Every reaction reads the current state, so it may run late or more than once. The controller's own changes trigger
 reactions too, which find nothing to do.
 """
 
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.controller.KafkaController")
 
 Begin = Callable[[Callable[[], Awaitable[None]]], None]
-"""Begins a reaction after the changes before it, while this term lasts."""
+"""Queues a reaction behind earlier changes; dropped when the term ends."""
 
 
 class TreeChanges:
-    """The watches of one term, and what comes of them."""
+    """The watches of one term, and the reactions to them."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class TreeChanges:
         begin: Begin,
         new_id: Callable[[], Uuid],
     ) -> None:
-        """`new_id` gives the ids of topics that are created without one."""
+        """`new_id` generates ids for topics created without one."""
         self._office = office
         self._roles = roles
         self._deletions = deletions
@@ -65,13 +66,13 @@ class TreeChanges:
         """The topics whose nodes are watched."""
 
     async def read_topics(self) -> tuple[list[ReadTopic], dict[str, None]]:
-        """All topics, and the names of those that cannot be read, watched from now on."""
+        """Read and watch all topics. Also returns the names of the unreadable ones."""
         names = await self._office.zk_client.topic_names()
         self._watched = dict.fromkeys(names)
         return await self._office.zk_client.topics.read_all(names, self._node_of_topic_changed)
 
     async def start(self, *, deletes_topics: bool) -> None:
-        """Obey what is there when the term begins, and from then on what comes. `deletes_topics` is
+        """Process the current content of the tree, then changes as they come. `deletes_topics` is
         `delete.topic.enable`.
         """
         self._deletes_topics = deletes_topics
@@ -89,7 +90,7 @@ class TreeChanges:
         return fire
 
     def _node_of_topic_changed(self, event: WatchEvent) -> None:
-        """The node of a topic, or a damaged state of one of its partitions."""
+        """Handle a change of a topic's node, or of an unreadable partition state."""
         name, _, state = event.path.removeprefix(znodes.topic_path("")).partition("/")
         self._watch(partial(self._mend_partitions if state else self._topic_changed, name))(event)
 
@@ -116,9 +117,7 @@ class TreeChanges:
             await self._reassignments().go_on()
 
     async def _add(self, name: str) -> None:
-        """Give leaders to a topic that somebody else has created, or whose node could not be read, and an id unless it
-        has one.
-        """
+        """Elect leaders for a topic that is new, or readable again, and give it an id if it lacks one."""
         office, context = self._office, self._office.context
         read = await office.zk_client.topics.read(name, self._node_of_topic_changed)
         if read is None:
@@ -138,7 +137,7 @@ class TreeChanges:
         await office.transact(operations)
         context.put_topics([topic])
         await self._announce(topic, topic.partitions, is_new=is_new)
-        if not is_new:  # while it could not be read, what is asked for in it was left alone
+        if not is_new:  # requests for it were ignored while it could not be read
             await self._deletions_changed()
             await self._reassignments().resume()
 
@@ -149,14 +148,14 @@ class TreeChanges:
             await self._add(name)
 
     async def _assignment(self, name: str) -> znodes.TopicAssignment | None:
-        """The node of a topic, watched from now on; None when it is not there, or cannot be read."""
+        """Read and watch a topic's node. Returns None if it is missing or unreadable."""
         found = await self._office.zk_client.topics.assignment(name, self._node_of_topic_changed)
         if found is None:
             self._watched.pop(name, None)
         return None if found is UNREADABLE else found
 
     async def _mend_partitions(self, name: str) -> None:
-        """States of a topic's partitions may be readable that were not: elect leaders there."""
+        """Elect leaders of partitions whose states are readable again."""
         office, context = self._office, self._office.context
         known = context.topics.get(name)
         if known is None or name in context.topics_to_be_deleted:
@@ -177,7 +176,7 @@ class TreeChanges:
         await self._announce(topic, tuple(topic.partitions[number] for number in states), is_new=False)
 
     async def _grow(self, name: str, assignment: znodes.TopicAssignment | None) -> None:
-        """A topic may have more partitions. Other changes of its node are the controller's own."""
+        """Add partitions that appeared in the node. All other changes of it are the controller's own."""
         office, context = self._office, self._office.context
         topic = context.topics.get(name)
         if assignment is None or topic is None:
@@ -204,7 +203,7 @@ class TreeChanges:
     async def _deletions_changed(self) -> None:
         await self._deletions.obey_marks(is_enabled=self._deletes_topics, watch=self._watch(self._deletions_changed))
 
-    # -- what is asked for ---------------------------------------------------------------------------------------------
+    # -- requests through the tree -------------------------------------------------------------------------------------
 
     async def _reassignments_changed(self) -> None:
         asked = await self._office.zk_client.asked_reassignments(self._watch(self._reassignments_changed))

@@ -1,3 +1,3 @@
-"""The common part of all coordinators of the broker: time, timers, a log, and shards that come and go with the
-leadership of the partitions of an internal topic.
+"""The common part of all coordinators of the broker: time, timers, a log, and shards that are loaded and unloaded as
+leadership of an internal topic's partitions moves.
 """

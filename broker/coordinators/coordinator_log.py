@@ -1,4 +1,4 @@
-"""The partitions of an internal topic as its coordinators see them, on top of the ReplicaManager."""
+"""The log of a coordinator: partitions of an internal topic, behind the ReplicaManager."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MAY_BE_COMMITTED = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH
 class ReplicatedCoordinatorLog:
     """A `CoordinatorLog` (see broker.coordinators.coordinator_runtime) in this broker's replicas of `topic`.
 
-    `configured_partitions` counts until the topic exists. `load_buffer_bytes` are read at a time when a partition is
-    loaded. A batch that is not committed after `commit_timeout_ms` fails with REQUEST_TIMED_OUT; it may be committed
-    nevertheless.
+    `configured_partitions` is the partition count until the topic exists. Loading reads `load_buffer_bytes` at a time.
+    A batch that is not committed within `commit_timeout_ms` fails with REQUEST_TIMED_OUT, but may still be committed
+    later.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class ReplicatedCoordinatorLog:
         return log.config.max_message_bytes
 
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
-        """See CoordinatorLog. Bytes are read, checked and decoded off the loop. Records that a newer leader appends
-        later are not loaded. Damaged records are skipped: what continues from an older state is better than what is not
-        served. Returns when all of it is committed: a leader that is elected next has what clients are told here.
+        """See CoordinatorLog. Reads, checks and decodes off the loop. Does not load records that a newer leader appends
+        meanwhile. Skips damaged records: serving an older state is better than serving none. Returns once everything
+        loaded is committed, so the next leader will have whatever clients learn from this one.
         """
         replica = self._replica_manager.partition(TopicPartition(self._topic, partition))
         offset, end_offset = replica.log.log_start_offset, replica.log.log_end_offset
@@ -128,8 +128,9 @@ class ReplicatedCoordinatorLog:
         await self._until_committed(replica, end_offset)
 
     async def _until_committed(self, replica: Partition, end_offset: int) -> None:
-        """Wait for the high watermark of a replica that leads, as long as it can rise: a broker with fewer replicas in
-        sync than min.insync.replicas tells clients what it has, as Kafka does. Raises ApiError.
+        """Wait for a leader's high watermark to reach `end_offset`. Stops if the ISR is smaller than
+        min.insync.replicas, because the high watermark cannot rise then; as in Kafka, the broker serves what it has.
+        Raises ApiError.
         """
         while replica.high_watermark < end_offset and not replica.is_under_min_isr:
             (error,) = await self._replica_manager.when_acknowledged(
@@ -147,7 +148,7 @@ class ReplicatedCoordinatorLog:
         next_offset: int | None
         has_missed = False
         while offset < end_offset:
-            log = replica.log  # it may be moved to another log directory meanwhile
+            log = replica.log  # the replica may move to another log directory meanwhile
             try:
                 next_offset = await self._executor.run(
                     _take_chunk, log, offset, self._load_buffer_bytes, end_offset, take
@@ -165,7 +166,7 @@ class ReplicatedCoordinatorLog:
                 )
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not has_missed:
-                    # Its owner was just giving the file another name.
+                    # The file was just being renamed.
                     has_missed = True
                     continue
                 raise log.local.read_failed(error) from error
@@ -177,7 +178,7 @@ class ReplicatedCoordinatorLog:
 def _take_chunk(
     log: UnifiedLog, offset: int, max_bytes: int, end_offset: int, take: Callable[[memoryview], int | None]
 ) -> int | None:
-    """Give `take` one chunk from `offset` on. Only one chunk of a partition is in memory at a time."""
+    """Pass one chunk, starting at `offset`, to `take`. Only one chunk of a partition is in memory at a time."""
     info = log.read(offset, max_bytes, end_offset)
     if info.file is None:
         return None

@@ -1,4 +1,4 @@
-"""One shard with its log, its timer and the requests that wait for it."""
+"""Runs one shard: its log, its timer and its waiting requests."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 RESPONSES_AT_ONCE: Final = 32
-"""Responses given in one turn of the event loop. A join of thousands of members completes at one moment, and other
-clients should not wait for all of its responses. They are counted, as most of the work on them is done in the next
-turn, by the callbacks of futures.
+"""Responses per turn of the event loop. When a join of thousands of members completes, other clients should not have to
+wait for all its responses. The limit is a count, because most of the work happens in the next turn, in the callbacks of
+futures.
 """
 
 RECORDS_PER_BATCH: Final = 500
-"""The most that appends have in one batch together. They are encoded, appended and replayed in one go: some 5 ms."""
+"""Maximum number of records in a batch that combines several appends. A batch is encoded, appended and replayed in one
+go, in about 5 ms.
+"""
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class Shard(Protocol):
-    """One partition of the topic, as its coordinator: events come in, a `Result` comes out. Its state changes only in
-    `complete`, by replay of what was appended.
+    """The coordinator of one partition: it turns events into `Result`s. Its state changes only in `complete`, when
+    appended records are replayed.
     """
 
     deadlines: Deadlines
-    """They say when `expire` is to be called next."""
+    """They determine the next call of `expire`."""
 
     def start(self, now: Moment) -> Appends:
-        """Begin to serve what was restored."""
+        """Start serving the restored state."""
         ...
 
     def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
-        """`append` is committed, its first record at `base_offset` of the log."""
+        """`append` was committed; its first record has offset `base_offset` in the log."""
         ...
 
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
@@ -58,11 +60,11 @@ class Shard(Protocol):
         ...
 
     def expire(self, now: Moment) -> Appends:
-        """Time has passed."""
+        """Process expired deadlines."""
         ...
 
     def resign(self, now: Moment) -> None:
-        """Another broker coordinates now."""
+        """Stop: another broker is the coordinator now."""
         ...
 
 
@@ -73,44 +75,44 @@ class CoordinatorLog(Protocol):
     """The partitions of an internal topic."""
 
     def partition_count(self) -> int:
-        """Partitions of the topic, or those it will be created with."""
+        """The topic's partition count, or the count it will be created with."""
         ...
 
     def append(
         self, partition: int, records: Sequence[Record], producer: Producer | None = None
     ) -> asyncio.Future[int]:
-        """Append one batch; the future gives the offset of its first record once it is committed (acks=all).
+        """Append one batch. The future returns the offset of the first record once the batch is committed (acks=all).
 
-        It fails with ApiError, and may be done already when it is returned. Futures of one partition are done in the
-        order of the appends.
+        It fails with ApiError, and may already be done on return. The futures of a partition complete in the order of
+        its appends.
         """
         ...
 
     def is_empty(self, partition: int) -> bool:
-        """Whether there is nothing to load."""
+        """Whether the partition has nothing to load."""
         ...
 
     def most_record_bytes(self, partition: int) -> int:
-        """Bytes of the largest batch that the partition takes. Raises ApiError NOT_COORDINATOR."""
+        """Size in bytes of the largest batch that the partition accepts. Raises ApiError NOT_COORDINATOR."""
         ...
 
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
-        """Give `take`, off the loop, all complete batches up to the log end of this moment, a chunk at a time.
+        """Pass all complete batches up to the current log end to `take`, off the loop, a chunk at a time.
 
-        `take` returns the offset behind the last batch that it took. Raises ApiError and OSError.
+        `take` returns the offset after the last batch that it processed. Raises ApiError and OSError.
         """
         ...
 
 
 class Responses:
-    """Gives waiting requests their responses: in order, a few in one turn of the event loop."""
+    """Delivers responses to waiting requests in order, a few per turn of the event loop."""
 
     def __init__(self) -> None:
         self._due: deque[tuple[Callable[[Any], None], Any]] = deque()
-        """Who is to be given which outcome."""
+        """Each waiting callback, with its outcome."""
 
     def respond(self, outcome: R | Reply[R], translate: Callable[[R], T]) -> T | asyncio.Future[T]:
-        """The translated outcome of an event, or a future for it."""
+        """Return the translated outcome of an event, or a future of it."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -120,8 +122,8 @@ class Responses:
     def respond_later(
         self, outcome: R | Reply[R], translate: Callable[[R], T] | None, lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
-        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`. Without `translate` the outcome is
-        the response.
+        """Like `respond`, for a handler and without a future. See `Later` for `lets_pass`. Without `translate`, the
+        outcome is the response.
         """
         if not isinstance(outcome, Reply):
             return cast("T", outcome) if translate is None else translate(outcome)
@@ -133,7 +135,7 @@ class Responses:
     def respond_at_once(
         outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
-        """As `respond_later`, for responses that are too small to be given a few at a time."""
+        """Like `respond_later`, but responses are not spread over turns: for small ones."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
         later: Later[T] = make_later(lets_pass, translate)
@@ -153,22 +155,22 @@ class Responses:
             asyncio.get_running_loop().call_soon(self._give)
 
     def give_all(self) -> None:
-        """Give all that are due now."""
+        """Deliver all pending responses now."""
         while self._due:
             give, value = self._due.popleft()
             give(value)
 
 
 class CoordinatorRuntime(Generic[S]):
-    """Lets a shard handle events, makes the appends that follow, and wakes it when time has passed.
+    """Runs a shard: passes it events, makes its appends, and wakes it at its deadlines.
 
-    The first append of a turn of the event loop is made at once. Those that follow are made together in the next turn,
-    as one batch: what many clients ask for at one moment costs one write. Appends of a transactional producer are
-    batches of their own. A batch that is too large for the log is divided, so that only an append that is too large by
-    itself fails.
+    The first append of a turn of the event loop is made immediately. Later ones of the same turn are combined into one
+    batch in the next turn, so that simultaneous requests of many clients cost one write. Each append of a transactional
+    producer is a separate batch. A batch that is too large for the log is split, so an append fails only if it is too
+    large on its own.
 
-    Appends are made in the order in which events led to them, in slices, and reported to the shard in the order in
-    which they were made. There is at most one timer on the event loop, and none while no deadline is set.
+    Appends are made in the order of their events, in slices, and reported to the shard in the same order. The event
+    loop has at most one timer, and only while a deadline is set.
     """
 
     def __init__(self, partition: int, shard: S, log: CoordinatorLog, clock: Clock) -> None:
@@ -179,31 +181,33 @@ class CoordinatorRuntime(Generic[S]):
         self._clock = clock
         self._deadlines = shard.deadlines
         self._due: deque[Append] = deque()
-        """Appends to be made, in order, by `_continue`."""
+        """Appends that `_continue` will make, in order."""
         self._continues = False
-        """Whether `_continue` is called in the next turn."""
+        """Whether `_continue` is scheduled for the next turn."""
         self._in_flight: deque[tuple[Append, asyncio.Future[int], int]] = deque()
-        """Appends that were made, the offset of the batch that each is in, and its place there."""
+        """Appends made but not yet reported, each with the future of its batch and its position in it."""
         self._reporting = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf
-        """When it fires, infinity while there is none."""
+        """When the timer fires; infinity without a timer."""
         self._moment = Moment(0, -1)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         now = self.now()
         self._go_on(now, self.shard.start(now))
 
     def handle(
         self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R | Reply[R]:
-        """Let the shard handle an event. Gives the response if it is there already."""
+        """Pass an event to the shard. Returns the response if it is available immediately."""
         now = self.now()
         return self.finish(now, event(now, *args, **kwargs))
 
     def finish(self, now: Moment, result: Result[R]) -> R | Reply[R]:
-        """Make the appends of an event that the shard handled at `now`. Gives the response if it is there already."""
+        """Make the appends of an event that the shard handled at `now`. Returns the response if it is available
+        immediately.
+        """
         self._go_on(now, result.appends)
         response = result.response
         if isinstance(response, Reply) and response.value is not None:
@@ -211,7 +215,7 @@ class CoordinatorRuntime(Generic[S]):
         return response
 
     def close(self) -> None:
-        """Serve no more: send away who waits."""
+        """Stop serving, and fail the waiting requests."""
         now = self.now()
         self.shard.resign(now)
         self.is_closed = True
@@ -222,7 +226,7 @@ class CoordinatorRuntime(Generic[S]):
             self._timer.cancel()
 
     def now(self) -> Moment:
-        """The present moment; the last one, if no millisecond has passed since."""
+        """The current time; returns the previous `Moment` again within the same millisecond."""
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
         if monotonic_ms != self._moment.monotonic_ms:
             self._moment = Moment(self._clock.now_ms(), monotonic_ms)
@@ -250,21 +254,21 @@ class CoordinatorRuntime(Generic[S]):
         self._continues = False
         if not self._due:
             return
-        if len(self._due) > 1:  # there is a lot to do: the next come together, too
+        if len(self._due) > 1:  # busy: combine the next appends too
             self._continue_later()
         now = self.now()
         self._make_some(now)
         self._go_on(now, ())
 
     def _make_some(self, now: Moment) -> None:
-        is_over = self._clock.begin_slice(SLICE_S / 4)  # a whole batch may follow, and other work in the same turn
+        is_over = self._clock.begin_slice(SLICE_S / 4)  # a whole batch may follow, and the turn has other work
         while self._due:
             self._append_next(now)
             if is_over():
                 return
 
     def _append_next(self, now: Moment) -> None:
-        """Make the next append, and those behind it that may be in its batch."""
+        """Make the next append, combined with those after it that fit into its batch."""
         due = self._due
         append = due.popleft()
         together, count = [append], len(append.records)
@@ -275,7 +279,7 @@ class CoordinatorRuntime(Generic[S]):
         self._write(now, together)
 
     def _write(self, now: Moment, together: Sequence[Append]) -> None:
-        """Make appends as one batch, or as smaller ones when it cannot be written."""
+        """Write appends as one batch; if that fails, as smaller ones."""
         future = self._begin_write(now, together)
         is_done = future.done()
         if is_done and len(together) > 1 and _may_do_apart(future):
@@ -297,7 +301,7 @@ class CoordinatorRuntime(Generic[S]):
             if producer is None:
                 return self._log.append(self._partition, records)
             return self._log.append(self._partition, records, producer)
-        except Exception as error:  # also a bug: the requester gets it, and the next appends are made
+        except Exception as error:  # a bug too: its requester gets the error, and later appends continue
             if not isinstance(error, ApiError | EncodeError):
                 logger.exception("A record of a coordinator could not be written")
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -308,7 +312,9 @@ class CoordinatorRuntime(Generic[S]):
         self._go_on(self.now(), ())
 
     def _report(self, now: Moment) -> None:
-        """Tell the shard of finished appends, oldest first. What follows may append again, hence the guard."""
+        """Report finished appends to the shard, oldest first. Guarded against reentry, because the shard may append
+        again.
+        """
         if self._reporting:
             return
         self._reporting = True
@@ -327,12 +333,12 @@ class CoordinatorRuntime(Generic[S]):
             self._reporting = False
 
     def _set_timer(self) -> None:
-        """Move the timer forward to the next deadline."""
+        """Restart the timer for the next deadline."""
         if self.is_closed:
             return
         if self._timer is not None:
             self._timer.cancel()
-        # The shard's clock counts whole milliseconds: a little later than the deadline, it has reached it for sure.
+        # The shard's clock counts whole milliseconds; fire slightly late so that it has reached the deadline.
         self._timer_ms = self._deadlines.next_ms
         delay_s = max(0.0, self._timer_ms / 1000 - self._clock.monotonic_s()) + 0.0005
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
@@ -344,7 +350,7 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def _may_do_apart(future: asyncio.Future[int]) -> bool:
-    """Whether a batch failed that is too large, or has a record that cannot be written: its parts may do better."""
+    """Whether a batch failed because it was too large or had a record that cannot be written; parts of it may succeed."""
     error = None if future.cancelled() else future.exception()
     return isinstance(error, EncodeError) or (isinstance(error, ApiError) and error.error_code in _TOO_LARGE)
 

@@ -32,22 +32,22 @@ def java_string_hash(text: str) -> int:
 def coordinator_partition(key: str, partition_count: int) -> int:
     """The partition of __consumer_offsets (or __transaction_state) that keeps `key`.
 
-    Kafka's Utils.abs, which has no positive number for -2^31, makes it 0.
+    Uses Kafka's Utils.abs, which maps -2^31 to 0.
     """
     value = java_string_hash(key)
     return 0 if value == -_SIGN else abs(value) % partition_count
 
 
 LOADED_AT_ONCE: Final = 1
-"""Partitions that are loaded at a time. Each needs a chunk of memory, and the interpreter runs one thread at a time."""
+"""Partitions loaded at a time. Each needs a chunk of memory, and the interpreter runs one thread at a time."""
 
 
 class ShardLoader(Value, Generic[S]):
     """Builds a shard from its log, on any thread.
 
-    `take` takes the complete batches that a chunk of the log begins with; it gives the offset behind them, or None
-    without any, and raises ApiError for a batch whose records cannot be read. `finish` gives the shard, which is not in
-    use yet.
+    `take` processes the complete batches at the start of a chunk and returns the offset after them, or None if the
+    chunk does not contain any. It raises ApiError for a batch with unreadable records. `finish` returns the shard,
+    which is not started yet.
     """
 
     take: Callable[[memoryview], int | None]
@@ -55,9 +55,9 @@ class ShardLoader(Value, Generic[S]):
 
 
 class CoordinatorService(ABC, Generic[S]):
-    """The shards led here. Methods raise ApiError for keys that are not coordinated here, or not yet.
+    """The shards on this broker. Methods raise ApiError for keys that are coordinated elsewhere, or still being loaded.
 
-    `responses` gives handlers the outcomes of events; by `clock` they cut long work into slices.
+    Handlers use `responses` to deliver outcomes of events, and `clock` to cut long work into slices.
     """
 
     def __init__(self, topic: str, log: CoordinatorLog, clock: Clock, executor: Executor, logger: str) -> None:
@@ -77,16 +77,16 @@ class CoordinatorService(ABC, Generic[S]):
 
     @abstractmethod
     def _loader(self, partition: int) -> ShardLoader[S]:
-        """A loader of nothing so far."""
+        """Create a loader for an empty shard."""
 
     @abstractmethod
     def _summary(self, shard: S) -> str:
-        """How much was loaded, for the log."""
+        """Describe the size of the loaded state, for the log."""
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 
     def elected(self, partition: int) -> None:
-        """Load a partition of the topic that this broker leads now, then serve it."""
+        """Load a partition that this broker now leads, then serve it."""
         self.resigned(partition)
         if self._closed:
             return
@@ -115,7 +115,7 @@ class CoordinatorService(ABC, Generic[S]):
                 shard = await self._executor.run(loader.finish, Moment(self.clock.now_ms(), int(started_s * 1000)))
             del self._loading[partition]
             self._serve(partition, shard)
-        except Exception:  # also of a loader's bug: clients would wait for the end of the loading
+        except Exception:  # a loader's bug too: clients would wait forever for the load to end
             self._logger.exception("%s-%d cannot be loaded; it is not served here", self._topic, partition)
             self._loading.pop(partition, None)
             self._shards.pop(partition, None)
@@ -133,7 +133,7 @@ class CoordinatorService(ABC, Generic[S]):
         runtime.start()
 
     async def close(self) -> None:
-        """Stop: nothing is served any more."""
+        """Stop serving all shards."""
         self._closed = True
         loading = list(self._loading.values())
         for task in loading:
@@ -167,14 +167,14 @@ class CoordinatorService(ABC, Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partitions are still being loaded."""
+        """Whether any partition is still loading."""
         return bool(self._loading)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is served any more."""
+        """Whether the service has stopped."""
         return self._closed
 
     def runtimes(self) -> list[CoordinatorRuntime[S]]:
-        """All shards that are served."""
+        """The runtimes of all loaded shards."""
         return list(self._shards.values())

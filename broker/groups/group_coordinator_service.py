@@ -1,7 +1,7 @@
 """The group coordinators of this broker: one shard for each partition of __consumer_offsets that it leads.
 
-The decisions are in `cluster.groups`; here are time, waiting and the log. A broker that coordinates no groups imports
-none of the decisions.
+`cluster.groups` makes the decisions; this module adds time, waiting and the log. It imports `cluster.groups` late, so a
+broker that coordinates no groups never loads it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
-    """Take the settings of the group coordinators from the broker's configuration."""
+    """Extract the group coordinators' settings from the broker's configuration."""
     return GroupConfig(
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,
@@ -41,7 +41,9 @@ def group_config(config: BrokerConfig) -> GroupConfig:
 
 
 class GroupCoordinatorService(CoordinatorService["GroupShard"]):
-    """The groups coordinated here. Methods raise ApiError for groups that are not, or not yet."""
+    """The groups coordinated here. Methods raise ApiError for groups that are coordinated elsewhere, or still being
+    loaded.
+    """
 
     def __init__(
         self, config: GroupConfig, log: CoordinatorLog, clock: Clock, random: Random, executor: Executor
@@ -50,9 +52,9 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         self._config = config
         self._random = random
         self._forgetting: asyncio.Future[None] | None = None
-        """The last announced deletion of topics; it ends after the earlier ones."""
+        """Cleanup after the latest deletion of topics; it finishes after all earlier ones."""
         self._deleted_while_loading: dict[int, set[str]] = {}
-        """Topics that were deleted while a partition of __consumer_offsets was loaded."""
+        """Topics deleted while a partition of __consumer_offsets was loading."""
 
     def _loader(self, partition: int) -> ShardLoader[GroupShard]:
         from cluster.groups.loader import GroupLoader
@@ -85,14 +87,14 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         return self._random.uuid().dashed()
 
     async def close(self) -> None:
-        """Stop: nothing is served any more."""
+        """Stop serving all groups."""
         self._closed = True
         await self.topics_forgotten()
         await super().close()
 
     def runtime_of(self, group_id: str, *, may_be_empty: bool = False) -> CoordinatorRuntime[GroupShard]:
-        """The runtime of a group's shard. The id "" stands for old consumers without one, where `may_be_empty` allows
-        it. Raises INVALID_GROUP_ID, and what `runtime_at` raises.
+        """The runtime of a group's shard. `may_be_empty` allows the id "", which stands for old consumers without a
+        group id. Raises INVALID_GROUP_ID, and what `runtime_at` raises.
         """
         if not group_id and not may_be_empty:
             raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
@@ -101,7 +103,7 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
     # -- background ----------------------------------------------------------------------------------------------------
 
     async def expire_offsets(self) -> None:
-        """Remove what is past its retention; to be called every offsets.retention.check.interval.ms."""
+        """Remove expired offsets. Must be called every offsets.retention.check.interval.ms."""
         for runtime in self.runtimes():
             async for group_id in in_slices(list(runtime.shard.groups), self.clock):
                 if runtime.is_closed:
@@ -109,7 +111,7 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
                 runtime.handle(runtime.shard.offsets.expire, group_id)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Forget what was committed until now in topics that exist no more. `topics_forgotten` waits for it."""
+        """Start removing the offsets committed so far for deleted topics. See `topics_forgotten`."""
         for partition in self._loading:
             self._deleted_while_loading.setdefault(partition, set()).update(topics)
         self._begin_to_forget(topics, self.runtimes())
@@ -132,20 +134,20 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
                     break
                 try:
                     runtime.handle(runtime.shard.offsets.forget_topics, group_id, topics, first_kept)
-                except Exception:  # a bug; but no later deletion would be complete
+                except Exception:  # a bug; without this, no later deletion would finish
                     self._logger.exception(
                         "Offsets of group %s in deleted topics may stay: %s", group_id, ", ".join(topics)
                     )
 
     async def topics_forgotten(self) -> None:
-        """Wait until the end of the offsets of all topics deleted so far is in the logs, or is tried again."""
+        """Wait until tombstones for the offsets of all topics deleted so far are in the logs, or will be retried."""
         if self._forgetting is not None:
             await asyncio.shield(self._forgetting)
 
     def group_counts(self) -> Counter[GroupState]:
-        """How many groups are in which state, for metrics."""
+        """Number of groups by state, for metrics."""
         return Counter(group.state for runtime in self.runtimes() for group in runtime.shard.groups.values())
 
     def offset_count(self) -> int:
-        """How many offsets are kept, for metrics."""
+        """Number of stored offsets, for metrics."""
         return sum(len(group.offsets) for runtime in self.runtimes() for group in runtime.shard.durable.groups.values())

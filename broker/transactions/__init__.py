@@ -1,3 +1,3 @@
-"""Runs the transaction coordinators of `cluster.transactions`: their time and their log, the markers that they decide
-on, and the question of a partition's leader whether a transaction has it.
+"""Runs the transaction coordinators of `cluster.transactions`: their time and log, sending their markers, and the check
+whether a transaction includes a partition.
 """

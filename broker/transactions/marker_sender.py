@@ -1,4 +1,4 @@
-"""Brings the markers of transactions to the leaders of the partitions (Kafka: `TransactionMarkerChannelManager`)."""
+"""Sends transaction markers to the leaders of the partitions (Kafka: `TransactionMarkerChannelManager`)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.coordinator.transaction.TransactionMarkerChannelManager")
 
 RETRY_S: Final = 0.1
-"""Before markers are sent again that a leader did not take."""
+"""Pause before markers that failed are sent again."""
 
 _NO_LONGER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""Another coordinator looks after the transaction."""
+"""These errors mean that another coordinator now manages the transaction."""
 
 WriteMarkers = Callable[[Sequence[Marker]], Awaitable[Outcome]]
-"""Has one broker write markers. When it could not be asked, or gave no answer, the outcome is empty."""
+"""Makes one broker write markers. The outcome is empty if the broker was unreachable or did not answer."""
 
 
 class MarkerWork(Value, eq=False):
-    """The markers of one transaction. `marked` is told of partitions that have theirs; nobody is interested any more
-    once `is_obsolete`.
+    """The markers of one transaction. `marked` is called with partitions whose marker is written. Once `is_obsolete`,
+    the markers need not be sent any more.
     """
 
     markers: Markers
@@ -39,7 +39,7 @@ class MarkerWork(Value, eq=False):
     is_obsolete: Callable[[], bool]
 
     def marker(self, partitions: Sequence[TopicPartition]) -> Marker:
-        """The marker for some of the partitions."""
+        """Build the marker for some of the partitions."""
         markers = self.markers
         return Marker(
             markers.producer_id, markers.producer_epoch, markers.is_commit, self.coordinator_epoch, partitions
@@ -50,13 +50,15 @@ _Share = tuple[MarkerWork, Sequence[TopicPartition]]
 
 
 class MarkerSender:
-    """Sends what is queued for a broker in one request, and the next when that is answered. What could not be written
-    is sent again, to whoever leads by then, until it is written or its coordinator has resigned. A partition that
-    exists no more needs no marker.
+    """Sends markers to their leaders, one request at a time per broker; what is queued meanwhile goes into the next
+    request. Markers that fail are sent again, to the current leader, until they are written or the coordinator has
+    resigned. Deleted partitions are skipped.
     """
 
     def __init__(self, image: Callable[[], MetadataImage], write: Callable[[int], WriteMarkers | None]) -> None:
-        """`image` gives the metadata; `write` the way to have a broker write markers, None while there is none."""
+        """`image` returns the metadata; `write` a function that makes a broker write markers, or None if it is
+        unreachable.
+        """
         self._image = image
         self._write = write
         self._queues: dict[int, list[_Share]] = {}
@@ -66,12 +68,12 @@ class MarkerSender:
         self._is_closed = False
 
     def send(self, work: MarkerWork) -> None:
-        """Have the markers of a transaction written. Nothing happens before this returns."""
+        """Queue the markers of a transaction. Sends nothing before this returns."""
         if not self._is_closed:
             self._distribute(work, work.markers.partitions)
 
     async def close(self) -> None:
-        """Send nothing more. Whoever coordinates the transactions next sends the markers again."""
+        """Stop sending. The next coordinator of the transactions sends their markers again."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -92,7 +94,7 @@ class MarkerSender:
                 self._senders[leader] = sender
 
     async def _run(self, leader: int) -> None:
-        """Send until nothing is queued for a broker."""
+        """Send until this broker's queue is empty."""
         try:
             while self._queues.get(leader):
                 shares = [each for each in self._queues.pop(leader) if not each[0].is_obsolete()]
@@ -107,7 +109,7 @@ class MarkerSender:
             write = self._write(leader)
             if write is not None:
                 outcome = await write([work.marker(partitions) for work, partitions in shares])
-        except Exception:  # a bug; but a transaction without its markers would hold up all readers
+        except Exception:  # a bug; but a transaction without its markers would block all readers
             logger.exception("Transaction markers could not be written by broker %d", leader)
         for work, partitions in shares:
             if not work.is_obsolete():

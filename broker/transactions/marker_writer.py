@@ -1,4 +1,4 @@
-"""Writes the markers of transactions to partitions led here (Kafka: `KafkaApis.handleWriteTxnMarkersRequest`)."""
+"""Writes transaction markers to partitions led here (Kafka: `KafkaApis.handleWriteTxnMarkersRequest`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from storage.log.log_validator import AppendOrigin
 
 
 class Marker(Value):
-    """The end of a producer's transaction in some partitions. Leaders refuse it from a coordinator of an older epoch
-    than they know.
-    """
+    """The end of a producer's transaction in some partitions. Leaders reject it if they know a newer coordinator epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -31,25 +29,25 @@ class Marker(Value):
 
 
 Outcome = Mapping[tuple[int, TopicPartition], ErrorCode]
-"""By producer id and partition. What is not in it is not known to be written."""
+"""Results by producer id and partition. A missing entry means that the outcome is unknown."""
 
 
 class MarkerWriter:
-    """Appends a control batch to each partition. Markers of __consumer_offsets go through the group coordinator, which
-    has to learn what becomes of a transaction's offsets.
+    """Appends a control batch to each partition. Markers for __consumer_offsets go through the group coordinator, which
+    must apply or discard the offsets of the transaction.
     """
 
     def __init__(
         self, replica_manager: ReplicaManager, groups: GroupCoordinatorService, clock: Clock, timeout_ms: int
     ) -> None:
-        """After `timeout_ms` a marker that is not replicated is answered with REQUEST_TIMED_OUT."""
+        """A marker that is not replicated within `timeout_ms` gets REQUEST_TIMED_OUT."""
         self._replica_manager = replica_manager
         self._groups = groups
         self._clock = clock
         self._timeout_ms = timeout_ms
 
     async def write(self, markers: Sequence[Marker]) -> Outcome:
-        """Write markers; answered when all of them are replicated, or will not be."""
+        """Write markers. Returns when each is replicated or has failed."""
         outcome: dict[tuple[int, TopicPartition], ErrorCode] = {}
         waiting: list[tuple[int, TopicPartition, int]] = []
         decided: list[tuple[int, TopicPartition, asyncio.Future[ErrorCode]]] = []
@@ -83,7 +81,7 @@ class MarkerWriter:
         return outcome
 
     def _append(self, topic_partition: TopicPartition, marker: Marker) -> int | None:
-        """Append a marker; gives its offset when its replication has to be waited for."""
+        """Append a marker. Returns its offset if the caller must wait for replication."""
         batch = build_end_txn_marker(
             _end_of(marker),
             timestamp=self._clock.now_ms(),
@@ -99,7 +97,9 @@ class MarkerWriter:
         return None if info.is_acknowledged else info.last_offset
 
     def _write_to_offsets(self, partition: int, marker: Marker) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """As a leader does not write to the log of a coordinator that is being loaded, it has the marker sent again."""
+        """Write a marker through the group coordinator. While that is loading, the leader must not write to its log, so
+        the sender gets an error that makes it retry.
+        """
         try:
             runtime = self._groups.runtime_at(partition)
         except ApiError:

@@ -1,4 +1,6 @@
-"""Requests between brokers about transactions: to write markers, and whether a partition is part of a transaction."""
+"""Requests between brokers about transactions: writing markers, and checking whether a transaction includes a
+partition.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _MarkerTopic = WriteTxnMarkersRequest.WritableTxnMarkerTopic
 
 
 async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> Outcome:
-    """Have another broker write markers; see `marker_sender.WriteMarkers`."""
+    """Make another broker write markers; see `marker_sender.WriteMarkers`."""
     request = WriteTxnMarkersRequest(
         markers=[
             _Marker(
@@ -59,7 +61,7 @@ async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequenc
 
 
 async def ask_coordinator(clients: BrokerClients, broker_id: int, question: Question) -> Verdict:
-    """Ask the coordinator on another broker. NETWORK_EXCEPTION when it gives no answer."""
+    """Ask the coordinator on another broker. Without an answer, the verdict is NETWORK_EXCEPTION."""
     transaction = _Transaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer_id,

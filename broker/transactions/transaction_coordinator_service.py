@@ -1,7 +1,7 @@
 """The transaction coordinators of this broker: one shard for each partition of __transaction_state that it leads.
 
-The decisions are in `cluster.transactions`; here are time, waiting, the log and fresh producer ids. A broker that
-coordinates no transactions imports none of the decisions.
+`cluster.transactions` makes the decisions; this module adds time, waiting, the log and new producer ids. It imports
+`cluster.transactions` late, so a broker that coordinates no transactions never loads it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from cluster.transactions.transaction_shard import TransactionShard
 
 IDS_PER_BATCH: Final = 500
-"""Transactional ids that are forgotten with one batch of tombstones."""
+"""Transactional ids removed with one batch of tombstones."""
 
 
 class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
-    """The transactional ids coordinated here. Methods raise ApiError for ids that are not, or not yet."""
+    """The transactional ids coordinated here. Methods raise ApiError for ids that are coordinated elsewhere, or still
+    being loaded.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
         max_timeout_ms: int,
         id_expiration_ms: int,
     ) -> None:
-        """`leader_epoch` gives that of a partition led here; `next_producer_id` an id that no producer has had. The
+        """`leader_epoch` returns the epoch of a partition led here, `next_producer_id` a new producer id. The other
         settings are transaction.max.timeout.ms and transactional.id.expiration.ms.
         """
         super().__init__(
@@ -82,7 +84,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
         self._sender.send(MarkerWork(markers, epoch, marked, lambda: runtime.is_closed))
 
     async def close(self) -> None:
-        """Stop: nothing is served any more, and no marker is sent."""
+        """Stop serving, and stop sending markers."""
         await self._sender.close()
         await super().close()
 
@@ -97,8 +99,8 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Initialized:
-        """See `ProducerSessions.init_producer_id`; answered when it is committed. `expected` are the id and epoch that
-        a producer has. Raises what `runtime_of` and `next_producer_id` raise.
+        """See `ProducerSessions.init_producer_id`; returns once committed. `expected` is the producer's current id and
+        epoch. Raises what `runtime_of` and `next_producer_id` raise.
         """
         from cluster.transactions.producer_sessions import NEEDS_ID, ProducerIdAndEpoch
 
@@ -117,7 +119,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
     # -- background ----------------------------------------------------------------------------------------------------
 
     async def abort_late_transactions(self) -> None:
-        """Abort transactions that are open for too long; to be called every
+        """Abort transactions that exceeded their timeout. Must be called every
         transaction.abort.timed.out.transaction.cleanup.interval.ms.
         """
         for runtime in self.runtimes():
@@ -127,7 +129,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
                 runtime.handle(runtime.shard.abort_if_late, transactional_id)
 
     async def forget_unused_ids(self) -> None:
-        """Forget transactional ids past their expiration; to be called every
+        """Remove expired transactional ids. Must be called every
         transaction.remove.expired.transaction.cleanup.interval.ms.
         """
         for runtime in self.runtimes():

@@ -1,4 +1,4 @@
-"""Lets transactional batches into the logs led here only when their coordinators say that their transactions have the
+"""Admits transactional batches to the logs led here only if the coordinator confirms that the transaction includes the
 partition (KIP-890; Kafka class `AddPartitionsToTxnManager`).
 """
 
@@ -27,14 +27,14 @@ class Question(NamedTuple):
 
 
 Verdict = Mapping[TopicPartition, ErrorCode]
-"""NONE where the partition is part of the transaction."""
+"""NONE for each partition in the transaction, otherwise an error."""
 
 AskBroker = Callable[[int, Question], Awaitable[Verdict]]
 """Asks the coordinator on another broker."""
 
 
 class TransactionVerifier:
-    """Asks a coordinator here by a call, and one on another broker through `ask_broker`."""
+    """Asks the coordinator: one on this broker directly, one on another through `ask_broker`."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class TransactionVerifier:
         image: Callable[[], MetadataImage],
         ask_broker: AskBroker | None,
     ) -> None:
-        """`image` gives the metadata; `ask_broker` is None for a broker that is alone."""
+        """`image` returns the metadata; `ask_broker` is None for a single broker."""
         self._broker_id = broker_id
         self._service = service
         self._image = image
         self._ask_broker = ask_broker
 
     def verify(self, question: Question) -> Verdict | Awaitable[Verdict]:
-        """The verdict, or something to wait for it. Raises nothing: NETWORK_EXCEPTION and the coordinator's errors are
+        """Return the verdict or an awaitable of it. Never raises: NETWORK_EXCEPTION and the coordinator's errors are
         verdicts.
         """
         partition = self._service.partition_of(question.transactional_id)
@@ -62,7 +62,7 @@ class TransactionVerifier:
         return self._ask_broker(leader, question)
 
     def answer(self, question: Question) -> Verdict:
-        """The verdict of the coordinator here, which has the error of all if it is not the one to ask."""
+        """The verdict of this broker's coordinator; if it is not responsible, every partition gets its error."""
         transactional_id, producer_id, producer_epoch, partitions = question
         try:
             shard = self._service.runtime_of(transactional_id).shard
@@ -72,7 +72,7 @@ class TransactionVerifier:
 
 
 class Write(NamedTuple):
-    """A batch that a transactional producer wants to write."""
+    """A batch that a transactional producer wants to append."""
 
     topic_partition: TopicPartition
     producer_id: int
@@ -81,12 +81,12 @@ class Write(NamedTuple):
 
 
 Guards = Mapping[TopicPartition, VerificationGuard | ApiError]
-"""With which guard a partition's batch may be appended, or why it may not."""
+"""The guard for appending to each partition, or the error of those whose transaction does not include them."""
 
 
 class TransactionGuards:
-    """Asks before the first batch of a transaction in a partition; not at all unless `is_enabled`, which tells
-    transaction.partition.verification.enable.
+    """Verifies the first batch of a transaction in a partition. `is_enabled` returns
+    transaction.partition.verification.enable; if false, batches are not verified.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class TransactionGuards:
     def begin(
         self, transactional_id: str, writes: Sequence[Write], *, knows_abortable: bool
     ) -> Guards | Awaitable[Guards]:
-        """The guards for `writes`, at most one a partition, or something to wait for them.
+        """Return the guards for `writes`, at most one per partition, or an awaitable of them.
 
-        A partition that is not led here has no guard: the append will say so. `knows_abortable`: the client knows
-        TRANSACTION_ABORTABLE, others get INVALID_TXN_STATE.
+        Partitions led elsewhere are left out: their append will fail anyway. `knows_abortable`: the client knows
+        TRANSACTION_ABORTABLE; others get INVALID_TXN_STATE.
         """
         guards: dict[TopicPartition, VerificationGuard | ApiError] = {}
         asked: dict[tuple[int, int], list[TopicPartition]] = {}
@@ -155,7 +155,7 @@ def _judge(
             continue
         told = error_code
         if told is ErrorCode.PRODUCER_FENCED:
-            told = ErrorCode.INVALID_PRODUCER_EPOCH  # the one that producers expect here
+            told = ErrorCode.INVALID_PRODUCER_EPOCH  # the code that producers expect here
         elif told is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
             told = ErrorCode.INVALID_TXN_STATE
         guards[topic_partition] = ApiError(told, f"{topic_partition} was not added to the transaction")
