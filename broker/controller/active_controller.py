@@ -109,7 +109,9 @@ class ActiveController:
         return self._reassignments
 
     async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
-        """See `BrokerChanges.brokers_are`. Then continue reassignments, which may have waited for a returning broker."""
+        """See `BrokerChanges.brokers_are`. Then continue reassignments, which may have waited for a returning
+        broker.
+        """
         await self.brokers.brokers_are(found)
         if self._reassignments is not None:
             await self._reassignments.go_on()

@@ -33,7 +33,9 @@ from protocol.topic_partition import TopicPartition
 
 
 class BrokerChannel(Protocol):
-    """Carries commands to one broker, in order. Every method raises ApiError when the broker refuses the whole command."""
+    """Carries commands to one broker, in order. Every method raises ApiError when the broker refuses the whole
+    command.
+    """
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer: ...
 

@@ -358,7 +358,9 @@ class ControllerService:
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False, requester: Requester = NOBODY
     ) -> dict[str, TopicPlan | ApiError]:
-        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to the error."""
+        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to
+        the error.
+        """
         try:
             return await self._change(
                 lambda active: active.topics.create(

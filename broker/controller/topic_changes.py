@@ -93,7 +93,9 @@ class TopicChanges:
     async def create(
         self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool, requester: Requester
     ) -> dict[str, TopicPlan | ApiError]:
-        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to the error."""
+        """Create the topics that can be created, with leaders. Maps each name to the plan carried out, or to
+        the error.
+        """
         defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
         rules, context = self._rules, self._office.context
         outcome: dict[str, TopicPlan | ApiError] = {}

@@ -350,7 +350,9 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def _may_do_apart(future: asyncio.Future[int]) -> bool:
-    """Whether a batch failed because it was too large or had a record that cannot be written; parts of it may succeed."""
+    """Whether a batch failed because it was too large or had a record that cannot be written; parts of it may
+    succeed.
+    """
     error = None if future.cancelled() else future.exception()
     return isinstance(error, EncodeError) or (isinstance(error, ApiError) and error.error_code in _TOO_LARGE)
 

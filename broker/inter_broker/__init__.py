@@ -1,1 +1,3 @@
-"""Connections between brokers, the commands of the controller over them, and requests to it."""
+"""Connections to other brokers, and the requests over them: the controller's commands, and requests to the
+controller.
+"""

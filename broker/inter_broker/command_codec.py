@@ -1,8 +1,8 @@
-"""LeaderAndIsr and StopReplica, and their answers, as Kafka's messages, both ways.
+"""LeaderAndIsr and StopReplica, and their answers, to and from Kafka's messages.
 
-Commands are written in the versions below and understood in all. A LeaderAndIsr does not carry offline replicas.
+Encodes the versions below and decodes all versions. A LeaderAndIsr does not carry offline replicas.
 
-A command may be about ten thousand partitions: what makes or reads one works in `slices`.
+A command may cover ten thousand partitions, so all conversions work in `slices`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ LIST_OFFSETS_VERSION: Final = 9
 OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
 ALTER_PARTITION_VERSION: Final = 3
 ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION: Final = 1
-"""For topics from before Kafka 2.8, which have none."""
+"""For topics created before Kafka 2.8, which lack topic ids."""
 CONTROLLED_SHUTDOWN_VERSION: Final = 3
 ALLOCATE_PRODUCER_IDS_VERSION: Final = 0
 CREATE_TOPICS_VERSION: Final = 7
 WRITE_TXN_MARKERS_VERSION: Final = 1
 ADD_PARTITIONS_TO_TXN_VERSION: Final = 5
-"""The versions of requests between brokers are agreed on beforehand and never negotiated: those that
-inter.broker.protocol.version=3.9 stands for (Kafka class `MetadataVersion`).
+"""Requests between brokers use fixed versions instead of negotiated ones: those of inter.broker.protocol.version=3.9
+(Kafka class `MetadataVersion`).
 """
 
 UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
-"""The type of a LeaderAndIsr; 0 means that it is not known (Kafka class `AbstractControlRequest.Type`)."""
+"""Types of a LeaderAndIsr; 0 means unknown (Kafka class `AbstractControlRequest.Type`)."""
 
 MOST_PARTITIONS: Final = 200_000
-"""Of one topic: as many as a whole cluster on ZooKeeper is meant to have at most."""
+"""Maximum partitions of one topic: the recommended maximum for a whole ZooKeeper-based cluster."""
 
 _LeaderState = LeaderAndIsrRequest.LeaderAndIsrPartitionState
 _LeaderTopic = LeaderAndIsrRequest.LeaderAndIsrTopicState
@@ -83,7 +83,7 @@ class _Topic(Protocol[State]):
 
 
 def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]) -> Iterator[tuple[str, Uuid, State]]:
-    """The partitions of a command, with the names and ids of their topics: older versions list them without topics."""
+    """The partitions of a command, each with its topic's name and id. Older versions list them without topics."""
     for state in ungrouped:
         yield state.topic_name, ZERO_UUID, state
     for topic in topics:
@@ -92,8 +92,8 @@ def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]
 
 
 async def check_topics(topics: Iterable[TopicStates], slices: Slices) -> None:
-    """Raise INVALID_REQUEST for names and numbers that no topic has: both become names of directories, and lengths of
-    what is kept in memory.
+    """Raise INVALID_REQUEST for names and partition numbers that no topic can have: they become directory names and the
+    sizes of in-memory structures.
     """
     for topic in topics:
         try:
@@ -106,7 +106,7 @@ async def check_topics(topics: Iterable[TopicStates], slices: Slices) -> None:
 
 
 def check_answer(error_code: int, what: str) -> None:
-    """Raise the error of an answer as a whole, if it has one."""
+    """Raise the top-level error of an answer, if any."""
     if error_code:
         raise ApiError(ErrorCode.of(error_code), f"{what} was refused")
 
@@ -115,7 +115,7 @@ def check_answer(error_code: int, what: str) -> None:
 
 
 async def leader_and_isr_request(command: LeaderAndIsr, slices: Slices) -> LeaderAndIsrRequest:
-    """The message of a command."""
+    """Encode a command."""
     version = LEADER_AND_ISR_VERSION
     topics = ItemEncoder(_LeaderTopic, LeaderAndIsrRequest, version)
     for (name, topic_id), states in _by_topic(command.topics).items():
@@ -134,7 +134,7 @@ async def leader_and_isr_request(command: LeaderAndIsr, slices: Slices) -> Leade
 
 
 def _by_topic(topics: Iterable[TopicStates]) -> dict[tuple[str, Uuid], list[TopicStates]]:
-    """The parts of each topic together: the wire says of each partition whether it is new, and names a topic once."""
+    """Group the states by topic: on the wire each partition carries `is_new`, and each topic appears once."""
     parts: dict[tuple[str, Uuid], list[TopicStates]] = {}
     for topic in topics:
         parts.setdefault((topic.topic, topic.topic_id), []).append(topic)
@@ -165,7 +165,9 @@ def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
 
 
 async def leader_and_isr_command(request: LeaderAndIsrRequest, slices: Slices) -> LeaderAndIsr:
-    """The command in a message. New replicas of a topic and others are told apart. Raises as `check_topics`."""
+    """Decode a command, with the new and the existing replicas of a topic in separate states. Raises as
+    `check_topics`.
+    """
     images: dict[tuple[str, Uuid, bool], list[PartitionImage]] = {}
     states = partition_states(request.ungrouped_partition_states, request.topic_states)
     async for name, topic_id, state in in_slices(states, slices):
@@ -200,7 +202,7 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest, slices: Slices) -
 async def leader_and_isr_response(
     answer: Answer, command: LeaderAndIsr, version: int, slices: Slices
 ) -> LeaderAndIsrResponse:
-    """The message that answers `command` in `version`, partition by partition."""
+    """Encode the answer to `command` for `version`."""
     response = LeaderAndIsrResponse(error_code=ErrorCode.NONE)
     if version < FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID:
         async for each, error_code in in_slices(answer.items(), slices):
@@ -222,7 +224,7 @@ async def leader_and_isr_response(
 async def leader_and_isr_refusal(
     error: ApiError, command: LeaderAndIsr, version: int, slices: Slices
 ) -> LeaderAndIsrResponse:
-    """The message that refuses a command as a whole: each of its partitions has the error too."""
+    """Encode the refusal of a whole command: every partition gets the error too."""
     refusal = LeaderAndIsrResponse(error_code=error.error_code)
     by_id: dict[Uuid, list[_LeaderError]] = {}
     for topic in command.topics:
@@ -239,8 +241,8 @@ async def leader_and_isr_refusal(
 
 
 async def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderAndIsr, slices: Slices) -> Answer:
-    """The answer in a message of the newest version; partitions that were not asked for are ignored. Raises ApiError
-    when the command was refused.
+    """Decode an answer of the newest version, ignoring partitions that were not in the command. Raises ApiError if the
+    command was refused.
     """
     check_answer(response.error_code, "LeaderAndIsr")
     names = {topic.topic_id: topic.topic for topic in command.topics}
@@ -256,7 +258,7 @@ async def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderA
 
 
 async def stop_replica_request(command: StopReplica, slices: Slices) -> StopReplicaRequest:
-    """The message of a command."""
+    """Encode a command."""
     by_topic: dict[str, ItemEncoder[_StopState]] = {}
     async for stopped in in_slices(command.partitions, slices):
         topic, partition = stopped.topic_partition
@@ -281,7 +283,7 @@ async def stop_replica_request(command: StopReplica, slices: Slices) -> StopRepl
 
 
 async def stop_replica_command(request: StopReplicaRequest, version: int, slices: Slices) -> StopReplica:
-    """The command in a message of `version`. Before version 3 no leader epochs are checked."""
+    """Decode a command of `version`. Before version 3, leader epochs are not checked."""
     partitions = [stopped async for stopped in in_slices(_stopped_replicas(request, version), slices)]
     return StopReplica(
         controller_id=request.controller_id,
@@ -307,7 +309,7 @@ def _stopped_replicas(request: StopReplicaRequest, version: int) -> Iterator[Sto
 
 
 async def stop_replica_response(answer: Answer, slices: Slices) -> StopReplicaResponse:
-    """The message of an answer."""
+    """Encode an answer."""
     errors = [
         _StopError(topic_name=each.topic, partition_index=each.partition, error_code=code)
         async for each, code in in_slices(answer.items(), slices)
@@ -316,7 +318,7 @@ async def stop_replica_response(answer: Answer, slices: Slices) -> StopReplicaRe
 
 
 async def stop_replica_answer(response: StopReplicaResponse, slices: Slices) -> Answer:
-    """The answer in a message. Raises ApiError when the command was refused."""
+    """Decode an answer. Raises ApiError if the command was refused."""
     check_answer(response.error_code, "StopReplica")
     return {
         TopicPartition(each.topic_name, each.partition_index): ErrorCode.of(each.error_code)

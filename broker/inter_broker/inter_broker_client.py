@@ -1,6 +1,4 @@
-"""Connections to other brokers, one for each purpose: opened when something is asked, and opened again after they were
-lost.
-"""
+"""Connections to other brokers, one per purpose. They are opened on first use, and reopened after a loss."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ SETUP_TIMEOUT_MS: Final = 10_000
 
 
 class InterBrokerClient:
-    """Asks one broker in the versions of `broker.inter_broker.command_codec`: none are negotiated, as in Kafka.
+    """Sends requests to one broker, in the fixed versions of `broker.inter_broker.command_codec`, as Kafka does.
 
-    There is one connection at a time. Requests leave in the order of the calls of `ask`, and are answered in it.
+    Uses one connection at a time. Requests are sent and answered in the order of the calls of `ask`.
     """
 
     def __init__(
@@ -45,9 +43,9 @@ class InterBrokerClient:
         receive_buffer: ReceiveBuffer | None = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        """`address` is looked up for every request; when it has changed, the connection to the old one is closed. None:
-        it is not known. `receive_buffer` may be shared with other connections of the event loop. `numbers` become the
-        correlation ids, from one connection to the next; each connection begins with 1 when it is None.
+        """`address` is evaluated for every request, and may return None if unknown; when it changes, the old connection
+        is closed. `receive_buffer` may be shared with other connections of the event loop. `numbers` supplies
+        correlation ids across connections; if None, each connection starts at 1.
         """
         self._network = network
         self._address = address
@@ -62,20 +60,20 @@ class InterBrokerClient:
         self._connected_to: Address | None = None
         self._is_closed = False
         self._refusal = ""
-        """Why the broker did not accept this one, or the other way round, when it was last tried."""
+        """The last authentication error, in either direction."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the connection is open."""
         return self._connection is not None and self._connection.is_open
 
     async def ask(self, request: Request, response_type: type[R], version: int, timeout_ms: int | None = None) -> R:
-        """Send a request and wait for its answer; connect first where that is needed.
+        """Send a request and wait for the answer, connecting first if necessary.
 
-        Raises DisconnectedError when there is no connection, it ends first, or the answer takes longer than
-        `timeout_ms` (`request_timeout_ms` when None): whether the request took effect is not known then. Raises
-        EncodeError and ApiError UNSUPPORTED_VERSION for a request that cannot be sent. Fields of type `records` in the
-        answer are slices of the frame received.
+        Raises DisconnectedError if connecting fails, the connection is lost, or the answer takes longer than
+        `timeout_ms` (default `request_timeout_ms`); the request may have taken effect. Raises EncodeError or ApiError
+        UNSUPPORTED_VERSION if the request cannot be sent. Fields of type `records` in the answer are slices of the
+        received frame.
         """
         async with self._turn:
             connection = await self._connected()
@@ -83,10 +81,10 @@ class InterBrokerClient:
         try:
             return await answer
         finally:
-            del answer  # its error has a traceback, which refers to this frame: a cycle
+            del answer  # avoids a cycle: the traceback of its error refers to this frame
 
     def close(self) -> None:
-        """Close the connection for good. Who waits for an answer, and who asks later, gets a DisconnectedError."""
+        """Close for good. Pending and later calls of `ask` raise DisconnectedError."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -94,7 +92,7 @@ class InterBrokerClient:
             self._connection.close()
 
     async def _connected(self) -> Connection:
-        """A connection to the broker's present address."""
+        """Return a connection to the broker's current address."""
         self._check_open()
         address = self._address() if callable(self._address) else self._address
         if address is None:
@@ -111,7 +109,7 @@ class InterBrokerClient:
         return connection
 
     def _check_open(self) -> None:
-        """Raise DisconnectedError when this was closed, and close what was opened since."""
+        """Raise DisconnectedError if closed, and close connections opened since then."""
         if self._is_closed:
             self.close()
             raise DisconnectedError("the connection was closed")
@@ -134,7 +132,8 @@ class InterBrokerClient:
         try:
             connection = await connecting
         except AuthenticationError as error:
-            # The others may learn of a user or a certificate a moment later, so it is tried again; but said once.
+            # Retried, as the other broker may learn of a user or certificate a moment later; but each error is logged
+            # once.
             if error.message != self._refusal:
                 self._refusal = error.message
                 logger.error("Connection to %s:%d failed authentication due to: %s", host, port, error.message)
@@ -152,7 +151,7 @@ class InterBrokerClient:
 
 
 class BrokerClients:
-    """An InterBrokerClient for each broker, by the listener that brokers use among themselves."""
+    """An InterBrokerClient for each broker, through the listener for traffic between brokers."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class BrokerClients:
         client_id: str,
         request_timeout_ms: int,
     ) -> None:
-        """`image` gives the metadata, where the addresses are."""
+        """`image` returns the metadata, which has the addresses."""
         self._network = network
         self._image = image
         self._listener_name = listener_name
@@ -172,7 +171,7 @@ class BrokerClients:
         self._clients: dict[int, InterBrokerClient] = {}
 
     def of(self, broker_id: int) -> InterBrokerClient:
-        """The client of a broker, whether it is there or not."""
+        """The client of a broker, whether the broker is live or not."""
         client = self._clients.get(broker_id)
         if client is None:
             client = self._clients[broker_id] = InterBrokerClient(

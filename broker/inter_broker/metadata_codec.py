@@ -1,7 +1,7 @@
-"""UpdateMetadata as Kafka's message, both ways.
+"""UpdateMetadata, to and from Kafka's message.
 
-It is written in UPDATE_METADATA_VERSION and understood in all. Not carried: the epochs of live brokers (-1 is read)
-and leader recovery states. On the wire a deleted topic is partitions whose leader is -2.
+Encodes UPDATE_METADATA_VERSION and decodes all versions. Drops the epochs of live brokers (decoded as -1) and leader
+recovery states. On the wire, a deleted topic is a topic whose partitions have leader -2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from protocol.uuids import Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""By their number on the wire (Kafka class `SecurityProtocol`)."""
+"""Indexed by their number on the wire (Kafka class `SecurityProtocol`)."""
 
 LEADER_DURING_DELETE: Final = -2
-"""As a leader: the partition is deleted."""
+"""The leader of a partition that is deleted."""
 
 FIRST_VERSION_WITH_ENDPOINTS: Final = 1
 FIRST_VERSION_WITH_LISTENERS: Final = 3
@@ -41,7 +41,7 @@ _Endpoint = UpdateMetadataRequest.UpdateMetadataEndpoint
 
 
 async def update_metadata_request(command: UpdateMetadata, slices: Slices) -> UpdateMetadataRequest:
-    """The message of a command."""
+    """Encode a command."""
     version = UPDATE_METADATA_VERSION
     topics = ItemEncoder(_MetadataTopic, UpdateMetadataRequest, version)
     for states, are_deleted in ((command.topics, False), (command.deleted_topics, True)):
@@ -89,8 +89,8 @@ def _live_broker(broker: BrokerImage) -> _LiveBroker:
 
 
 async def update_metadata_command(request: UpdateMetadataRequest, version: int, slices: Slices) -> UpdateMetadata:
-    """The command in a message of `version`. A topic any of whose partitions is deleted is deleted. Raises
-    INVALID_REQUEST for an endpoint whose security protocol does not exist, and as `check_topics`.
+    """Decode a command of `version`. A topic is deleted if any of its partitions is. Raises INVALID_REQUEST for an
+    unknown security protocol, and as `check_topics`.
     """
     topics: dict[tuple[str, Uuid], list[PartitionImage]] = {}
     deleted: dict[tuple[str, Uuid], None] = {}

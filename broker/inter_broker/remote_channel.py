@@ -1,4 +1,4 @@
-"""The controller's way to another broker (Kafka class `RequestSendThread`)."""
+"""The controller's channel to another broker (Kafka class `RequestSendThread`)."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ R = TypeVar("R", bound=Response)
 
 
 class ChannelClosedError(ApiError):
-    """The channel was closed before the broker answered: whether it obeyed is not known."""
+    """The channel was closed before the broker answered; the command may have taken effect."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, f"the channel to broker {broker_id} was closed")
 
 
 class RemoteChannel:
-    """A BrokerChannel over the wire. Commands are sent one at a time, in the order of the calls, each again and again
-    until the broker answers: a command that arrives twice changes nothing the second time, and nothing at all when a
-    newer one has come (`CommandFence`). `close` ends that.
+    """A BrokerChannel over the network. Sends one command at a time, in the order of the calls, and retries it until
+    the broker answers or `close` is called. Retries are safe: the broker ignores repeated and outdated commands
+    (`CommandFence`).
     """
 
     def __init__(
         self, broker_id: int, client: InterBrokerClient, clock: Clock, *, retry_backoff_ms: int = RETRY_BACKOFF_MS
     ) -> None:
-        """`client` is this channel's own, and closed with it."""
+        """The channel owns `client` and closes it."""
         self._broker_id = broker_id
         self._client = client
         self._clock = clock
@@ -85,7 +85,7 @@ class RemoteChannel:
         check_answer(response.error_code, "UpdateMetadata")
 
     def close(self) -> None:
-        """Send nothing more. Calls that wait raise ChannelClosedError."""
+        """Stop sending. Pending calls raise ChannelClosedError."""
         self._closed.set()
         self._client.close()
 
@@ -116,10 +116,11 @@ class RemoteChannel:
 def remote_channels(
     network: Network, clock: Clock, listener_name: str, own_broker_id: int, request_timeout_ms: int
 ) -> Callable[[BrokerImage], RemoteChannel]:
-    """A function that makes the channel to a broker, through the listener that brokers use among themselves.
+    """Return a function that creates the channel to a broker, through the listener for traffic between brokers.
 
-    A broker without that listener is never reached: what is sent to it waits until its channel is closed. All channels
-    count their requests together: a broker whose endpoints change gets another channel, and knows which came first.
+    A broker without that listener cannot be reached: its commands wait until the channel is closed. All channels share
+    one sequence of correlation ids, so a broker that gets a new channel after a change of its endpoints can still tell
+    which command came first.
     """
     receive_buffer, numbers = ReceiveBuffer(), count(1)
 

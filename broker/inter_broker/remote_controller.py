@@ -1,4 +1,4 @@
-"""The controller, for brokers that are not it, over the wire (Kafka class `NodeToControllerChannelManager`)."""
+"""Access to a controller on another broker (Kafka class `NodeToControllerChannelManager`)."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ T = TypeVar("T")
 
 
 def controller_address(image: MetadataImage, listener_name: str) -> Address | None:
-    """Where the controller is reached through a listener; None while that is not known."""
+    """The controller's address on a listener, or None while unknown."""
     return image.address_of(image.controller_id, listener_name)
 
 
 class RemoteController:
-    """A ControllerApi over the wire, one attempt each. Raises DisconnectedError too: the outcome is not known then."""
+    """A ControllerApi over the network, without retries. Also raises DisconnectedError; the outcome is then unknown."""
 
     def __init__(self, client: InterBrokerClient, metadata: MetadataCache, request_timeout_ms: int) -> None:
-        """`client` leads to `controller_address` and is closed by whoever made it."""
+        """`client` leads to `controller_address`. The caller closes it."""
         self._client = client
         self._metadata = metadata
         self._request_timeout_ms = request_timeout_ms
@@ -62,8 +62,8 @@ class RemoteController:
     async def alter_partition(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
-        """See ControllerApi. Replicas and controller epoch, of which the answer says nothing, are those in the metadata
-        here.
+        """See ControllerApi. The answer lacks replicas and controller epoch; they are taken from this broker's
+        metadata.
         """
         has_ids = all(change.topic_id != ZERO_UUID for change in changes)
         version = ALTER_PARTITION_VERSION if has_ids else ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION
@@ -104,8 +104,8 @@ class RemoteController:
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicPlan | ApiError]:
-        """See ControllerApi. In the plan of a created topic every partition has no replicas: only their number is told,
-        and the configuration is the one asked for.
+        """See ControllerApi. The answer only has the number of partitions, so the plans list empty replicas; their
+        configuration is the requested one.
         """
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in new_topics],
@@ -140,7 +140,7 @@ class RemoteController:
 
 
 def _changed_topics(changes: Sequence[IsrChange], *, with_ids: bool) -> list[AlterPartitionRequest.TopicData]:
-    """The changes by topic, by id or by name."""
+    """Group the changes by topic, identified by id or by name."""
     topics: dict[Uuid | str, AlterPartitionRequest.TopicData] = {}
     for change in changes:
         name, partition = change.topic_partition
@@ -179,11 +179,11 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 
 
 class ControllerRouter:
-    """The ControllerApi of a broker: asks itself while it is the controller, else the broker that is.
+    """The ControllerApi of a broker: calls the local controller while it is active, otherwise the remote one.
 
-    While there is no controller, or it moves or is not reached, it asks again with a pause in between, for
-    `retry_timeout_ms` at most; then it raises REQUEST_TIMED_OUT. What has been asked may have been done by then, so
-    that a topic may exist already and a block of producer ids be lost.
+    Retries while the controller is unknown, moving or unreachable, for at most `retry_timeout_ms`; then raises
+    REQUEST_TIMED_OUT. An earlier attempt may have succeeded: a topic may already exist, or a block of producer ids be
+    lost.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class ControllerRouter:
             outcome = await controller.create_topics(new_topics, validate_only=validate_only)
             for decided in outcome.values():
                 if isinstance(decided, ApiError) and decided.error_code is ErrorCode.NOT_CONTROLLER:
-                    raise detached(decided)  # all have it
+                    raise detached(decided)  # all topics have this error
             return outcome
 
         return await self._ask(create)

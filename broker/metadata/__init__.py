@@ -1,1 +1,1 @@
-"""Metadata that the broker answers from memory: configurations in force, internal topics, and producer ids."""
+"""Metadata that the broker serves from memory: current configurations, internal topics, and producer ids."""

@@ -1,5 +1,5 @@
-"""Creates topics that clients or this broker need (Kafka class `AutoTopicCreationManager`), internal topics among them,
-each once at a time.
+"""Creates topics that clients or this broker need, including internal topics (Kafka class `AutoTopicCreationManager`).
+A topic is requested once at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("kafka.server.AutoTopicCreationManager")
 
 
 class AutoTopicCreation:
-    """Asks the controller, wherever it is, for topics; for each at most once at a time."""
+    """Requests topics from the controller, with at most one request per topic at a time."""
 
     def __init__(
         self, controller: ControllerApi, settings: Callable[[], ControllerSettings], metadata: MetadataCache
@@ -34,12 +34,12 @@ class AutoTopicCreation:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether a topic that a client asks for is created (auto.create.topics.enable)."""
+        """Whether topics are created when clients ask for them (auto.create.topics.enable)."""
         return self._settings().auto_create_topics
 
     async def create(self, name: str) -> ErrorCode:
-        """Create a topic that a client asked metadata of; gives the error code to answer: LEADER_NOT_AVAILABLE when it
-        was created now.
+        """Create a topic that appeared in a Metadata request. Returns the error code for the client:
+        LEADER_NOT_AVAILABLE if the topic now exists.
         """
         if name in self._under_way:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -61,7 +61,7 @@ class AutoTopicCreation:
         return outcome.error_code
 
     async def ensure_internal_topic(self, name: str) -> None:
-        """Create an internal topic unless it exists. Raises ApiError when it cannot be created."""
+        """Create an internal topic unless it exists. Raises ApiError if that fails."""
         if name in self._metadata.image.topics:
             return
         error_code = await self._create(name)
@@ -77,7 +77,9 @@ class InternalTopicCreator:
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     async def created(self, name: str, patience_s: float) -> None:
-        """Return when the topic is created, cannot be created, or `patience_s` is over; the creation then continues."""
+        """Return when the creation has succeeded or failed, or after `patience_s`; it then continues in the
+        background.
+        """
         task = self._creating.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._create(name), name=f"create {name}")
@@ -93,7 +95,7 @@ class InternalTopicCreator:
             del self._creating[name]
 
     async def close(self) -> None:
-        """Cancel the creations under way."""
+        """Cancel all running creations."""
         tasks = list(self._creating.values())
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The configuration in force: the file's, the cluster's dynamic defaults, this broker's own, a topic's overrides.
+"""The current configuration: static file, cluster-wide dynamic defaults, this broker's dynamic values, topic overrides.
 
-One owner of what counts now (Kafka's `DynamicBrokerConfig`, KIP-226). Everything is derived from the static
-configuration and the MetadataImage, so nothing can go out of step; `changed` tells those who must act on a change.
+Replaces Kafka's `DynamicBrokerConfig` (KIP-226). Everything is derived from the static configuration and the
+MetadataImage, so it cannot get out of sync; listeners added with `on_change` learn of changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from storage.log_config import LogConfig
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
 
 CLUSTER_DEFAULT = ""
-"""Name of the resource that holds the defaults of all brokers."""
+"""Name of the resource with the defaults of all brokers."""
 
 _SYNONYM_GROUPS = (
     ("log.roll.ms", "log.roll.hours"),
@@ -50,20 +50,20 @@ NOT_YET_DYNAMIC = re.compile(
     r"(listener\.name\.(?P<listener>[^.]*)\..*?)?"
     r"((ssl\.(?!(key|trust)store\.|key\.password\Z)|sasl\.).*|connections\.max\.reauth\.ms)\Z"
 )
-"""Kafka takes new values of these, for listeners that are opened later; this broker refuses them, unless they are about
-a listener that comes, or goes, with the same change.
+"""Kafka accepts new values of these for listeners that are opened later. This broker rejects them, unless the same
+change opens or closes the listener.
 """
 
 
 MOST_REMEMBERED: Final = 1000
-"""Sets of overrides of which is remembered what follows from them; clusters have few."""
+"""Maximum size of the caches by sets of overrides; clusters have few distinct sets."""
 
 Overrides = tuple[tuple[str, str], ...]
 T = TypeVar("T")
 
 
 class Synonym(NamedTuple):
-    """A key and value that would count if the ones before it were not set. `value` is None when it is secret."""
+    """A key and its value, which apply if all earlier synonyms are unset. `value` is None if it is secret."""
 
     name: str
     value: str | None
@@ -71,7 +71,7 @@ class Synonym(NamedTuple):
 
 
 class DescribedConfig(Value):
-    """One value as DescribeConfigs shows it; `config_type` 0 stands for a key that nobody declares."""
+    """One value as DescribeConfigs shows it; `config_type` is 0 for an undeclared key."""
 
     name: str
     value: str | None
@@ -84,7 +84,7 @@ class DescribedConfig(Value):
 
 
 class ConfigService:
-    """See the module. `static` is what the broker started with; `metadata` has the dynamic ones."""
+    """See the module. `static` is the configuration at the start; `metadata` has the dynamic values."""
 
     def __init__(self, static: BrokerConfig, metadata: MetadataCache) -> None:
         self.broker_id = static.broker_id
@@ -97,27 +97,25 @@ class ConfigService:
         }
         self._listeners: list[Callable[[BrokerConfig], None]] = []
         self.check_listeners: Callable[[BrokerConfig, BrokerConfig], Awaitable[None]] = _has_no_listeners
-        """Raises ConfigError or ApiError when listeners, or stores of TLS, cannot become what the second configuration
-        says.
-        """
+        """Raises ConfigError or ApiError if listeners or TLS stores cannot change to the second configuration."""
         self._overrides: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._current = static
         self._kept: Mapping[str, str] = {}
         self._plain: Mapping[str, str] = {}
-        """This broker's own dynamic configuration, as it is kept and with passwords in plain text."""
+        """This broker's dynamic configuration: `_kept` has encoded passwords, `_plain` plain-text ones."""
         self._log_configs: dict[Overrides, LogConfig] = {}
         self._described_topics: dict[Overrides, Sequence[DescribedConfig]] = {}
         self._described_broker: Sequence[DescribedConfig] | None = None
 
-    # -- in force ------------------------------------------------------------------------------------------------------
+    # -- current values ------------------------------------------------------------------------------------------------
 
     @property
     def current(self) -> BrokerConfig:
-        """The broker's configuration in force."""
+        """The broker's current configuration."""
         return self.in_force(self._metadata.image)
 
     def in_force(self, image: MetadataImage) -> BrokerConfig:
-        """The broker's configuration as `image` has it. The same object as long as nothing changes."""
+        """The broker's configuration according to `image`. Returns the same object until something changes."""
         overrides = self._dynamic(image)
         if overrides != self._overrides:
             self._overrides = overrides
@@ -128,13 +126,13 @@ class ConfigService:
         return self._current
 
     def dynamic_limit(self, name: str) -> int:
-        """The value in force of a key that only the dynamic configuration has (`DYNAMIC_BROKER_KEYS`)."""
+        """The current value of a key that exists only as dynamic configuration (`DYNAMIC_BROKER_KEYS`)."""
         declared = DYNAMIC_BROKER_KEYS[name]
         defaults, own = self._dynamic(self._metadata.image)
         text = own.get(name, defaults.get(name))
         try:
             value = declared.default if text is None else declared.parse(text)
-        except ConfigError:  # written past `validate_broker`
+        except ConfigError:  # written to the tree without `validate_broker`
             value = declared.default
         assert isinstance(value, int)
         return value
@@ -155,7 +153,7 @@ class ConfigService:
         self._listeners.append(listener)
 
     def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take a new metadata image."""
+        """Apply a new metadata image."""
         if new.configs is old.configs or self._dynamic(old) == self._dynamic(new):
             return
         config = self.in_force(new)
@@ -163,7 +161,7 @@ class ConfigService:
             listener(config)
 
     def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """(defaults of all brokers, this broker's own)."""
+        """The cluster-wide defaults, and this broker's values."""
         own = image.config(ConfigResourceType.BROKER, str(self.broker_id))
         return image.config(ConfigResourceType.BROKER, CLUSTER_DEFAULT), self._decoded(own) if own else own
 
@@ -181,7 +179,7 @@ class ConfigService:
         return self._dynamic(self._metadata.image)[0 if name == CLUSTER_DEFAULT else 1]
 
     def as_kept(self, properties: Mapping[str, str]) -> Mapping[str, str]:
-        """A dynamic configuration as the coordination tree keeps it, with passwords encoded. Raises ApiError."""
+        """Encode the passwords of a dynamic configuration for the coordination tree. Raises ApiError."""
         if not any(is_password(name) for name in properties):
             return properties
         from broker.metadata.config_service import encoded
@@ -189,7 +187,7 @@ class ConfigService:
         return encoded(properties, self._static)
 
     def _apply(self, properties: Mapping[str, str]) -> BrokerConfig:
-        """The static configuration under `properties`, without those that cannot be used (Kafka logs them too)."""
+        """Apply `properties` to the static configuration. Skips and logs invalid keys, as Kafka does."""
         try:
             return self._static.with_dynamic(properties)
         except ConfigError as error:
@@ -208,7 +206,7 @@ class ConfigService:
     # -- describing ----------------------------------------------------------------------------------------------------
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
-        """Every key of a topic that has these overrides: one object for all topics that have the same."""
+        """Describe all keys of a topic with these overrides. Topics with equal overrides share the returned object."""
         current, key = self.current, _key_of(overrides)
         known = self._described_topics.get(key)
         if known is None:
@@ -229,7 +227,7 @@ class ConfigService:
         return described
 
     def describe_broker(self) -> Sequence[DescribedConfig]:
-        """Every key of this broker: those declared, and whatever else was set; one object until that changes."""
+        """Describe all declared or otherwise set keys of this broker. Returns the same object until they change."""
         config = self.current
         if self._described_broker is None:
             self._described_broker = self._describe_broker(config)
@@ -241,7 +239,7 @@ class ConfigService:
         return [self._describe_broker_key(name, config) for name in names]
 
     def describe_cluster_default(self) -> list[DescribedConfig]:
-        """The dynamic defaults of all brokers, and nothing else."""
+        """Describe the cluster-wide dynamic defaults only."""
         described = []
         for name, text in self._dynamic(self._metadata.image)[0].items():
             declared = declared_key(name)
@@ -260,10 +258,10 @@ class ConfigService:
         return _described(name, value, self._synonyms(name), declared, read_only=_is_read_only(name))
 
     def _synonyms(self, name: str) -> tuple[Synonym, ...]:
-        """The values that are set for `name`, the strongest first.
+        """List the values set for `name`, in order of precedence.
 
-        As in Kafka, everything before the first entry of the name itself is dropped (which is meant for listener
-        overrides), so log.retention.ms has no synonyms while only log.retention.hours is set.
+        As in Kafka, entries before the first one of `name` itself are dropped (meant for listener overrides), so
+        log.retention.ms lacks synonyms while only log.retention.hours is set.
         """
         declared = declared_key(name)
         secret = declared is None or declared.is_sensitive
@@ -284,14 +282,14 @@ class ConfigService:
             found.pop(0)
         return tuple(found)
 
-    # -- judging changes -----------------------------------------------------------------------------------------------
+    # -- validation ----------------------------------------------------------------------------------------------------
 
     def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
-        """Raise ApiError(INVALID_CONFIG) when a new topic cannot have these overrides on this broker."""
+        """Raise ApiError(INVALID_CONFIG) if a new topic cannot have these overrides on this broker."""
         validate_topic_config(overrides, self.current.topic_defaults())
 
     def validate_topic_change(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """As `validate_topic`, worded as Kafka words it for a topic that exists."""
+        """Like `validate_topic`, with Kafka's error message for an existing topic."""
         try:
             check_topic_config(overrides, self.current.topic_defaults())
         except ConfigError as error:
@@ -299,10 +297,10 @@ class ConfigService:
             raise ApiError(ErrorCode.INVALID_CONFIG, text) from error
 
     async def validate_broker(self, properties: Mapping[str, str], *, per_broker: bool) -> None:
-        """Judge what a broker's dynamic configuration (all of it) would be, as Kafka's `DynamicBrokerConfig.validate`.
+        """Validate a broker's complete dynamic configuration, like Kafka's `DynamicBrokerConfig.validate`.
 
-        `per_broker` tells this broker's own from the defaults of all. Raises ApiError(INVALID_REQUEST), which is what
-        Kafka answers here (KAFKA-13609), with the key and what is allowed.
+        `per_broker` selects this broker's values rather than the cluster-wide defaults. Raises
+        ApiError(INVALID_REQUEST), Kafka's error code for this (KAFKA-13609), with the key and its allowed values.
         """
         _refuse("Cannot update these configs dynamically", [name for name in properties if _is_never_dynamic(name)])
         bare = [name for name in properties if _SECURITY_KEYS.match(name)]
@@ -351,7 +349,7 @@ class ConfigService:
 
 
 async def _has_no_listeners(current: BrokerConfig, proposed: BrokerConfig) -> None:
-    """Of a broker that has not started."""
+    """Placeholder until the broker has started."""
 
 
 def _key_of(overrides: Mapping[str, str]) -> Overrides:
@@ -365,14 +363,14 @@ def _remember(known: dict[Overrides, T], overrides: Overrides, value: T) -> None
 
 
 def declared_key(name: str) -> ConfigKey | None:
-    """The declaration of a broker key, also of one that is only dynamic or has a listener's prefix; None when there is
-    none.
+    """The declaration of a broker key, including dynamic-only keys and keys with a listener prefix, or None if
+    undeclared.
     """
     return static_key(name) or DYNAMIC_BROKER_KEYS.get(name)
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """`name` and the keys that stand in for it, the strongest first."""
+    """`name` and its fallback keys, in order of precedence."""
     if match := LISTENER_KEY.match(name):
         return name, base_name(match[2])
     return _GROUP_OF.get(name, (name,))
@@ -415,7 +413,7 @@ def _described(
 
 
 def decoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
-    """`properties` with passwords in plain text. Those that cannot be decoded are left out, which is logged."""
+    """`properties` with plain-text passwords. Passwords that cannot be decoded are logged and dropped."""
     encoder = PasswordEncoder.of(config.values)
     result: dict[str, str] = {}
     for name, text in properties.items():
@@ -432,7 +430,7 @@ def decoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, st
 
 
 def encoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
-    """`properties` as they are kept. Raises ApiError(INVALID_REQUEST) for passwords where there is no secret."""
+    """`properties` with encoded passwords. Raises ApiError(INVALID_REQUEST) if password.encoder.secret is not set."""
     encoder = PasswordEncoder.of(config.values)
     if encoder is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Password encoder secret not configured")

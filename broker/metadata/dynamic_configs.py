@@ -1,8 +1,8 @@
-"""Configurations in the coordination tree: written at any broker, read again by all whenever one has changed (Kafka
-class `ZkConfigManager`).
+"""Configurations in the coordination tree. Any broker may write one; all brokers then read it again (Kafka class
+`ZkConfigManager`).
 
-Whoever changes one leaves a notice under /config/changes, which every broker watches. A change is applied that way also
-at the broker that made it.
+Each change leaves a notice under /config/changes, which every broker watches. The broker that made a change applies it
+the same way.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 
 class Refreshing:
-    """Calls `refresh` when a watch fires, and again while there is no contact to the tree. A session that ends is
-    followed by another one, which begins with a refresh by its owner.
+    """Calls `refresh` when a watch fires, retrying until the tree is reachable. When a session expires, the owner
+    refreshes in the next one.
     """
 
     def __init__(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
-        """`refresh` may raise CoordinationError; `name` is that of the tasks."""
+        """`refresh` may raise CoordinationError; `name` names the tasks."""
         self._name = name
         self._refresh = refresh
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -50,7 +50,7 @@ class Refreshing:
             self.begin()
 
     def begin(self) -> None:
-        """Refresh on the side."""
+        """Start a refresh in the background."""
         if not self._is_closed:
             task = asyncio.get_running_loop().create_task(self._on_the_side(), name=self._name)
             self._tasks[task] = None
@@ -60,14 +60,14 @@ class Refreshing:
         while not self._is_closed:
             try:
                 await self.until_done()
-            except Exception:  # a bug; but the watch is gone, and no change would be noticed any more
+            except Exception:  # a bug; without a retry, changes would go unnoticed, as the watch has fired
                 logger.exception("%s failed; trying again in %d s", self._name, PAUSE_AFTER_BUG_S)
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
             else:
                 return
 
     async def until_done(self) -> None:
-        """Refresh, and wait for contact if there is none, no longer than this session lasts."""
+        """Refresh, retrying after connection losses until the session ends."""
         while not self._is_closed:
             try:
                 await self._refresh()
@@ -79,7 +79,7 @@ class Refreshing:
                 return
 
     async def close(self) -> None:
-        """Refresh no more."""
+        """Cancel running refreshes and start no more."""
         self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -88,15 +88,15 @@ class Refreshing:
 
 
 class DynamicConfigs:
-    """Brings what the tree says of configurations into the metadata cache."""
+    """Copies configurations from the tree to the metadata cache."""
 
     def __init__(self, membership: ClusterMembership, metadata: MetadataCache) -> None:
         self._membership = membership
         self._metadata = metadata
         self._last_notice = ""
         self._outdated: dict[ConfigResource, None] = {}
-        """Those that the tree may have otherwise than the cache. One whose read begins is removed before it, so that it
-        is read once more if it is marked meanwhile.
+        """Resources that may differ between the tree and the cache. A resource is removed before it is read, so that
+        one marked during the read is read again.
         """
         self._applying = asyncio.Lock()
         self._refreshing = Refreshing("dynamic-configs", self._apply_notices)
@@ -105,11 +105,11 @@ class DynamicConfigs:
             metadata.add_listener(self._image_changed)
 
     async def start(self) -> None:
-        """Watch for changes, and apply those since the configurations were read. Raises CoordinationError."""
+        """Watch for changes, and apply those made since the configurations were read. Raises CoordinationError."""
         await self._apply_notices()
 
     async def close(self) -> None:
-        """Apply nothing more."""
+        """Stop applying changes."""
         await self._refreshing.close()
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class DynamicConfigs:
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Mapping[str, str]]
     ) -> Mapping[ConfigResource, ApiError]:
-        """Replace the overrides of resources ("" for the defaults of all), which are valid; gives why some were not.
-        They are in force here when this returns.
+        """Replace the overrides of resources ("" for the defaults of all brokers). The values must be valid. Returns
+        errors by resource. The changes are in effect on this broker when this returns.
         """
         topics = self._metadata.image.topics
         errors = {
@@ -143,21 +143,19 @@ class DynamicConfigs:
                 ErrorCode.REQUEST_TIMED_OUT, f"Whether the configuration has changed is not known: {error}"
             )
             errors.update(dict.fromkeys(known, unknown))
-        except MultiError as error:  # another broker wrote the same at the same time, or removed the same notices
+        except MultiError as error:  # another broker made the same change or removed the same notices
             busy = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The configuration is being changed elsewhere: {error}")
             errors.update(dict.fromkeys(known, busy))
         return errors
 
     async def read(self, resource: ConfigResource) -> Mapping[str, str]:
-        """The overrides that the tree has, perhaps of a moment ago by another broker. Raises ApiError
-        REQUEST_TIMED_OUT.
-        """
+        """Read overrides from the tree; they may be slightly outdated. Raises ApiError REQUEST_TIMED_OUT."""
         try:
             return await self._membership.zk_client.read_config(resource)
         except (ConnectionLossError, SessionExpiredError) as error:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The configuration is not known: {error}") from error
 
-    # -- heeding -------------------------------------------------------------------------------------------------------
+    # -- applying changes ----------------------------------------------------------------------------------------------
 
     async def _apply_notices(self) -> None:
         async with self._applying:
@@ -176,7 +174,7 @@ class DynamicConfigs:
                 self._metadata.update_configs(dict(zip(outdated, found, strict=True)))
 
     def _image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """A new topic begins with configurations of which there is no notice."""
+        """Read the configurations of new topics: a creation does not leave a notice."""
         if new.topics is old.topics:
             return
         begun: dict[ConfigResource, None] = {
@@ -189,8 +187,8 @@ class DynamicConfigs:
             self._refreshing.begin()
 
     async def read_before(self, topics: Sequence[TopicStates]) -> None:
-        """Have the configurations of these topics in the cache before their logs are made. Without contact to the tree
-        it is waited for, as in Kafka, and no longer than this session lasts.
+        """Load the configurations of these topics before their logs are created. As in Kafka, it waits for lost contact
+        to the tree, but not longer than the session lasts.
         """
         known = self._metadata.image.topics
         begun: dict[ConfigResource, None] = {

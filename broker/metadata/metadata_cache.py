@@ -1,4 +1,4 @@
-"""The metadata that clients are told (Kafka class `ZkMetadataCache`)."""
+"""The metadata for clients (Kafka class `ZkMetadataCache`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ImageListener = Callable[[MetadataImage, MetadataImage], None]
 
 
 class MetadataCache:
-    """Owner of the current MetadataImage. The controller's UpdateMetadata and changes of configurations replace it."""
+    """Owns the current MetadataImage. UpdateMetadata commands and changes of configurations replace it."""
 
     def __init__(self, fence: CommandFence, image: MetadataImage | None = None) -> None:
         self._fence = fence
@@ -27,7 +27,7 @@ class MetadataCache:
         self._listeners: list[ImageListener] = []
         self._told = asyncio.Event()
         self._is_silent = False
-        """Whether the controller is one that does not say that it has told of all topics."""
+        """Whether the current controller does not mark full updates (see `UpdateMetadata.says_if_full`)."""
 
     @property
     def image(self) -> MetadataImage:
@@ -36,31 +36,33 @@ class MetadataCache:
 
     @property
     def knows_all_topics(self) -> bool:
-        """Whether a controller has told this broker of all topics. Until then a topic that is not in the image may
+        """Whether this broker has received the complete list of topics. Until then, a topic missing from the image may
         exist.
         """
         return self._told.is_set()
 
     async def wait_for_topics(self, patience_s: float) -> None:
-        """Return when a controller has told this broker of all topics, or `patience_s` is over."""
+        """Return once this broker has received all topics, or after `patience_s`."""
         was_silent = self._is_silent
         try:
             await asyncio.wait_for(self._told.wait(), patience_s)
         except TimeoutError:
-            # For all that time it could have named a topic: there are none.
+            # The controller had enough time to send topics; assume that none exist.
             if was_silent and self._is_silent:
                 self._told.set()
 
     def add_listener(self, listener: ImageListener) -> None:
-        """`listener(old, new)` is called after every change; listeners in the order in which they were added. A topic
-        that is deleted is in `old`, also when this broker had not been told of it.
+        """Call `listener(old, new)` after every change. Listeners are called in the order they were added. A deleted
+        topic is in `old` even if this broker never heard of it before.
         """
         self._listeners.append(listener)
 
     def update_metadata(self, command: UpdateMetadata) -> None:
-        """Obey a controller. Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH, and then nothing has changed."""
+        """Apply a controller's command. Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH without changing
+        anything.
+        """
         self._fence.admit(command)
-        # Listeners forget what they have of a topic when it goes, also what is from an earlier life of this broker.
+        # Add unknown deleted topics first: listeners must also drop state left from an earlier run of this broker.
         unknown = tuple(each for each in command.deleted_topics if each.topic not in self._image.topics)
         if unknown:
             self._image = self._image.with_topics(self._changed(unknown))
@@ -76,7 +78,7 @@ class MetadataCache:
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
         self._become(image)
-        # A new controller names itself and the live brokers first, and the topics when it has given out the roles.
+        # A new controller first sends itself and the live brokers, and sends the topics after the roles.
         if command.is_full or (command.topics and not command.says_if_full):
             self._told.set()
         self._is_silent = not command.says_if_full
@@ -89,7 +91,7 @@ class MetadataCache:
             yield known.with_partitions([*_unknown_before(each.partitions, len(known.partitions)), *each.partitions])
 
     def update_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> None:
-        """Configurations of topics and brokers have been replaced; an empty one is dropped."""
+        """Replace configurations of topics and brokers; empty ones are removed."""
         image = self._image.with_configs(changed)
         if image is not self._image:
             self._become(image)
@@ -104,8 +106,8 @@ class MetadataCache:
 
 
 def _unknown_before(partitions: Iterable[PartitionImage], known: int) -> list[PartitionImage]:
-    """Stand-ins for partitions below the highest that a controller did not tell of: those of which it knows no state
-    yet. `known` partitions are told of already.
+    """Placeholders for partitions that the controller skipped because their state is unknown: those from `known` up to
+    the highest partition received.
     """
     told = {each.partition for each in partitions}
     return [

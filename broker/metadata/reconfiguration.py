@@ -1,4 +1,4 @@
-"""Checks of a dynamic configuration by the parts of the broker, in Kafka's words (`validateReconfiguration`)."""
+"""Checks of a dynamic configuration by parts of the broker, with Kafka's messages (`validateReconfiguration`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _THREAD_KEYS = (
 )
 _TOPIC_DEFAULTS = frozenset(name for names in BROKER_SYNONYMS.values() for name in names)
 _FOR_EVER, _AS_WHOLE = -1, -2
-"""Of local retention: without a limit, and as what is kept in all."""
+"""Special values of local retention: unlimited, and same as the total retention."""
 
 
 def check_local_retention(properties: Mapping[str, str], current: BrokerConfig, proposed: BrokerConfig) -> None:
-    """Kafka's `DynamicLogConfig.validateReconfiguration`: it asks when a default of topics changes."""
+    """Kafka's `DynamicLogConfig.validateReconfiguration`, which runs when a topic default changes."""
     before = current.originals
     if not any(name in _TOPIC_DEFAULTS and before.get(name) != text for name, text in properties.items()):
         return
@@ -46,7 +46,7 @@ def check_local_retention(properties: Mapping[str, str], current: BrokerConfig, 
 
 
 def check_worker_counts(current: BrokerConfig, proposed: BrokerConfig) -> None:
-    """Kafka lets a pool of threads at most double or halve at a time; scripts rely on the answer."""
+    """Kafka lets a thread pool at most double or halve at a time; scripts rely on the error message."""
     for name in (*_THREAD_KEYS, "log.cleaner.threads"):
         now, wanted = current.values[name], proposed.values[name]
         if not isinstance(now, int) or not isinstance(wanted, int) or now == wanted:
@@ -70,7 +70,7 @@ def _thread_count_error(name: str, wanted: int) -> str:
 
 
 def reconfiguration_error(reason: str) -> ApiError:
-    """As Kafka words what a part of the broker says against its new configuration."""
+    """The error for a configuration that a part of the broker rejects, in Kafka's words."""
     return ApiError(
         ErrorCode.INVALID_REQUEST,
         f"Invalid value org.apache.kafka.common.config.ConfigException: {reason} "

@@ -1,4 +1,4 @@
-"""From configuration values to what a log needs, and changes of configurations as requests ask for them (Kafka class
+"""Converts topic configurations to log settings, and applies the changes that requests ask for (Kafka class
 `ConfigAdminManager`).
 """
 
@@ -30,8 +30,8 @@ _COMPRESSION_TYPES = {"producer": None, "uncompressed": CompressionType.NONE} | 
 
 
 def log_config_of(broker_config: BrokerConfig, image: MetadataImage, topic: str) -> LogConfig:
-    """The effective configuration of a topic's logs: its overrides over the broker's defaults. A value that cannot be
-    used, which others may write into the tree, is left out; one of retention then keeps everything.
+    """The effective configuration of a topic's logs: its overrides over the broker's defaults. Invalid values, which
+    other tools may write into the tree, are ignored; an invalid retention keeps everything.
     """
     overrides, defaults = image.config(ConfigResourceType.TOPIC, topic), broker_config.topic_defaults()
     try:
@@ -87,7 +87,7 @@ def _log_config(values: Mapping[str, ConfigValue], validate_records: ValidateRec
 
 
 def _timestamp_limit(values: Mapping[str, Any], name: str) -> int:
-    """The old single limit counts where the newer one was left alone (KIP-937)."""
+    """The older single limit applies unless the newer one is set (KIP-937)."""
     limit: int = values[name]
     if limit == TOPIC_KEYS[name].default:
         limit = values["message.timestamp.difference.max.ms"]
@@ -95,7 +95,7 @@ def _timestamp_limit(values: Mapping[str, Any], name: str) -> int:
 
 
 class Change(Value):
-    """One key of a request; `operation` has not been checked."""
+    """One key of a request; `operation` is unchecked."""
 
     name: str
     operation: int
@@ -103,7 +103,7 @@ class Change(Value):
 
 
 class Resource(Value):
-    """One resource of a request with its changes. `replaces`: all other keys go back to their defaults."""
+    """One resource of a request, with its changes. `replaces`: all other keys are reset to their defaults."""
 
     resource_type: int
     name: str
@@ -116,7 +116,7 @@ class _Lookup(Protocol):
 
 
 def apply(change: Change, overrides: dict[str, str], declared: _Lookup) -> None:
-    """Make a change to overrides (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
+    """Apply a change to `overrides` (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
     operation = operation_of(change)
     if operation is AlterConfigOp.DELETE or change.value is None:
         overrides.pop(change.name, None)
@@ -147,7 +147,7 @@ def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:
 
 
 def operation_of(change: Change) -> AlterConfigOp:
-    """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for an unknown operation."""
+    """Convert the operation. As in Kafka, an unknown one raises ApiError(UNKNOWN_SERVER_ERROR)."""
     try:
         return AlterConfigOp(change.operation)
     except ValueError:
@@ -155,7 +155,7 @@ def operation_of(change: Change) -> AlterConfigOp:
 
 
 def parse_id(text: str, what: str) -> int:
-    """A broker id as `Integer.parseInt` reads it."""
+    """Parse a broker id like `Integer.parseInt`."""
     sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
     if not digits.isascii() or not digits.isdigit():
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {text}")

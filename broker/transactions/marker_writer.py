@@ -19,7 +19,9 @@ from storage.log.log_validator import AppendOrigin
 
 
 class Marker(Value):
-    """The end of a producer's transaction in some partitions. Leaders reject it if they know a newer coordinator epoch."""
+    """The end of a producer's transaction in some partitions. Leaders reject it if they know a newer
+    coordinator epoch.
+    """
 
     producer_id: int
     producer_epoch: int
