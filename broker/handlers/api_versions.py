@@ -1,7 +1,6 @@
-"""ApiVersions (KIP-35, KIP-511): what this broker serves, straight from the handler registry; and SASL requests where
-none are due.
+"""ApiVersions (KIP-35, KIP-511), derived from the handler registry, and out-of-place SASL requests.
 
-SASL requests come here on connections that are authenticated already, or whose listener has no SASL (Kafka's
+SASL requests get here if the connection is already authenticated or its listener does not use SASL (Kafka's
 `KafkaApis`); `broker.security.sasl_session` answers all others.
 """
 
@@ -21,7 +20,7 @@ from protocol.messages.security import (
 )
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""KIP-511's pattern of client software names and versions. Linear: no nested repetition."""
+"""KIP-511's pattern for client software names and versions. Matches in linear time: its repetitions are not nested."""
 
 FIRST_VERSION_WITH_SOFTWARE_NAME = 3
 UNKNOWN_EPOCH = -1
@@ -35,9 +34,9 @@ class ApiVersionsHandlers:
 
     @api(ApiKey.API_VERSIONS, versions=(0, 4), reads_only=True)
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """The served APIs; INVALID_REQUEST for a client software name or version that is empty or malformed.
+        """List the served APIs. An empty or malformed client software name or version gets INVALID_REQUEST.
 
-        A version above ours never gets here: the dispatcher answers it in version 0 (KIP-511).
+        Newer request versions never get here: the dispatcher answers them in version 0 (KIP-511).
         """
         error_code = ErrorCode.NONE
         if context.api_version >= FIRST_VERSION_WITH_SOFTWARE_NAME and not (
@@ -54,14 +53,14 @@ class ApiVersionsHandlers:
         return ApiVersionsResponse(
             error_code=error_code,
             api_keys=[] if error_code else served,
-            # The version of the /feature node, which nobody has changed; there are no finalized features: clients take
-            # an epoch below zero for not known, and choose their kind of transactions by it (KIP-890).
+            # The version of the unchanged /feature node. No features are finalized, but clients read a negative epoch
+            # as unknown, and choose their kind of transactions by it (KIP-890).
             finalized_features_epoch=UNKNOWN_EPOCH if error_code else 0,
         )
 
 
 class SaslHandlers:
-    """Refuses SASL requests with ILLEGAL_SASL_STATE."""
+    """Rejects SASL requests with ILLEGAL_SASL_STATE."""
 
     @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), reads_only=True)
     def sasl_handshake(
@@ -69,7 +68,7 @@ class SaslHandlers:
         context: RequestContext,  # noqa: ARG002
         request: SaslHandshakeRequest,  # noqa: ARG002
     ) -> SaslHandshakeResponse:
-        """Refuse a handshake; as in Kafka, the answer lists no mechanisms."""
+        """Reject a handshake. As in Kafka, the response lists no mechanisms."""
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
     @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), reads_only=True)
@@ -78,7 +77,7 @@ class SaslHandlers:
         context: RequestContext,  # noqa: ARG002
         request: SaslAuthenticateRequest,  # noqa: ARG002
     ) -> SaslAuthenticateResponse:
-        """Refuse a token, with Kafka's message."""
+        """Reject a token, with Kafka's message."""
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",

@@ -1,6 +1,6 @@
-"""LeaderAndIsr, StopReplica and UpdateMetadata: the commands of a controller that is another broker.
+"""LeaderAndIsr, StopReplica and UpdateMetadata: commands from a controller on another broker.
 
-A single broker gets none, so that the codecs are imported with the first.
+A single broker never gets any, so the codecs are imported with the first command.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from protocol.messages.cluster_commands import (
 
 
 class ClusterCommandHandlers:
-    """Has this broker obey, through the channel that its own controller would use. What is of an older controller, for
-    an older registration of this broker or overtaken by a newer command changes nothing: STALE_CONTROLLER_EPOCH,
-    STALE_BROKER_EPOCH.
+    """Passes commands to the channel that this broker's own controller would use. A command is ignored if it comes from
+    an older controller (STALE_CONTROLLER_EPOCH), is meant for an older registration of this broker
+    (STALE_BROKER_EPOCH), or was overtaken by a newer one.
     """
 
     def __init__(self, channel: BrokerChannel, clock: Clock) -> None:
@@ -33,7 +33,7 @@ class ClusterCommandHandlers:
 
     @api(ApiKey.LEADER_AND_ISR, versions=(0, 7), in_order=True, whole="a command is obeyed or refused")
     async def leader_and_isr(self, context: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Take roles. The answer says of each partition whether its role was taken, also of a refused command."""
+        """Assume roles. The response has a result for each partition, even if the whole command is refused."""
         from broker.inter_broker import command_codec as codec
 
         version, slices = context.api_version, Slices(self._clock)
@@ -49,7 +49,7 @@ class ClusterCommandHandlers:
 
     @api(ApiKey.STOP_REPLICA, versions=(0, 4), in_order=True, whole="a command is obeyed or refused")
     async def stop_replica(self, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Let go of replicas. As in Kafka, a refusal names no partitions."""
+        """Stop replicas. As in Kafka, a refusal does not list partitions."""
         from broker.inter_broker import command_codec as codec
 
         slices = Slices(self._clock)
@@ -62,7 +62,7 @@ class ClusterCommandHandlers:
 
     @api(ApiKey.UPDATE_METADATA, versions=(0, 8), in_order=True, whole="a command is obeyed or refused")
     async def update_metadata(self, context: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Tell clients of this from now on."""
+        """Use this metadata for clients from now on."""
         from broker.inter_broker.metadata_codec import update_metadata_command
 
         try:

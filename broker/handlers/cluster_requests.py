@@ -1,4 +1,4 @@
-"""Requests of other brokers to the controller: AlterPartition, ControlledShutdown and AllocateProducerIds."""
+"""Requests from other brokers to the controller: AlterPartition, ControlledShutdown and AllocateProducerIds."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class OwnController(ControllerApi, Protocol):
     """The controller of this broker."""
 
     async def topic_names(self, topic_ids: Collection[Uuid]) -> Mapping[Uuid, str]:
-        """Names of the topics with these ids, as far as there are such topics. Raises ApiError NOT_CONTROLLER."""
+        """Map those of these ids that exist to their topics' names. Raises ApiError NOT_CONTROLLER."""
         ...
 
 
 class ClusterRequestHandlers:
-    """Answers from the controller here. A broker that is not the controller answers NOT_CONTROLLER."""
+    """Passes requests to the local controller. If it is not active, the answer is NOT_CONTROLLER."""
 
     def __init__(self, controller: OwnController, image: Callable[[], MetadataImage], clock: Clock) -> None:
-        """`image` gives the metadata, which knows topics by id."""
+        """`image` returns the metadata, to look up topic ids."""
         self._clock = clock
         self._controller = controller
         self._image = image
 
     @api(ApiKey.ALTER_PARTITION, versions=(0, 3), whole="the controller writes many changes at once")
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Change in-sync replicas. Partition by partition: the state now, or why it was not changed."""
+        """Change in-sync replicas. Returns the new state or the error of each partition."""
         version, image, slices = context.api_version, self._image(), Slices(self._clock)
         try:
             names = await self._names(request.topics, image, version)
@@ -76,8 +76,8 @@ class ClusterRequestHandlers:
         return response
 
     async def _names(self, topics: Sequence[_ChangedTopic], image: MetadataImage, version: int) -> list[str | None]:
-        """Names of topics, None for those that do not exist. A new controller has perhaps not told this broker of
-        them, and knows them all when it is asked.
+        """The topics' names, or None for those that do not exist. Ids missing from the metadata are looked up in the
+        controller: a new one knows all topics before it has sent them to this broker.
         """
         if version < _FIRST_VERSION_WITH_TOPIC_IDS:
             return [topic.topic_name for topic in topics]
@@ -92,11 +92,11 @@ class ClusterRequestHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ControlledShutdownRequest,
     ) -> ControlledShutdownResponse:
-        """Move leadership away from a broker that is about to stop."""
+        """Move leadership away from a broker that is shutting down."""
         try:
             remaining = await self._controller.controlled_shutdown(request.broker_id, request.broker_epoch)
         except ApiError as error:
-            # Kafka's code for a request that comes to a broker without the office.
+            # Kafka's code when the broker is not the controller.
             moved = error.error_code is ErrorCode.NOT_CONTROLLER
             code = ErrorCode.STALE_CONTROLLER_EPOCH if moved else error.error_code
             return ControlledShutdownResponse(error_code=code, remaining_partitions=[])
@@ -114,7 +114,7 @@ class ClusterRequestHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AllocateProducerIdsRequest,
     ) -> AllocateProducerIdsResponse:
-        """A block of producer ids."""
+        """Allocate a block of producer ids."""
         try:
             block = await self._controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
         except ApiError as error:

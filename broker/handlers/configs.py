@@ -40,25 +40,25 @@ _DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
 _ShownConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 RESOURCES_AT_ONCE: Final = 20
-"""Resources described in one turn of the event loop: a millisecond or two."""
+"""Resources described per turn of the event loop, which takes a millisecond or two."""
 
 _DESCRIBABLE = frozenset(ConfigResourceType)
 
 
 class Outcome(Value):
-    """The answer for one resource."""
+    """The result for one resource."""
 
     error_code: ErrorCode
     message: str | None
 
 
 class ConfigStore(Protocol):
-    """Keeps overrides: the controller."""
+    """Stores overrides."""
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Mapping[str, str]]
     ) -> Mapping[ConfigResource, ApiError]:
-        """Replace those of topics and brokers ("" for all brokers); gives why some were not."""
+        """Replace the overrides of topics and brokers ("" for all brokers); returns errors by resource."""
         ...
 
 
@@ -87,7 +87,9 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
-        """The asked keys of each resource; none, or null, mean all. An unknown type fails the whole request."""
+        """Describe the requested keys of each resource; an empty or null list means all. An unknown resource type fails
+        the whole request.
+        """
         shown = _ShownConfigs(request)
         if len(request.resources) > RESOURCES_AT_ONCE:
             return self._describe_in_slices(context, request, shown)
@@ -160,7 +162,7 @@ class ConfigHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AlterConfigsRequest,
     ) -> AlterConfigsResponse:
-        """Replace all overrides of each resource; one that is refused does not hold back the others."""
+        """Replace all overrides of each resource. Resources fail independently."""
         slices = Slices(self._clock)
         resources = [
             Resource(
@@ -198,7 +200,7 @@ class ConfigHandlers:
         context: RequestContext,  # noqa: ARG002
         request: IncrementalAlterConfigsRequest,
     ) -> IncrementalAlterConfigsResponse:
-        """Change single keys of each resource; one that is refused does not hold back the others."""
+        """Change single keys of each resource. Resources fail independently."""
         slices = Slices(self._clock)
         resources = [
             Resource(
@@ -226,7 +228,9 @@ class ConfigHandlers:
         )
 
     async def _alter_all(self, resources: Sequence[Resource], slices: Slices, *, validate_only: bool) -> list[Outcome]:
-        """Judge and change one after the other; but topics, which do not depend on each other, are stored together."""
+        """Validate and change one resource after the other. Topics are independent of each other, so they are stored
+        together.
+        """
         times = Counter((resource.resource_type, resource.name) for resource in resources)
         outcomes: list[Outcome] = []
         topics: dict[str, int] = {}
@@ -273,7 +277,7 @@ class ConfigHandlers:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
     async def _judge_topic(self, resource: Resource, slices: Slices) -> Mapping[str, str]:
-        """The overrides that the topic is to have. Raises ApiError."""
+        """Compute the new overrides of the topic. Raises ApiError."""
         topic = resource.name
         if not topic:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -337,7 +341,7 @@ class ConfigHandlers:
 
 
 async def _check_changes(resource: Resource, slices: Slices) -> None:
-    """Raise ApiError(INVALID_REQUEST) for changes that contradict each other or say nothing."""
+    """Raise ApiError(INVALID_REQUEST) for conflicting or empty changes."""
     names: set[str] = set()
     nulls: list[str] = []
     async for change in in_slices(resource.changes, slices):
@@ -353,7 +357,7 @@ async def _check_changes(resource: Resource, slices: Slices) -> None:
 async def _applied(
     resource: Resource, overrides: Mapping[str, str], declared: Callable[[str], ConfigKey | None], slices: Slices
 ) -> dict[str, str]:
-    """The overrides after the changes of a resource. Raises as `apply`."""
+    """Compute a resource's overrides after its changes. Raises as `apply`."""
     result = {} if resource.replaces else dict(overrides)
     async for change in in_slices(resource.changes, slices):
         apply(change, result, declared)
@@ -361,7 +365,7 @@ async def _applied(
 
 
 class _ShownConfigs:
-    """Descriptions as one request wants to see them, each made once for all resources that share it."""
+    """Descriptions in the form that a request asks for, each built once for all resources that share it."""
 
     def __init__(self, request: DescribeConfigsRequest) -> None:
         self.has_unknown_type = any(resource.resource_type not in _DESCRIBABLE for resource in request.resources)
@@ -371,18 +375,18 @@ class _ShownConfigs:
         self._made: dict[tuple[int, frozenset[str]], tuple[Sequence[DescribedConfig], list[_ShownConfig]]] = {}
 
     def encode_for(self, version: int) -> None:
-        """Give encoded arrays from now on."""
+        """Return encoded arrays from now on."""
         self._version = version
 
     def of(self, described: Sequence[DescribedConfig], wanted: frozenset[str]) -> list[_ShownConfig]:
-        """The keys in `wanted`, or all."""
+        """The keys in `wanted`, or all if it is empty."""
         key = (id(described), wanted)
         known = self._made.get(key)
         if known is None:
             shown = [self._shown(each) for each in described if not wanted or each.name in wanted]
             if self._version is not None:
                 shown = ItemEncoder(_ShownConfig, DescribeConfigsResponse, self._version, shown).array()
-            known = self._made[key] = (described, shown)  # which also keeps the id from being another's
+            known = self._made[key] = (described, shown)  # the reference also keeps the id from being reused
         return known[1]
 
     def _shown(self, each: DescribedConfig) -> _ShownConfig:
@@ -390,7 +394,7 @@ class _ShownConfigs:
             DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=value, source=source)
             for name, value, source in (each.synonyms if self._synonyms else ())
         ]
-        # Loggers have an empty documentation even when none is asked for.
+        # Loggers have empty documentation even if it was not requested.
         documentation = each.documentation if self._documentation or each.documentation == "" else None
         return _ShownConfig(
             name=each.name,
@@ -406,6 +410,6 @@ class _ShownConfigs:
 
 def _refused(resource: Resource, error: ApiError) -> Outcome:
     logger.info("Refused to alter %s %r: %s", resource.resource_type, resource.name, error)
-    # Kafka has no message for what it did not foresee.
+    # Kafka omits the message of an unexpected error.
     unforeseen = error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
     return Outcome(error.error_code, None if unforeseen else error.message)

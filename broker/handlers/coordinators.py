@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group, or after a transactional id."""
+"""FindCoordinator: which broker coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_VERSION_OF_MANY_KEYS: Final = 4
 FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
 
 CREATION_PATIENCE_S: Final = 1.0
-"""How long the first FindCoordinator of a cluster waits for the topic that it needs."""
+"""Maximum time the first FindCoordinator of a cluster waits for the creation of its topic."""
 
 _TEXTS: Final = {
     ErrorCode.NONE: "NONE",
@@ -32,11 +32,11 @@ Coordinator = FindCoordinatorResponse.Coordinator
 
 
 _TOPICS: Final = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
-"""The topic that keeps what a coordinator of each kind coordinates."""
+"""The topic with the state of each kind of coordinator."""
 
 
 class Coordinators(Protocol):
-    """The coordinators of one kind, on all brokers."""
+    """All coordinators of one kind, on all brokers."""
 
     def partition_of(self, key: str) -> int:
         """The partition of the topic that keeps `key`; its leader is the coordinator."""
@@ -44,7 +44,7 @@ class Coordinators(Protocol):
 
 
 class CoordinatorHandlers:
-    """Looks the leader of a partition up, once the topic is there."""
+    """Finds the leader of the responsible partition, creating the topic if necessary."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CoordinatorHandlers:
     def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-        """COORDINATOR_NOT_AVAILABLE while the partition has no leader, or its topic cannot be created."""
+        """Reply COORDINATOR_NOT_AVAILABLE while the partition is leaderless or its topic cannot be created."""
         topic = _TOPICS.get(request.key_type)
         if topic is not None and topic not in self._metadata().topics:
             return self._answer_after_creation(context, request, topic)
@@ -70,7 +70,9 @@ class CoordinatorHandlers:
     async def _answer_after_creation(
         self, context: RequestContext, request: FindCoordinatorRequest, topic: str
     ) -> FindCoordinatorResponse:
-        """Kafka answers at once and lets the client ask again; a client's back-off is longer than the creation."""
+        """Wait for the new topic. Kafka replies at once and lets the client retry, but a client's backoff is longer
+        than the creation takes.
+        """
         await self._topics.created(topic, CREATION_PATIENCE_S)
         return self._answer(context, request)
 
@@ -80,7 +82,7 @@ class CoordinatorHandlers:
                 coordinators=[self._find(context, request.key_type, key) for key in request.coordinator_keys]
             )
         found = self._find(context, request.key_type, request.key)
-        # These versions always carry a text, newer ones only where the code does not say it all.
+        # These versions always have a message; newer ones only where the code alone is unclear.
         message = found.error_message or _TEXTS[ErrorCode.of(found.error_code)]
         return FindCoordinatorResponse(
             error_code=found.error_code,

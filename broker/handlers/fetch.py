@@ -1,4 +1,4 @@
-"""Fetch: records from the log, at once or when enough have come (KIP-227, KIP-320, KIP-516)."""
+"""Fetch: records from the log, immediately or when enough have arrived (KIP-227, KIP-320, KIP-516)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ from protocol.topic_partition import TopicPartition
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_OF_ZSTD = 10
 FIRST_VERSION_OF_RACKS = 11
-"""KIP-392: older consumers read from leaders alone."""
+"""KIP-392: older consumers only read from leaders."""
 PARTITIONS_AT_ONCE = 5_000
-"""A consumer's full fetch of more is read in shares, and gets no session where it is answered at once."""
+"""Larger full fetches of consumers are read in shares. If one can be answered immediately, it does not get a
+session.
+"""
 PARTITIONS_PER_SHARE = 200
 REFUSED_UNREAD = frozenset(
     {
@@ -51,7 +53,7 @@ REFUSED_UNREAD = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-"""Errors of a partition that Kafka finds before it reads the partition."""
+"""Errors that Kafka finds before it reads a partition."""
 
 _PARTITIONS = Split("topics.partitions")
 _DENIED = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -61,7 +63,7 @@ TopicResponse = FetchResponse.FetchableTopicResponse
 
 
 class FetchHandlers:
-    """Reads for consumers. `max_response_bytes` is the broker's own cap (fetch.max.bytes)."""
+    """Serves reads of consumers and followers. `max_response_bytes` is the broker's limit (fetch.max.bytes)."""
 
     def __init__(
         self,
@@ -89,16 +91,18 @@ class FetchHandlers:
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Waiting[FetchResponse] | Awaitable[FetchResponse]:
-        """Answer at once when enough bytes are there, a partition failed or the client does not want to wait; else when
-        they have come. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic. A consumer that has
-        exceeded its quota gets nothing.
+        """Reply immediately if enough bytes are available, a partition failed or the client does not wait; otherwise
+        when enough bytes have arrived. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic. A
+        consumer over its quota gets an empty response.
         """
         if _is_large(request) and not is_from_follower(request):
             return self._fetch_in_slices(context, request)
         return self._fetch_timed(context, request)
 
     async def _fetch_in_slices(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Read some partitions at a time, and answer without a session if there is something to answer at once."""
+        """Read some partitions at a time. If the request can be answered immediately, the response does not open a
+        session.
+        """
         told = JoinedAnswers(_PARTITIONS, FetchResponse, context.api_version)
         endpoints: dict[int, FetchResponse.NodeEndpoint] = {}
         slices = Slices(self._clock)
@@ -152,7 +156,7 @@ class FetchHandlers:
         replica_id = request.replica_id if replica is None else replica.replica_id
         client = None if self._access.is_open else self._access.client(context, "Fetch")
         if client is not None and (replica_id >= 0 or self._sessions.is_of_follower(request.session_id)):
-            # Before the session is opened: a stranger must not change, or end, the session of a follower.
+            # Checked before the session is opened: other clients must not change or end a follower's session.
             if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
                 return self._refuse_follower(context, request)
             client = client if replica_id < 0 else None
@@ -179,7 +183,7 @@ class FetchHandlers:
         *,
         min_one_message: bool,
     ) -> FetchResponse | Waiting[FetchResponse]:
-        """Read what a request asks for that was opened as `fetch`, on behalf of `client` unless it may read all."""
+        """Read the partitions of the opened `fetch`, on behalf of `client` unless it may read all."""
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
             return self._answer(context, fetch, (), work)(())
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
@@ -210,7 +214,7 @@ class FetchHandlers:
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
     def _refuse_follower(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """A client that is not a follower gets no session and moves no high watermark."""
+        """Reject a client that poses as a follower. It gets neither a session nor influence on high watermarks."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
         opening = self._sessions.open(request, context.api_version, self._replica_manager.topic_name, never)
         fetch = to_the_end(opening)
@@ -224,7 +228,7 @@ class FetchHandlers:
 
 
 class _Answer:
-    """Makes the response to one fetch of what was read, and of the partitions that were `denied` unread."""
+    """Builds the response to one fetch: the partitions that were read, and refusals of those `denied` unread."""
 
     __slots__ = ("_context", "_denied", "_fetch", "_quotas", "_refused", "_replica_manager", "_work")
 
@@ -246,7 +250,7 @@ class _Answer:
         self._refused: list[tuple[TopicPartition, PartitionData]] = []
 
     def __call__(self, results: Sequence[FetchResult]) -> FetchResponse:
-        """The response."""
+        """Build the response."""
         told = [
             (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
             for wanted, found in ((*results, *self._denied) if self._denied else results)
@@ -257,7 +261,7 @@ class _Answer:
         return self._hinted(response) if self._refused else response
 
     async def in_slices(self, results: Sequence[FetchResult], slices: Slices) -> FetchResponse:
-        """As a call."""
+        """Like a call, in slices."""
         told = [
             (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
             async for wanted, found in in_slices((*results, *self._denied), slices)
@@ -265,7 +269,7 @@ class _Answer:
         if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
             return throttled
         noted = [result async for result in in_slices(told, slices) if self._fetch.note(*result)]
-        await slices.pause()  # A new session is made in one go.
+        await slices.pause()  # a new session is built in one go
         return self._hinted(self._fetch.response(noted))
 
     def _refuse(self, wanted: FetchPartition, error: ApiError) -> PartitionData:
@@ -275,7 +279,7 @@ class _Answer:
         return data
 
     def _throttled(self, work: Stopwatch, told: Sequence[PartitionResult]) -> FetchResponse | None:
-        """The response to a client that has exceeded its quota."""
+        """The empty response for a client over its quota, otherwise None."""
         size = partial(self._fetch.size, told, self._context.api_version)
         throttle_ms = self._quotas.charge_fetch(self._context, size, work.lap())
         return self._fetch.throttled(throttle_ms) if throttle_ms else None
@@ -292,7 +296,7 @@ async def _open_and_read(
     slices: Slices,
     opened: asyncio.Future[None],
 ) -> FetchResponse:
-    """Go on with a request that takes some time to open. Other requests pass it once it is `opened`."""
+    """Finish a request that takes long to open. Other requests may pass it once `opened` is done."""
     try:
         await slices.pause()
         answer = read(await slices.finish(opening))
@@ -302,7 +306,7 @@ async def _open_and_read(
 
 
 def _is_large(request: FetchRequest) -> bool:
-    """Whether a full fetch is about so many partitions that it is read in shares."""
+    """Whether a full fetch has so many partitions that it is read in shares."""
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return False
     size = len(request.topics)
@@ -312,7 +316,9 @@ def _is_large(request: FetchRequest) -> bool:
 def _readable(
     client: Client, partitions: Sequence[FetchPartition]
 ) -> tuple[Sequence[FetchPartition], list[FetchResult]]:
-    """The partitions that the client may read, and refusals of the others. Ids of no topic are refused later."""
+    """Split into partitions that the client may read, and refusals of the others. Unknown topic ids are refused
+    later.
+    """
     names = [each.topic for each in partitions if each.topic is not None]
     denied = client.denied(AclOperation.READ, ResourceType.TOPIC, names)
     if not denied:
@@ -324,7 +330,7 @@ def _readable(
 def _data(partition: int, info: LogReadInfo) -> PartitionData:
     records: bytes | memoryview = b""
     if info.records is not None and info.records.file is not None:
-        # Passed through the encoder as a part of its own; the connection sends it when the socket has room.
+        # The encoder passes this on unread; the connection sends it when the socket can take more.
         records = cast("memoryview", FileSlice(info.records.file, info.records.position, info.records.size))
     data = PartitionData(
         partition_index=partition,

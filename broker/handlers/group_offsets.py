@@ -42,16 +42,16 @@ _COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT})
 
 CommittedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 Topics = list[tuple[str, list[int]]]
-"""Names of topics with partitions."""
+"""Topic names, with partitions."""
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
 T = TypeVar("T")
 
 
 class GroupOffsetHandlers:
-    """Answers for the offsets of groups that this broker coordinates. `metadata` gives the current image.
+    """Handles offsets of the groups coordinated here. `metadata` returns the current image.
 
-    Version 0 of OffsetCommit and OffsetFetch is about other offsets, those in the coordination tree.
+    Version 0 of OffsetCommit and OffsetFetch uses a separate set of offsets, stored in the coordination tree.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class GroupOffsetHandlers:
     def offset_commit(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Later[OffsetCommitResponse]:
-        """Answered when the offsets are committed; partitions that do not exist are refused. The next commit of the
-        client may be taken up before: it stands behind this one in the log.
+        """Reply when the offsets are committed; unknown partitions are refused. The client's next commit may start
+        before that, because it comes later in the log.
         """
         if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._commit_to_znodes(request)
@@ -83,7 +83,7 @@ class GroupOffsetHandlers:
     def _commit(
         self, request: OffsetCommitRequest
     ) -> tuple[list[TopicPartition], PartitionErrors | Reply[PartitionErrors]]:
-        """Commit offsets; gives the partitions that were named, and what becomes of the existing."""
+        """Commit offsets. Returns the requested partitions, and the result of the existing ones."""
         asked: list[TopicPartition] = []
         offsets: Offsets = {}
         for topic in request.topics:
@@ -99,12 +99,12 @@ class GroupOffsetHandlers:
         return asked, runtime.handle(commit, request.group_id, who, offsets, request.retention_time_ms)
 
     def _add_offsets(self, topic: CommittedTopic, asked: list[TopicPartition], offsets: Offsets) -> None:
-        """Add the partitions of `topic` to `asked`, and the offsets of those that exist to `offsets`."""
+        """Add the partitions of `topic` to `asked`, and the offsets of existing ones to `offsets`."""
         name = topic.name
         image = self._metadata().topics.get(name)
         for each in topic.partitions:
             topic_partition = TopicPartition(name, each.partition_index)
-            if topic_partition not in offsets:  # As in Kafka, only what does not exist is answered again and again.
+            if topic_partition not in offsets:  # as in Kafka, only unknown partitions are repeated in the response
                 asked.append(topic_partition)
             if image is not None and image.partition(each.partition_index) is not None:
                 offsets[topic_partition] = CommittedOffset(
@@ -143,7 +143,7 @@ class GroupOffsetHandlers:
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
-        """Answered from memory, but for version 0."""
+        """Reply from memory, except in version 0."""
         if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._fetch_from_znodes(request)
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
@@ -206,7 +206,7 @@ class GroupOffsetHandlers:
         return _response_of_one_group(ErrorCode.NONE, topics)
 
     def _find(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
-        """The offsets of a group, or why there are none to give. No `topics` means all."""
+        """The offsets of a group, or the error. No `topics` means all."""
         partitions = None
         if topics is not None:
             partitions = [TopicPartition(name, index) for name, indexes in topics for index in indexes]
@@ -224,7 +224,7 @@ class GroupOffsetHandlers:
         context: RequestContext,  # noqa: ARG002
         request: OffsetDeleteRequest,
     ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-        """Answered when the deletion is committed."""
+        """Reply when the deletion is committed."""
         asked = [
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         ]
@@ -260,7 +260,7 @@ def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> O
 def _response_of_one_group(
     error_code: ErrorCode, topics: Mapping[str, list[OffsetFetchResponse.OffsetFetchResponsePartition]]
 ) -> OffsetFetchResponse:
-    """For versions below 8, whose structs are of their own."""
+    """Build a response below version 8, which uses different structs."""
     return OffsetFetchResponse(
         error_code=error_code,
         topics=[
@@ -282,7 +282,7 @@ def _by_topic(
 def _add_found(
     item: Callable[..., T], found: tuple[TopicPartition, CommittedOffset | ErrorCode], topics: dict[str, list[T]]
 ) -> None:
-    """Add what was found of a partition to its topic, as an `item`."""
+    """Add a partition's result to its topic, as an `item`."""
     (topic, partition), outcome = found
     if isinstance(outcome, ErrorCode):
         offset, error_code = NO_OFFSET, outcome

@@ -65,7 +65,7 @@ S = TypeVar("S")
 
 
 class GroupHandlers:
-    """Answers for the groups that this broker coordinates."""
+    """Handles the groups coordinated here."""
 
     def __init__(self, service: GroupCoordinatorService, access: Access = OPEN) -> None:
         self._service = service
@@ -77,7 +77,7 @@ class GroupHandlers:
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Later[JoinGroupResponse]:
-        """Answered when the next generation begins."""
+        """Reply when the next generation begins."""
         outcome: JoinGroupResponse | Reply[JoinGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
@@ -96,7 +96,7 @@ class GroupHandlers:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Later[SyncGroupResponse] | Awaitable[SyncGroupResponse]:
-        """Answered when the leader's assignment is committed."""
+        """Reply when the leader's assignment is committed."""
         names_missing = request.protocol_type is None or request.protocol_name is None
         if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
             return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -106,7 +106,7 @@ class GroupHandlers:
         return self._service.responses.respond_later(self._sync(request, assignments), None, ANYTHING)
 
     async def _sync_in_slices(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """As `sync_group`, of many assignments. Those of members that the group does not have are dropped."""
+        """Like `sync_group`, for many assignments. Assignments to unknown members are dropped."""
         assignments: dict[str, bytes] = {}
         try:
             group = self._service.runtime_of(request.group_id).shard.groups.get(request.group_id)
@@ -128,7 +128,7 @@ class GroupHandlers:
             sync = runtime.shard.membership.sync
             return runtime.finish(now, sync(now, request.group_id, request, protocol_type, protocol_name, assignments))
         except ApiError as error:
-            # Clients do not expect the load here; a rebalance makes them join again at this coordinator.
+            # Clients do not expect this code here; after a rebalance they join again, at this coordinator.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
 
@@ -145,7 +145,7 @@ class GroupHandlers:
             now = runtime.now()
             outcome = runtime.finish(now, runtime.shard.membership.heartbeat(now, request.group_id, request))
         except ApiError as error:
-            # While the group is being loaded its members are not known, so every heartbeat is accepted.
+            # The members are unknown until the group is loaded, so every heartbeat is accepted.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             outcome = ErrorCode.NONE if loads else error.error_code
         return self._service.responses.respond_later(outcome, _heartbeat_response, NOTHING)
@@ -154,7 +154,7 @@ class GroupHandlers:
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Later[LeaveGroupResponse]:
-        """Members go; before v3 it is one, whose error is the response's."""
+        """Remove members. Before v3 there is one, whose error is the error of the response."""
         translate: Callable[[Left], LeaveGroupResponse]
         if context.api_version < FIRST_LEAVE_OF_MANY:
             leaving = [Leaving(request.member_id)]
@@ -174,7 +174,7 @@ class GroupHandlers:
 
     @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True, splits=[Split("groups")])
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Groups with their members."""
+        """Describe groups and their members."""
         response = DescribeGroupsResponse(groups=[])
         client = self._access.client(context, "DescribeGroups") if request.include_authorized_operations else None
         async for group_id in in_slices(request.groups, self._service.clock):
@@ -197,7 +197,7 @@ class GroupHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ListGroupsRequest,
     ) -> ListGroupsResponse:
-        """The groups coordinated here, in one of the states and of one of the types asked for (KIP-518, KIP-848)."""
+        """List the groups coordinated here, filtered by state and type (KIP-518, KIP-848)."""
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
         loads = self._service.is_loading
@@ -251,7 +251,7 @@ class GroupHandlers:
 
 
 def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
-    # JoinGroup v0 has no rebalance timeout and means the session's.
+    # JoinGroup v0 uses the session timeout as rebalance timeout.
     timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
     return make_joining(
         request.member_id,
@@ -269,7 +269,7 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
 
 
 def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
-    """For versions whose protocol name cannot be null: it is empty."""
+    """Replace a null protocol name by "", for versions that cannot encode null."""
     response.protocol_name = response.protocol_name or ""
     return response
 
@@ -289,7 +289,7 @@ def _leave_response(leaving: list[Leaving], left: Left) -> LeaveGroupResponse:
             LeaveGroupResponse.MemberResponse(
                 member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
             )
-            for each, error_code in zip(leaving, left.members, strict=False)  # none when the group refuses
+            for each, error_code in zip(leaving, left.members, strict=False)  # empty if the group refused
         ],
     )
 

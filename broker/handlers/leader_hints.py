@@ -1,5 +1,5 @@
-"""Leaders in the answers to clients that ask the wrong broker, so that these need no Metadata request (KIP-951; Kafka's
-`KafkaApis.getCurrentLeader`).
+"""Current leaders in responses to clients that asked the wrong broker, which saves them a Metadata request (KIP-951;
+Kafka's `KafkaApis.getCurrentLeader`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Endpoint = TypeVar("Endpoint", ProduceResponse.NodeEndpoint, FetchResponse.NodeE
 
 
 def hint_producers(context: RequestContext, replicas: ReplicaManager, response: ProduceResponse) -> None:
-    """Name the leaders of the partitions that are not led here."""
+    """Add the leaders of partitions that are led elsewhere."""
     if context.api_version < FIRST_PRODUCE_VERSION:
         return
     refused = (
@@ -47,7 +47,7 @@ def hint_readers(
     response: FetchResponse,
     refused: Iterable[tuple[TopicPartition, FetchResponse.PartitionData]],
 ) -> None:
-    """Name the leaders of the `refused` partitions, if that is because of the leader."""
+    """Add the leaders of the `refused` partitions, if the error concerns their leadership."""
     if context.api_version < FIRST_FETCH_VERSION:
         return
     because_of_the_leader = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -61,7 +61,7 @@ def hint_readers(
 def _known(
     replicas: ReplicaManager, refused: Iterable[tuple[TopicPartition, Answer]]
 ) -> Iterator[tuple[Answer, LeaderHint]]:
-    """The answers about partitions of which this broker knows the leader."""
+    """The partition results whose leader is known to this broker."""
     for topic_partition, answer in refused:
         hint = replicas.leader_hint(topic_partition)
         if hint != UNKNOWN:
@@ -71,7 +71,7 @@ def _known(
 def _endpoints(
     context: RequestContext, hints: Iterable[tuple[object, LeaderHint]], make: type[Endpoint]
 ) -> list[Endpoint]:
-    """Where the client reaches these leaders, each once: by the listener through which it asked."""
+    """The endpoints of these leaders on the client's listener, without duplicates."""
     found: list[Endpoint] = []
     for broker in {hint.leader_id: hint.broker for _, hint in hints}.values():
         address = None if broker is None else broker.address(context.listener_name)

@@ -1,4 +1,6 @@
-"""AlterReplicaLogDirs and DescribeLogDirs (KIP-113): what lies where, how large it is, and where it should lie."""
+"""AlterReplicaLogDirs and DescribeLogDirs (KIP-113): the location and size of replicas, and moves between
+directories.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 class LogDirHandlers:
-    """Describes log directories, failed ones included, and has replicas moved between them."""
+    """Describes log directories, including failed ones, and moves replicas between them."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class LogDirHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AlterReplicaLogDirsRequest,
     ) -> AlterReplicaLogDirsResponse:
-        """Begin the moves; they go on when this is answered. Of a partition named twice the last directory counts."""
+        """Start the moves; they continue after the reply. If a partition appears twice, the last directory wins."""
         targets = {
             TopicPartition(topic.name, index): directory.path
             for directory in request.dirs
@@ -94,7 +96,7 @@ class LogDirHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeLogDirsRequest,
     ) -> DescribeLogDirsResponse:
-        """One result a directory; topics null means all, and partitions that are not here are left out."""
+        """Return one result per directory. Null topics mean all; partitions without a replica here are left out."""
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
             wanted = set()
@@ -140,8 +142,8 @@ class LogDirHandlers:
         return [Topic(name=name, partitions=each) for name, each in topics.items()]
 
     def _replicas(self) -> Iterator[tuple[UnifiedLog, int, bool]]:
-        """Every replica and future replica with its lag: behind the high watermark, or behind the replica. They may
-        come and go meanwhile.
+        """Every replica and future replica, with its lag behind the high watermark or the replica. The set may change
+        during iteration.
         """
         for partition in list(self._replica_manager):
             yield partition.log, max(0, partition.high_watermark - partition.log.log_end_offset), False

@@ -1,7 +1,7 @@
-"""Metadata and DescribeCluster: which brokers there are, and which of them leads what.
+"""Metadata and DescribeCluster: the live brokers, and the partitions that each leads.
 
-Answers are built anew for each request: 2 us a partition and 0.8 us to encode it (measured with 10,000), which is less
-than a cache would cost in memory and in rules about when it is stale.
+Responses are built for every request: 2 us per partition, plus 0.8 us to encode it (measured with 10,000). A cache
+would cost more in memory and invalidation rules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Partition = MetadataResponse.MetadataResponsePartition
 _Asked = Sequence[MetadataRequest.MetadataRequestTopic]
 
 PATIENCE_FOR_TOPICS_S = 5.0
-"""How long a client waits while this broker, which has just started, does not know the topics of its cluster."""
+"""Maximum time a client waits for a new broker to receive the topics of its cluster."""
 
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS = 1
@@ -46,7 +46,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class MetadataHandlers:
-    """Answers from the cache alone; has a missing topic created where the client and the broker allow it."""
+    """Answers from the cache. Creates missing topics if the client and the broker's settings allow it."""
 
     def __init__(
         self, metadata: MetadataCache, auto_topics: AutoTopicCreation, clock: Clock, access: Access = OPEN
@@ -58,16 +58,16 @@ class MetadataHandlers:
 
     @api(ApiKey.METADATA, versions=(0, 12), lazy="topics", whole="brokers and cluster are answered once")
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-        """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
-        LEADER_NOT_AVAILABLE, as is every one that this broker was not told of, as long as it does not know all topics;
-        an impossible name is answered INVALID_TOPIC_EXCEPTION in any case. A topic that the client may not describe is
-        left out, or, if it was asked for, answered TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not.
+        """Describe topics by name or id, or all. A missing topic is created if allowed, and gets LEADER_NOT_AVAILABLE;
+        so does any unknown topic until this broker has received all topics. An invalid name always gets
+        INVALID_TOPIC_EXCEPTION. A topic that the client may not describe is left out of the full list; if requested, it
+        gets TOPIC_AUTHORIZATION_FAILED, whether it exists or not.
         """
         asked = request.topics
         if asked is not None and await self._asks_by_id_too_early(asked, context.api_version):
             return await self._refuse_all(asked, context.api_version)
         if not self._metadata.knows_all_topics:
-            # Some clients ask no other broker when this one names no controller.
+            # Some clients ask no other broker if the response lacks a controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
         client = self._access.client(context, "Metadata")
@@ -92,7 +92,9 @@ class MetadataHandlers:
         )
 
     async def _asks_by_id_too_early(self, asked: _Asked, version: int) -> bool:
-        """Versions 10 and 11 can carry ids and null names, but no broker accepts them there (KAFKA-12701)."""
+        """Whether a topic id or null name comes too early: versions 10 and 11 can carry both, but brokers reject them
+        (KAFKA-12701).
+        """
         may_ask_by_id = version >= _FIRST_VERSION_TO_ASK_BY_ID
         async for each in in_slices(asked, self._clock):
             if each.name is None if each.topic_id == ZERO_UUID else not may_ask_by_id:
@@ -114,8 +116,8 @@ class MetadataHandlers:
                 await answer.add(topic)
 
     async def _answer(self, answer: _Answer, asked: _Asked, image: MetadataImage, *, may_create: bool) -> None:
-        """Add each topic once, in Kafka's order: unknown ids, topics that exist, topics that do not, topics that the
-        client may not create, topics that it may not describe.
+        """Add each topic once, in Kafka's order: unknown ids, existing topics, missing topics, topics that the client
+        may not create, topics that it may not describe.
         """
         names: dict[str, None] = {}
         by_id = False
@@ -145,8 +147,8 @@ class MetadataHandlers:
     async def _refuse(
         self, names: dict[str, None], answer: _Answer, image: MetadataImage, *, by_id: bool, may_create: bool
     ) -> ItemEncoder[_Topic]:
-        """Take the topics out of `names` that the client may not describe, or create where they do not exist, and
-        return their refusals. `by_id`: the client gave ids.
+        """Remove from `names` the topics that the client may not describe, and missing ones that it may not create;
+        return their refusals. `by_id`: the client sent ids.
         """
         client = answer.client
         creates = may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
@@ -174,7 +176,7 @@ class MetadataHandlers:
         except ApiError as error:
             return error.error_code
         if not self._metadata.knows_all_topics:
-            # UNKNOWN_TOPIC_OR_PARTITION makes librdkafka give up the records that it has for a topic.
+            # UNKNOWN_TOPIC_OR_PARTITION makes librdkafka drop its records for the topic.
             return ErrorCode.LEADER_NOT_AVAILABLE
         if may_create:
             return await self._auto_topics.create(name)
@@ -182,7 +184,7 @@ class MetadataHandlers:
 
     @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1), reads_only=True)
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """The live brokers on the asked listener, and the controller."""
+        """Return the live brokers on the client's listener, and the controller."""
         image = self._metadata.image
         refusal = _refusal_of_endpoint_type(request.endpoint_type)
         if refusal is not None:
@@ -211,9 +213,9 @@ class MetadataHandlers:
 
 
 class _Answer:
-    """The topics of an answer, encoded as they come: half a million of them would take ten times as much as objects.
+    """The topics of a response, encoded one by one: as objects, half a million would take ten times the memory.
 
-    They are described as the request asks: for its version and its listener, with or without authorized operations.
+    The request determines their form: version, listener, and whether to include authorized operations.
     """
 
     def __init__(
@@ -291,7 +293,7 @@ class _Answer:
 
 
 def _reachable(image: MetadataImage, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
-    """The brokers that have the listener the request came through, and their address on it."""
+    """The brokers with the client's listener, and their endpoints on it."""
     for broker in image.brokers.values():
         endpoint = broker.endpoints.get(listener_name)
         if endpoint is not None:

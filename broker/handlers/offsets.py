@@ -35,14 +35,14 @@ EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 
 FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LATEST_TIERED_TIMESTAMP: 9}
-"""KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
+"""KIP-734, KIP-405: the first version of each special negative timestamp."""
 
 UNKNOWN = -1
 LONG_MAX = 2**63 - 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_ONE_OFFSET = 1
-"""KIP-79: version 0 lists beginnings of segments instead."""
+"""KIP-79: version 0 lists base offsets of segments instead."""
 
 AskedPartition = ListOffsetsRequest.ListOffsetsPartition
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -55,7 +55,7 @@ Found: TypeAlias = dict[TopicPartition, TimestampAndOffset | ApiError | None]
 
 
 class OffsetHandlers:
-    """Reads and moves offsets of partitions this broker leads."""
+    """Reads and changes offsets of partitions led by this broker."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class OffsetHandlers:
         executor: Executor,
         persist_log_starts: Callable[[], Awaitable[None]],
     ) -> None:
-        """`persist_log_starts` returns once the log start offsets of this moment are on disk."""
+        """`persist_log_starts` returns once the current log start offsets are on disk."""
         self._replica_manager = replica_manager
         self._executor = executor
         self._persist_log_starts = persist_log_starts
@@ -79,13 +79,13 @@ class OffsetHandlers:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-        """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
+        """List offsets by timestamp, or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         listing = _Listing(self._replica_manager, context.api_version, request)
         searches = listing.searches()
         return self._search(listing, searches) if searches else listing.response()
 
     async def _search(self, listing: _Listing, searches: list[tuple[str, AskedPartition]]) -> ListOffsetsResponse:
-        """Search on another thread, as that may read and check much that is not in memory; then answer."""
+        """Search on another thread, because that may read and check a lot of data from disk; then respond."""
         for topic, asked in searches:
             topic_partition = TopicPartition(topic, asked.partition_index)
             try:
@@ -106,7 +106,7 @@ class OffsetHandlers:
         context: RequestContext,  # noqa: ARG002
         request: OffsetForLeaderEpochRequest,
     ) -> OffsetForLeaderEpochResponse:
-        """The end of an epoch (KIP-101, KIP-279): the largest epoch not above the requested one, and its end offset."""
+        """Find the largest epoch not above the requested one, and its end offset (KIP-101, KIP-279)."""
         topics = []
         for topic in request.topics:
             result = EpochTopic(topic=topic.topic, partitions=[])
@@ -133,8 +133,8 @@ class OffsetHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DeleteRecordsRequest,
     ) -> Waiting[DeleteRecordsResponse]:
-        """Move log start offsets up (KIP-107), durably: what was deleted does not return after the answer, whichever
-        replica leads then.
+        """Advance log start offsets durably (KIP-107): after the response, deleted records do not come back, whichever
+        replica leads.
         """
         effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return Waiting(asyncio.ensure_future(self._delete_records(request, effective)), ANYTHING, effective)
@@ -198,7 +198,7 @@ class OffsetHandlers:
 
 
 class _Deletion(NamedTuple):
-    """A log start that was moved, the offset that the low watermark is to reach, and what the client is told."""
+    """A moved log start, the offset that the low watermark must reach, and the result for the client."""
 
     partition: Partition
     offset: int
@@ -216,12 +216,14 @@ class _Listing:
             (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
         self._isolation = IsolationLevel.of(request.isolation_level)
-        # Others, which are brokers, are told of what lies above the high watermark too.
+        # Other requesters are brokers, which also see records above the high watermark.
         self._is_consumer = request.replica_id == CONSUMER_REPLICA_ID
         self.found: Found = {}
 
     def replica(self, topic_partition: TopicPartition, current_leader_epoch: int) -> Partition:
-        """The replica here, which must lead unless the tool asks that compares replicas; see `ReplicaManager`."""
+        """The local replica. It must be the leader, except for the tool that compares replicas; see
+        `ReplicaManager`.
+        """
         if self._request.replica_id != DEBUGGING_REPLICA_ID:
             return self._replica_manager.leader_of(topic_partition, current_leader_epoch)
         partition = self._replica_manager.partition(topic_partition)
@@ -229,7 +231,7 @@ class _Listing:
         return partition
 
     def searches(self) -> list[tuple[str, AskedPartition]]:
-        """The partitions that need a search in their records."""
+        """The partitions that require a search of their records."""
         if self._version < FIRST_VERSION_WITH_ONE_OFFSET:
             return []
         return [
@@ -240,7 +242,7 @@ class _Listing:
         ]
 
     def response(self) -> ListOffsetsResponse:
-        """List one partition after another."""
+        """Build the response, partition by partition."""
         return ListOffsetsResponse(
             topics=[
                 ListedTopic(name=topic.name, partitions=[self._listed(topic.name, asked) for asked in topic.partitions])
@@ -288,10 +290,10 @@ class _Listing:
         return _listed(asked.partition_index, found.offset, found.leader_epoch, timestamp=found.timestamp)
 
     def _list_segments(self, topic: str, asked: AskedPartition) -> ListedPartition:
-        """Version 0: up to `max_num_offsets` beginnings of segments, newest first, the end in front.
+        """Version 0: list up to `max_num_offsets` base offsets of segments, newest first, preceded by the end offset.
 
-        Kafka compares `timestamp` with the time a segment's file was changed; here it is the largest timestamp in it,
-        which says the same of a log that nobody touched by hand.
+        Kafka compares `timestamp` with the modification time of a segment's file; this uses the segment's largest
+        timestamp, which is equivalent unless the files were touched by hand.
         """
         partition = self._replica_manager.leader_of(TopicPartition(topic, asked.partition_index))
         log = partition.log
@@ -312,7 +314,7 @@ class _Listing:
 
 
 def _check_high_watermark(partition: Partition, version: int) -> None:
-    """Raise OFFSET_NOT_AVAILABLE while the high watermark is not known. Old clients get another retriable error."""
+    """Raise OFFSET_NOT_AVAILABLE, or another retriable error for old clients, while the high watermark is unknown."""
     if not partition.knows_high_watermark:
         raise ApiError(
             ErrorCode.OFFSET_NOT_AVAILABLE
@@ -324,7 +326,7 @@ def _check_high_watermark(partition: Partition, version: int) -> None:
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
-    """Raise UNSUPPORTED_VERSION for a negative timestamp that means nothing in this version."""
+    """Raise UNSUPPORTED_VERSION for a negative timestamp without a meaning in this version."""
     if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
 

@@ -36,7 +36,7 @@ from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError, VerificationGuard
 
 ADMIN_CLIENT_ID = "__admin_client"
-"""The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
+"""The only client id that may write to internal topics, as in Kafka (AdminUtils.ADMIN_CLIENT_ID)."""
 
 FIRST_VERSION_OF_MAGIC_2 = 3
 FIRST_VERSION_OF_ZSTD = 7
@@ -44,9 +44,9 @@ FIRST_VERSION_WITH_ABORTABLE = 11
 VALID_ACKS = (-1, 0, 1)
 NO_OFFSET = -1
 LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
-"""APIs that may be taken up behind an unacknowledged produce: others would have to see its records."""
+"""APIs that may be handled while an earlier produce is unacknowledged. Any other API would have to see its records."""
 PARTITIONS_AT_ONCE = 100
-"""Batches appended in one turn of the event loop: some 4 ms of work."""
+"""Batches appended per turn of the event loop: about 4 ms of work."""
 _PARTITIONS: Final = Split("topic_data.partition_data")
 
 RETRIABLE_VERDICTS: Final = frozenset(
@@ -68,7 +68,7 @@ PartitionData = ProduceRequest.PartitionProduceData
 
 
 class NotVerifiedError(ApiError):
-    """A batch is not known to be part of its transaction. The log was not looked at; `told` is the client's text."""
+    """The transaction of a batch is not verified. The log was not consulted; `told` is the client's error message."""
 
     def __init__(self, error_code: ErrorCode, told: str | None) -> None:
         super().__init__(error_code, told or "the transaction does not have the partition")
@@ -76,11 +76,11 @@ class NotVerifiedError(ApiError):
 
 
 _AnyGuards = Guards | NotVerifiedError
-"""Guards of the batches of a request, or what refuses them all."""
+"""The guards for the batches of a request, or the error of all."""
 
 
 class _Unacknowledged(NamedTuple):
-    """An append that has to wait, and its place in the answers of its topic."""
+    """An append that is not acknowledged yet, and its index in the results of its topic."""
 
     answers: list[Partition]
     place: int
@@ -89,10 +89,10 @@ class _Unacknowledged(NamedTuple):
 
 
 class ProduceHandlers:
-    """Appends the batches of clients.
+    """Appends batches of clients.
 
-    Versions 0-2 are advertised, because librdkafka before 2.11.1 turns compression off when they are missing
-    (KAFKA-18659). Their message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    Versions 0-2 are advertised because librdkafka before 2.11.1 turns compression off without them (KAFKA-18659). Their
+    message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
 
     def __init__(self, replica_manager: ReplicaManager, transactions: TransactionGuards, clock: Clock) -> None:
@@ -109,9 +109,9 @@ class ProduceHandlers:
     def produce(
         self, context: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Waiting[ProduceResponse | None] | None:
-        """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
+        """Append the batch of every partition. With acks=0 nothing is sent; a failure closes the connection."""
         topic_data = request.topic_data
-        # A lazy array is decoded whenever it is gone through, so that has to happen in slices.
+        # A lazy array is decoded on every iteration, so iterate in slices.
         is_large = isinstance(topic_data, LazyArray)
         batches = 0 if is_large else sum([len(data.partition_data) for data in topic_data])
         guards: _AnyGuards | Awaitable[Guards] | None = None
@@ -125,7 +125,7 @@ class ProduceHandlers:
             guards = self._guards(context, request.transactional_id, writes)
         many = is_large or batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
         if many or isinstance(guards, Awaitable):
-            # The dispatcher has copied larger requests.
+            # The dispatcher has copied larger requests already.
             if not is_large and len(topic_data) + batches <= SMALL_ELEMENTS:
                 _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +148,7 @@ class ProduceHandlers:
     def _guards(
         self, context: RequestContext, transactional_id: str, writes: Sequence[Write]
     ) -> _AnyGuards | Awaitable[Guards]:
-        """Find out whether the transactional batches are part of the producer's transaction (KIP-890)."""
+        """Check that the producer's transaction includes the partitions of its batches (KIP-890)."""
         producers = {
             (write.producer_id, write.producer_epoch) for write in writes if write.producer_id != NO_PRODUCER_ID
         }
@@ -229,7 +229,7 @@ class ProduceHandlers:
         waiting: list[_Unacknowledged],
         guards: _AnyGuards | None,
     ) -> None:
-        """Append to some partitions of a topic, and put what is to be answered behind `answers`."""
+        """Append to some partitions of a topic, and add the results to `answers`."""
         is_unusual = context.api_version < FIRST_VERSION_OF_ZSTD or acks not in VALID_ACKS or is_internal(topic)
         append = self._replica_manager.append
         for data in partition_data:
@@ -263,7 +263,7 @@ class ProduceHandlers:
     def _when_acknowledged(
         self, context: RequestContext, request: ProduceRequest, topics: list[Topic], waiting: list[_Unacknowledged]
     ) -> asyncio.Future[ProduceResponse | None]:
-        """Done once every append is acknowledged, or will not be: with the answer."""
+        """Return a future of the response, done once each append is acknowledged or has failed."""
         answered = self._replica_manager.when_acknowledged(
             [(each.topic_partition, each.last_offset) for each in waiting],
             partial(self._complete, context, topics, waiting),
@@ -285,10 +285,10 @@ class ProduceHandlers:
             if error is None:
                 continue
             if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
-                # In Kafka the append itself fails, as it waits for flush.messages.
+                # In Kafka the append itself fails here, because it waits for flush.messages.
                 each.answers[each.place] = self._refusal(each.topic_partition, error)
             else:
-                # The records are in the log, and the answer says where.
+                # The records are in the log; keep their offset in the response.
                 each.answers[each.place].error_code = error.error_code
         return self._response(context, topics)
 
@@ -318,10 +318,10 @@ class ProduceHandlers:
 
 
 class _ManyAnswers:
-    """The answers to a large request, encoded once no earlier one waits: half a million objects would take 200 MB."""
+    """The results of a large request, encoded once complete: half a million objects would take 200 MB."""
 
     def __init__(self, respond: Callable[[list[Topic]], ProduceResponse], version: int, acks: int) -> None:
-        """`respond` makes a response of the answers to some partitions."""
+        """`respond` builds a response from the results of some partitions."""
         self._respond = respond
         self._acks = acks
         self._joined = JoinedAnswers(_PARTITIONS, ProduceResponse, version)
@@ -330,12 +330,12 @@ class _ManyAnswers:
         self._incomplete: list[list[Topic]] = []
 
     def add(self, topics: list[Topic], *, is_complete: bool) -> None:
-        """Add answers behind the others. Incomplete ones may change until `response` is called."""
+        """Append results. Incomplete ones may change until `response` is called."""
         if not is_complete or (self._incomplete and self._acks):
             self._incomplete.append(topics)
         elif self._acks:
             self._join(topics)
-        elif not self._incomplete and _failure(topics):  # the client notices the first failure alone, once all is done
+        elif not self._incomplete and _failure(topics):  # the client notices only the first failure, at the end
             self._incomplete.append(topics)
 
     def _join(self, topics: list[Topic]) -> None:
@@ -348,7 +348,7 @@ class _ManyAnswers:
         self._joined.add(response)
 
     async def response(self, slices: Slices) -> ProduceResponse | None:
-        """The answer to the request, now that every append is acknowledged, or will not be. Raises CloseConnection."""
+        """Build the final response, after each append was acknowledged or has failed. Raises CloseConnection."""
         async for topics in in_slices(self._incomplete, slices):
             self._join(topics)
         if not self._acks:
@@ -359,15 +359,15 @@ class _ManyAnswers:
 
 
 def _write(topic: ProduceRequest.TopicProduceData, data: PartitionData) -> Write:
-    """The write of a transactional batch."""
+    """Describe a transactional batch."""
     batch = RecordBatch(memoryview(data.records or b""))
     partition = TopicPartition(topic.name, data.index)
     return Write(partition, batch.producer_id, batch.producer_epoch, batch.base_sequence)
 
 
 def _guard(guards: _AnyGuards, topic_partition: TopicPartition) -> VerificationGuard | None:
-    """The guard of a batch; None for one that is not transactional. Raises ApiError when its transaction does not have
-    the partition, in a way that makes a producer try again if that may change.
+    """The guard of a batch, or None if it is not transactional. Raises ApiError if its transaction does not include the
+    partition. If that may change, the error code is retriable.
     """
     guard = guards if isinstance(guards, ApiError) else guards.get(topic_partition)
     if not isinstance(guard, ApiError):
@@ -376,7 +376,7 @@ def _guard(guards: _AnyGuards, topic_partition: TopicPartition) -> VerificationG
         raise detached(guard)
     error_code, told = guard.error_code, None
     if error_code in RETRIABLE_VERDICTS:
-        # Old producers know such a verdict from elsewhere. This code does not even have them ask for metadata.
+        # Old producers know this code. It does not even make them refresh their metadata.
         told = "Unable to verify the partition has been added to the transaction. Underlying error: " + error_code.name
         error_code = ErrorCode.NOT_ENOUGH_REPLICAS
     elif error_code is ErrorCode.INVALID_TXN_STATE:
@@ -385,7 +385,7 @@ def _guard(guards: _AnyGuards, topic_partition: TopicPartition) -> VerificationG
 
 
 def _keep_records(request: ProduceRequest) -> None:
-    """Copy the records, which lie in a buffer that is received into again."""
+    """Copy the records out of the receive buffer, which will be reused."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
@@ -393,7 +393,7 @@ def _keep_records(request: ProduceRequest) -> None:
 
 
 def _check(context: RequestContext, acks: int, topic: str, records: memoryview) -> None:
-    """Raise ApiError for what no log is asked to take, because of who asks, and how."""
+    """Raise ApiError if the request or client may not append at all, whatever the log."""
     if acks not in VALID_ACKS:
         raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not one of -1, 0 and 1")
     if is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
@@ -418,8 +418,8 @@ async def _when_unanswered(answered: asyncio.Future[ProduceResponse | None], top
 
 
 def _close_after_failure(topics: Sequence[Topic]) -> None:
-    """End a request with acks=0. Raises CloseConnection when an append failed, which is all that such a client can
-    notice.
+    """Finish a request with acks=0. Raises CloseConnection if an append failed: these clients cannot notice anything
+    else.
     """
     failure = _failure(topics)
     if failure:
@@ -427,5 +427,5 @@ def _close_after_failure(topics: Sequence[Topic]) -> None:
 
 
 def _failure(topics: Sequence[Topic]) -> int:
-    """The first error of the answers; 0 without one."""
+    """The first error code of the results, or 0."""
     return next((each.error_code for topic in topics for each in topic.partition_responses if each.error_code), 0)

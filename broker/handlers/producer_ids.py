@@ -1,5 +1,5 @@
-"""InitProducerId: the identity of idempotent and transactional producers (KIP-98, KIP-360). DescribeProducers: who
-writes to a partition (KIP-664).
+"""InitProducerId: ids of idempotent and transactional producers (KIP-98, KIP-360). DescribeProducers: the active
+producers of a partition (KIP-664).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.topic_partition import TopicPartition, validate_topic_name
 
 
 class ProducerIds:
-    """Hands out ids. `allocate_block` gets the next block from the coordination tree."""
+    """Hands out producer ids. `allocate_block` reserves the next block in the coordination tree."""
 
     def __init__(self, allocate_block: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
         self._allocate_block = allocate_block
@@ -40,7 +40,7 @@ class ProducerIds:
         self._allocating = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that no producer has had. Raises what `allocate_block` raises when it has no more."""
+        """Return an unused producer id. Raises what `allocate_block` raises when the current block is used up."""
         async with self._allocating:
             if self._next > self._last:
                 block = await self._allocate_block()
@@ -60,7 +60,7 @@ _Described = DescribeProducersResponse.PartitionResponse
 
 
 class ProducerIdHandlers:
-    """Gives a fresh id to every producer without a transactional id; for one with it the coordinator decides."""
+    """Gives a new id to every producer without a transactional id; otherwise the coordinator decides."""
 
     def __init__(self, producer_ids: ProducerIds, transactions: TransactionCoordinatorService) -> None:
         self._producer_ids = producer_ids
@@ -72,7 +72,7 @@ class ProducerIdHandlers:
         context: RequestContext,
         request: InitProducerIdRequest,
     ) -> InitProducerIdResponse:
-        """A producer id, with epoch 0 unless the transactional id has had it before."""
+        """Return a producer id, with epoch 0 unless the transactional id was used before."""
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return _refused(ErrorCode.INVALID_REQUEST)
         transactional_id = request.transactional_id
@@ -89,11 +89,11 @@ class ProducerIdHandlers:
         except CoordinationError as error:
             logger.error("No block of producer ids could be allocated: %s", error)
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        except Exception as error:  # as Kafka, whose ZkProducerIdManager gives any failure to the client
+        except Exception as error:  # as Kafka's ZkProducerIdManager, which reports any failure to the client
             if transactional_id is None or not isinstance(error, ApiError):
                 logger.exception("No block of producer ids could be allocated")
             error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
-            # The outcome of a change of the tree is not known; clients know no such code here.
+            # The result of the tree change is unknown, and clients do not expect this code here.
             is_unknown = error_code is ErrorCode.NOT_CONTROLLER
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
         if error_code:
@@ -107,7 +107,7 @@ class ProducerHandlers:
     """Describes the producers of partitions."""
 
     def __init__(self, replica_manager: ReplicaManager, image: Callable[[], MetadataImage], clock: Clock) -> None:
-        """`image` gives the metadata, of all partitions."""
+        """`image` returns the metadata of all partitions."""
         self._clock = clock
         self._replica_manager = replica_manager
         self._image = image
@@ -118,7 +118,7 @@ class ProducerHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeProducersRequest,
     ) -> DescribeProducersResponse:
-        """The producers that the replica here remembers, whether it leads or follows."""
+        """List the producers known to the local replica, leader or follower."""
         topics, slices = [], Slices(self._clock)
         for topic in request.topics:
             refusal = self._refusal_of(topic.name)
@@ -139,7 +139,7 @@ class ProducerHandlers:
         return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
     def _refusal_of(self, topic: str) -> ApiError | None:
-        """Why nothing is told of the topic as a whole."""
+        """The error of the whole topic, if any."""
         try:
             validate_topic_name(topic)
         except ApiError as error:

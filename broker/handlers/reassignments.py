@@ -30,7 +30,7 @@ _KNOWN_TYPES = [int(each) for each in ElectionType]
 
 
 class ReassignmentHandlers:
-    """Moves partitions between brokers, and tells which are on the move."""
+    """Starts, cancels and lists reassignments."""
 
     def __init__(self, controller: ControllerService) -> None:
         self._controller = controller
@@ -41,8 +41,8 @@ class ReassignmentHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AlterPartitionReassignmentsRequest,
     ) -> AlterPartitionReassignmentsResponse:
-        """Begins or cancels reassignments. The answer does not wait for the new replicas to catch up. A partition that
-        is named twice goes where it is named last.
+        """Start or cancel reassignments. The response does not wait for new replicas to catch up. If a partition
+        appears twice, the last target wins.
         """
         targets = {
             TopicPartition(topic.name, each.partition_index): None if each.replicas is None else tuple(each.replicas)
@@ -79,7 +79,9 @@ class ReassignmentHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ListPartitionReassignmentsRequest,
     ) -> ListPartitionReassignmentsResponse:
-        """Those of the partitions asked about that are on the move. Others, and such as do not exist, are left out."""
+        """List those of the requested partitions that are being reassigned; others are left out, even if they do not
+        exist.
+        """
         try:
             moving = self._controller.reassignments()
         except ApiError as error:
@@ -115,10 +117,10 @@ def _ongoing(partition: PartitionImage) -> _Ongoing:
 
 
 class ElectionHandlers:
-    """Elects leaders. The answer comes when this broker knows the new ones."""
+    """Elects leaders. The reply is sent when this broker's metadata has the new leaders."""
 
     def __init__(self, controller: ControllerService, image: Callable[[], MetadataImage]) -> None:
-        """`image` gives the metadata, of all partitions."""
+        """`image` returns the metadata of all partitions."""
         self._controller = controller
         self._image = image
 
@@ -128,8 +130,8 @@ class ElectionHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ElectLeadersRequest,
     ) -> ElectLeadersResponse:
-        """With no time to wait (timeout <= 0) the answer for an elected leader is REQUEST_TIMED_OUT, as Kafka gives it.
-        Asked about all partitions, it names those that an election was needed for.
+        """Elect leaders. If timeout <= 0, an elected leader is reported as REQUEST_TIMED_OUT, as in Kafka. A request
+        for all partitions gets only those that needed an election.
         """
         asked = request.topic_partitions
         if request.election_type not in _KNOWN_TYPES:

@@ -1,13 +1,13 @@
-"""Refusals of batches that an idempotent producer had on their way behind a refused one: for the same reason.
+"""Rejects the batches that an idempotent producer sent after a rejected one, for the same reason.
 
-A producer sends up to five batches without waiting. When one is refused because its partition moves, too few replicas
-are in sync, or no room is left, and the reason goes away before the next is looked at, Kafka refuses that with
-OUT_OF_ORDER_SEQUENCE_NUMBER. Librdkafka then begins a new producer epoch and sends everything that is not acknowledged
-again, even what is stored, and no broker can tell that it is.
+A producer has up to five batches in flight. Suppose one is rejected because its partition moves, too few replicas are
+in sync or the disk is full, and the cause is gone before the next batch is processed. Kafka rejects that one with
+OUT_OF_ORDER_SEQUENCE_NUMBER. Librdkafka then starts a new producer epoch and resends everything unacknowledged, even
+what is already stored, and brokers cannot detect the duplicates.
 
-So a batch that follows directly on one that was refused on the same connection is refused in the same way. The producer
-sends all of them again, in order. One that is out of order when it is sent again is told so: what it follows on then is
-no longer the last that was refused.
+Therefore a batch that directly follows a rejected one on the same connection gets the same error. The producer resends
+all of them, in order. A resent batch that is out of order gets that error: its predecessor is no longer the last
+rejected batch.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ RETRIABLE: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Refusals after which a producer sends the same batch again."""
+"""Errors after which a producer resends the same batch."""
 MAX_REMEMBERED: Final = 1000
-"""Partitions of which a connection remembers a refusal."""
+"""Maximum partitions with remembered rejections, per connection."""
 
 
 def refuse_whole_flight(
     context: RequestContext, topic_partition: TopicPartition, records: memoryview, error: ApiError
 ) -> ApiError:
-    """The refusal of a batch whose append has failed with `error`.
+    """Choose the error of a batch whose append failed with `error`.
 
-    `context` is that of its connection, and remembers the last batch of each producer that was refused.
+    `context` belongs to the connection and remembers the last rejected batch of each producer.
     """
     error_code = error.error_code
     is_out_of_order = error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

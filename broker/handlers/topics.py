@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: requests to the controller, and its answers topic by topic."""
+"""CreateTopics, DeleteTopics and CreatePartitions: passed to the controller, with a result for each topic."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from protocol.wire.encoded_items import ItemEncoder
 logger = logging.getLogger("kafka.server.ZkAdminManager")
 
 CLUSTER_METADATA = "__cluster_metadata"
-"""KRaft's own log; a topic of that name could never move to it."""
+"""KRaft's metadata log. A topic with that name could never migrate to KRaft."""
 
 TOPICS_AT_ONCE = 20
-"""Answered without encoding their configurations beforehand."""
+"""Up to this many new topics, the response's configurations are not encoded in advance."""
 
 _FIRST_CREATE_VERSION_WITH_CONFIGS = 5
 _FIRST_CREATE_VERSION_WITH_STRICT_QUOTA = 6
@@ -49,11 +49,11 @@ _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 _CreatedConfig = CreateTopicsResponse.CreatableTopicConfigs
 
 DescribeTopicConfig = Callable[[Mapping[str, str]], Sequence[DescribedConfig]]
-"""Every configuration value of a topic that has these overrides; one object for all that have the same."""
+"""Describes all configuration values of a topic with these overrides. Topics with equal overrides share the result."""
 
 
 class TopicHandlers:
-    """Topics come, go and grow here. A reply is sent when the change is durable and applied on this broker."""
+    """Creates, deletes and grows topics. A reply is sent when the change is durable and applied on this broker."""
 
     def __init__(
         self,
@@ -71,8 +71,9 @@ class TopicHandlers:
 
     @api(ApiKey.CREATE_TOPICS, versions=(0, 7), splits=[Split("topics", unique=("name",))], at_once=100)
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Creates each topic that can be created. With no time to wait for leaders (timeout <= 0) the answer for a
-        created topic is REQUEST_TIMED_OUT, as Kafka gives it."""
+        """Create the topics that can be created. If timeout <= 0, a created topic is reported as REQUEST_TIMED_OUT, as
+        in Kafka.
+        """
         counts = Counter(topic.name for topic in request.topics)
         accepted = [
             _new_topic(topic) for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA
@@ -130,7 +131,7 @@ class TopicHandlers:
         at_once=100,
     )
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        """Deletes by name or id. A deletion that is acknowledged is finished."""
+        """Delete topics by name or id. A deletion is finished when it is acknowledged."""
         asked: list[tuple[str | None, Uuid]] = (
             [(topic.name, topic.topic_id) for topic in request.topics]
             if context.api_version >= _FIRST_DELETE_VERSION_WITH_STATES
@@ -169,7 +170,7 @@ class TopicHandlers:
         image = self._metadata.image
         error_code = ErrorCode.NONE
         if topic_id == ZERO_UUID:
-            if name is None:  # Kafka's answer: the unnamed topic is one that nobody is authorized for
+            if name is None:  # Kafka's message; it withholds the name, as the client may not see the topic
                 error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif name not in image.topics:
                 error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -192,7 +193,7 @@ class TopicHandlers:
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
-        """Grows each topic to its new count; topics named twice are refused, and answered last."""
+        """Grow each topic to its new partition count. Topics requested twice are rejected, and listed last."""
         permits = self._quotas.permits(context, _FIRST_GROW_VERSION_WITH_STRICT_QUOTA)
         counts = Counter(topic.name for topic in request.topics)
         results = [await self._grow(topic, request, permits) for topic in request.topics if counts[topic.name] == 1]
@@ -227,8 +228,8 @@ class TopicHandlers:
 
 
 def _told_of(topic: str, error: ApiError) -> str | None:
-    """The words of a refusal for the client: none where the code says it all, and none of an unexpected error, which is
-    logged here.
+    """The error message for the client. Omitted where the code is enough, and for unexpected errors, which are logged
+    here.
     """
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return None
@@ -239,16 +240,16 @@ def _told_of(topic: str, error: ApiError) -> str | None:
 
 
 class _ShownConfigs:
-    """The configurations of new topics as the answer has them, each made once for all topics that share it."""
+    """Configurations of new topics in response format, each built once for all topics that share it."""
 
     def __init__(self, describe: DescribeTopicConfig, version: int | None) -> None:
-        """With `version`, they are encoded at once."""
+        """If `version` is given, encode them immediately."""
         self._describe = describe
         self._version = version
         self._made: dict[int, tuple[Sequence[DescribedConfig], list[_CreatedConfig]]] = {}
 
     def of(self, overrides: Mapping[str, str]) -> list[_CreatedConfig]:
-        """Every value of a topic that has these overrides."""
+        """All configuration values of a topic with these overrides."""
         described = self._describe(overrides)
         known = self._made.get(id(described))
         if known is None:
@@ -269,7 +270,7 @@ class _ShownConfigs:
 
 
 def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
-    # A partition or a key named twice: the last one counts, as in Kafka's maps.
+    # If a partition or key is repeated, the last one wins, as in Kafka's maps.
     return NewTopic(
         topic.name,
         topic.num_partitions,

@@ -27,7 +27,7 @@ _Listed = ListTransactionsResponse.TransactionState
 
 
 class TransactionAdminHandlers:
-    """Tells of the transactional ids that this broker coordinates."""
+    """Describes the transactional ids coordinated here."""
 
     def __init__(self, service: TransactionCoordinatorService) -> None:
         self._service = service
@@ -38,7 +38,9 @@ class TransactionAdminHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeTransactionsRequest,
     ) -> DescribeTransactionsResponse:
-        """Each transactional id with its own error; TRANSACTIONAL_ID_NOT_FOUND for one that has no producer."""
+        """Describe each transactional id, or return its error: TRANSACTIONAL_ID_NOT_FOUND if its producer is
+        unknown.
+        """
         return DescribeTransactionsResponse(
             throttle_time_ms=0, transaction_states=[self._describe(each) for each in request.transactional_ids]
         )
@@ -69,7 +71,7 @@ class TransactionAdminHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ListTransactionsRequest,
     ) -> ListTransactionsResponse:
-        """Those that pass the filters. COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        """List the transactional ids that match the filters. COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
         service = self._service
         error_code = ErrorCode.NONE
         if service.is_closed:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets of a group that count once a transaction is committed (KIP-98, KIP-447)."""
+"""TxnOffsetCommit: offsets of a group that take effect when a transaction commits (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
 class TransactionalOffsetHandlers:
-    """Commits offsets of groups that this broker coordinates, for transactions that have them."""
+    """Commits offsets of groups coordinated here, as part of transactions."""
 
     def __init__(
         self, service: GroupCoordinatorService, guards: TransactionGuards, image: Callable[[], MetadataImage]
     ) -> None:
-        """`image` gives the metadata."""
+        """`image` returns the metadata."""
         self._service = service
         self._guards = guards
         self._image = image
@@ -43,7 +43,7 @@ class TransactionalOffsetHandlers:
     async def txn_offset_commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:
-        """Answered when the offsets are in the log. They are unstable until the transaction has ended."""
+        """Reply when the offsets are in the log. They are unstable until the transaction ends."""
         image = self._image()
         asked: list[TopicPartition] = []
         offsets: Offsets = {}
@@ -71,7 +71,9 @@ class TransactionalOffsetHandlers:
     async def _commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest, offsets: Offsets
     ) -> PartitionErrors | Reply[PartitionErrors]:
-        """Raises ApiError when the group is not coordinated here, or the transaction does not have it."""
+        """Add offsets to a transaction. Raises ApiError if the group is coordinated elsewhere or the transaction does
+        not include it.
+        """
         group_id, producer_id, producer_epoch = request.group_id, request.producer_id, request.producer_epoch
         self._service.runtime_of(group_id)
         kept_in = TopicPartition(CONSUMER_OFFSETS, self._service.partition_of(group_id))
@@ -82,7 +84,7 @@ class TransactionalOffsetHandlers:
         )
         guard = (guards if isinstance(guards, Mapping) else await guards).get(kept_in)
         if isinstance(guard, ApiError):
-            # Clients that do not know NETWORK_EXCEPTION here ask this coordinator again.
+            # Clients that do not expect NETWORK_EXCEPTION here must ask this coordinator again.
             is_unreached = guard.error_code is ErrorCode.NETWORK_EXCEPTION
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, guard.message) if is_unreached else guard
         runtime = self._service.runtime_of(group_id)

@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's way through its transaction (KIP-98), and the question of
-other brokers what is in it (KIP-890). WriteTxnMarkers: its end in the logs of its partitions.
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn for producers (KIP-98), the verification of transactions for other
+brokers (KIP-890), and WriteTxnMarkers, which ends a transaction in the logs of its partitions.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def told_fenced(context: RequestContext, error_code: ErrorCode, first_version: int) -> ErrorCode:
-    """The code for the client: before `first_version` it does not know PRODUCER_FENCED (KIP-588)."""
+    """Replace PRODUCER_FENCED for clients before `first_version`, which do not know it (KIP-588)."""
     if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < first_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error_code
 
 
 class TransactionHandlers:
-    """Answers for the transactional ids that this broker coordinates. `image` gives the metadata."""
+    """Handles the transactional ids coordinated here. `image` returns the metadata."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TransactionHandlers:
     def add_partitions_to_txn(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
-        """All partitions of a transaction are added, or none: then those that could be say OPERATION_NOT_ATTEMPTED."""
+        """Add all partitions to a transaction, or none: if some are refused, the others get OPERATION_NOT_ATTEMPTED."""
         if context.api_version >= FIRST_VERSION_OF_BROKERS:
             return self._add_for_brokers(context, request.transactions)
         transaction = _Transaction(
@@ -118,7 +118,9 @@ class TransactionHandlers:
         return self._add_existing(context, transaction, partitions)
 
     async def _add_many(self, context: RequestContext, transaction: _Transaction) -> _Codes:
-        """As `_add`, in slices but for what exists, which is not more than the cluster has."""
+        """Like `_add`, in slices. Existing partitions are added in one go: their number is limited by the cluster's
+        size.
+        """
         slices = Slices(self._service.clock)
         partitions: list[TopicPartition] = []
         refused: dict[TopicPartition, ErrorCode] = {}
@@ -175,7 +177,7 @@ class TransactionHandlers:
     def add_offsets_to_txn(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
-        """Make the partition of __consumer_offsets that keeps a group part of the transaction."""
+        """Add the partition of __consumer_offsets that keeps the group's offsets to the transaction."""
         offsets = TopicPartition(CONSUMER_OFFSETS, self._groups.partition_of(request.group_id))
         outcome = self._add_to(request.transactional_id, request.producer_id, request.producer_epoch, [offsets])
 
@@ -187,7 +189,7 @@ class TransactionHandlers:
 
     @api(ApiKey.END_TXN, versions=(0, 4))
     def end_txn(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
-        """Answered when it is decided how the transaction ends, before its markers are written."""
+        """Reply when the outcome of the transaction is decided, before its markers are written."""
 
         def response(error_code: ErrorCode) -> EndTxnResponse:
             told = told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
@@ -204,7 +206,7 @@ class TransactionHandlers:
 
 
 class MarkerHandlers:
-    """Writes markers for a coordinator that is another broker."""
+    """Writes markers for a coordinator on another broker."""
 
     def __init__(self, writer: MarkerWriter) -> None:
         self._writer = writer
@@ -215,7 +217,7 @@ class MarkerHandlers:
         context: RequestContext,  # noqa: ARG002
         request: WriteTxnMarkersRequest,
     ) -> WriteTxnMarkersResponse:
-        """Answered when all markers are replicated, or will not be."""
+        """Reply when each marker is replicated or has failed."""
         markers = [
             Marker(
                 marker.producer_id,
@@ -227,7 +229,7 @@ class MarkerHandlers:
             for marker in request.markers
         ]
         if any(marker.producer_id < 0 or marker.producer_epoch < 0 for marker in markers):
-            # No batch can be of such a producer. Kafka fails on it, too, before it writes any marker.
+            # Such a producer cannot have batches. Kafka also fails on it, before it writes any marker.
             outcome: Outcome = {
                 (marker.producer_id, each): ErrorCode.UNKNOWN_SERVER_ERROR
                 for marker in markers
@@ -262,7 +264,7 @@ class MarkerHandlers:
 
 
 def _topic_results(codes: _Codes) -> list[_TopicResult]:
-    """Of each partition once, as often as it was asked for."""
+    """One result per distinct partition, grouped by topic."""
     results: dict[str, _TopicResult] = {}
     for each, error_code in codes.items():
         _add_result(results, each, error_code)

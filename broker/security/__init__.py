@@ -1,1 +1,1 @@
-"""Access of clients: keys and certificates, who is behind a connection, and who may do what."""
+"""Security of clients: keys and certificates, authentication, and authorization."""

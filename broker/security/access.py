@@ -1,4 +1,4 @@
-"""Questions of handlers and guards: may the client of this request do that?"""
+"""Authorization of requests: what their clients may do."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation,
 SUPPORTED: Final = {
     resource_type: sum(1 << each for each in operations) for resource_type, operations in SUPPORTED_OPERATIONS.items()
 }
-"""The operations that there are for a type of resource, as bits of their numbers."""
+"""The operations that each type of resource supports, as bits of their numbers."""
 
 
 class Access:
-    """Access without an authorizer: everybody may do everything."""
+    """Access without an authorizer: every client may do everything."""
 
     is_open = True
 
     def client(self, context: RequestContext, request_name: str) -> Client:  # noqa: ARG002
-        """Whoever sent a request; `request_name` is Kafka's name of the API, for the log."""
+        """The sender of a request; `request_name` is Kafka's name of the API, for the log."""
         return ANYBODY
 
 
 class Client:
-    """The sender of one request. Here, one who may do everything."""
+    """The sender of one request. This base class may do everything."""
 
     def may(
         self,
@@ -36,18 +36,18 @@ class Client:
         count: int = 1,
         logs_denial: bool = True,
     ) -> bool:
-        """Whether the client may do it. `count` is how often the request names the resource. With `logs_denial`, a
-        refusal is worth a line: it was asked for this resource.
+        """Whether the client may perform the operation. `count` is how often the request names the resource.
+        `logs_denial`: the client asked for this resource, so a refusal is logged.
         """
         del operation, resource_type, name, count, logs_denial
         return True
 
     def may_in_cluster(self, operation: AclOperation, *, logs_denial: bool = True) -> bool:
-        """Whether the client may do it to the cluster."""
+        """Whether the client may perform the operation on the cluster."""
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=logs_denial)
 
     def may_somewhere(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether there could be a resource to which the client may do it."""
+        """Whether the client may perform the operation on at least one resource, existing or not."""
         del operation, resource_type
         return True
 
@@ -59,7 +59,7 @@ class Client:
         *,
         logs_denial: bool = True,
     ) -> frozenset[str]:
-        """Those of the names for which it is not allowed. The log says how often each of them is among the names."""
+        """The denied names. The log shows how often each is in `names`."""
         counts: dict[str, int] = {}
         for name in names:
             counts[name] = counts.get(name, 0) + 1
@@ -70,7 +70,7 @@ class Client:
         )
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Authorized operations as answers tell them (KIP-430): bits of the operations' numbers."""
+        """Authorized operations as in responses (KIP-430): bits of the operations' numbers."""
         del name
         return SUPPORTED[resource_type]
 
@@ -80,7 +80,7 @@ ANYBODY: Final = Client()
 
 
 def host_address(address: str) -> str:
-    """An IP address as Java's `InetAddress.getHostAddress` has it: IPv6 in full, without zeros in front."""
+    """Format an IP address like Java's `InetAddress.getHostAddress`: IPv6 in full, without leading zeros."""
     if ":" not in address:
         return address
     from ipaddress import IPv6Address

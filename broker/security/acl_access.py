@@ -1,4 +1,4 @@
-"""Access as access control lists say, and the log of who was refused what."""
+"""Access according to access control lists, and the log of decisions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ logger = logging.getLogger("kafka.authorizer.logger")
 MOST_REMEMBERED_CLIENTS: Final = 4096
 _NONE: Final[frozenset[str]] = frozenset()
 _TRACE: Final = 5
-"""The level of what Kafka logs at TRACE."""
+"""The level for messages that Kafka logs at TRACE."""
 
 
 class AclAccess(Access):
-    """Access as access control lists say."""
+    """Access according to access control lists."""
 
     is_open = False
 
     def __init__(self, rules: AclRules) -> None:
         self._rules = rules
         self._clients: dict[RequestContext, ListedClient] = {}
-        """By the contexts of their requests, which stay the same as long as a connection does."""
+        """By request context, which stays the same for the whole connection."""
 
     def client(self, context: RequestContext, request_name: str) -> Client:
         """See `Access.client`."""
@@ -40,8 +40,8 @@ class AclAccess(Access):
 
 
 class ListedClient(Client):
-    """A sender about whom access control lists say something. Every decision is logged, as in Kafka: refusals at INFO,
-    the others at DEBUG; what is only to be told to the client at TRACE.
+    """A sender subject to access control lists. As in Kafka, every decision is logged: refusals at INFO, others at
+    DEBUG; refusals that only shape a response, at TRACE.
     """
 
     __slots__ = ("_host", "_principal", "_rules", "request_name")
@@ -86,7 +86,7 @@ class ListedClient(Client):
     ) -> frozenset[str]:
         if logger.isEnabledFor(logging.DEBUG):
             return super().denied(operation, resource_type, names, logs_denial=logs_denial)
-        # Most clients may do what they ask for, and nobody has to be told of it.
+        # Fast path: most clients may do what they ask for, and permissions are not logged above DEBUG.
         rules, principal, host = self._rules, self._principal, self._host
         for name in names:
             if not rules.allows(principal, host, operation, resource_type, name):
@@ -112,4 +112,4 @@ class ListedClient(Client):
 
 
 _NO_LINE_BREAKS: Final = dict.fromkeys((*range(32), 127), "?")
-"""Names come from clients, and a line of the log is one decision."""
+"""Names come from clients; without this they could forge lines of the log."""

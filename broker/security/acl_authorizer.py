@@ -1,8 +1,8 @@
-"""The authorizer: access control lists kept in the coordination tree, heeded by all brokers (Kafka class
+"""The authorizer: access control lists kept in the coordination tree and shared by all brokers (Kafka class
 `AclAuthorizer`).
 
-Whoever changes lists leaves a notice, which every broker watches. Until another broker's change is read, or while there
-is no contact to the tree, the lists known last decide.
+Each change of the lists leaves a notice, which every broker watches. Until this broker has read another broker's
+change, or while the tree is unreachable, it uses the last known lists.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from security.authorization import Authorization
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 
 Deleted = dict[AclBinding, ApiError | None]
-"""Bindings that matched, and why they are still there, if so."""
+"""Matched bindings, each with the error if it could not be deleted."""
 
 _DENIED = AccessControlEntry(WILDCARD_PRINCIPAL, WILDCARD, AclOperation.ALL, AclPermissionType.DENY)
 
 
 class AclAuthorizer:
-    """Owner of the lists. `rules` decide by what is known here."""
+    """Owns the lists. `rules` decide by the lists known to this broker."""
 
     def __init__(self, membership: ClusterMembership, random: Random, settings: Authorization) -> None:
         self.rules = AclRules(settings.super_users, allows_unmentioned=settings.allows_unmentioned)
@@ -51,7 +51,7 @@ class AclAuthorizer:
         self._tree = AclTree(membership, random)
         self._last_notices = dict.fromkeys(CHANGES, "")
         self._outdated: dict[ResourcePattern, None] = {}
-        """Those that the tree may have otherwise than `rules`."""
+        """Patterns whose ACLs in the tree may differ from `rules`."""
         self._knows_all = False
         self._applying = asyncio.Lock()
         self._changing = asyncio.Lock()
@@ -64,10 +64,10 @@ class AclAuthorizer:
         await self._apply()
 
     async def close(self) -> None:
-        """Heed no changes any more."""
+        """Stop following changes."""
         await self._refreshing.close()
 
-    # -- heeding -------------------------------------------------------------------------------------------------------
+    # -- following changes ---------------------------------------------------------------------------------------------
 
     async def _apply(self) -> None:
         async with self._applying:
@@ -80,7 +80,7 @@ class AclAuthorizer:
                         self._outdated[pattern] = None
                 if notices:
                     self._last_notices[kind] = notices[-1][0]
-            # The watches are set, so that nothing is missed from here on.
+            # The watches are set, so later changes cannot be missed.
             if self._knows_all:
                 outdated = list(self._outdated)
                 self._take(dict(zip(outdated, await self._tree.read_each(outdated), strict=True)))
@@ -91,8 +91,8 @@ class AclAuthorizer:
                 self._knows_all = True
 
     def _take(self, found: Mapping[ResourcePattern, Entries | ZnodeFormatError]) -> None:
-        """Have these count. Lists that cannot be read stay as they were; where they never could, one that denies may be
-        among them: everything is denied.
+        """Apply these lists. An unreadable list keeps its old content. If that is unknown, everything is denied,
+        because the list may contain a denial.
         """
         damaged = self._membership.zk_client.damaged
         for pattern, entries in found.items():
@@ -109,19 +109,19 @@ class AclAuthorizer:
 
     async def _session_began(self, _broker: BrokerImage) -> None:
         await self._tree.prepare()
-        async with self._applying:  # a read that is under way would say that all is known
+        async with self._applying:  # a running read would set `_knows_all`
             self._knows_all = False
         await self._apply()
 
     # -- administration ------------------------------------------------------------------------------------------------
 
     def find(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """The bindings that a filter chooses, as far as they are known here."""
+        """The bindings that match the filter, according to this broker."""
         return self.rules.index.find(wanted)
 
     async def create(self, bindings: Sequence[AclBinding]) -> list[ApiError | None]:
-        """Add bindings, and give why each was not added; they count here when this returns. Those of one pattern are
-        added together.
+        """Add bindings, and return the error of each. They are in effect on this broker when this returns. Bindings of
+        one pattern are added together.
         """
         outcomes: list[ApiError | None] = [_refusal(each) for each in bindings]
         patterns: dict[ResourcePattern, list[int]] = {}
@@ -138,8 +138,8 @@ class AclAuthorizer:
         return outcomes
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
-        """Remove the bindings that each filter chooses; of several filters that choose one, the first counts. Those of
-        filters that name a pattern are found even if they are not known here yet.
+        """Remove the bindings that match each filter. If several filters match one, it is listed under the first.
+        Filters that name a pattern also find bindings that this broker does not know yet.
         """
         outcomes: list[Deleted] = [{} for _ in filters]
         async with self._changing:
@@ -162,7 +162,7 @@ class AclAuthorizer:
         removing: Sequence[tuple[int, AclFilter]] | None,
         matched: dict[AccessControlEntry, int],
     ) -> ApiError | None:
-        """Add entries, or remove those that a filter chooses: `matched` gets them, with the number of the filter."""
+        """Add entries, or remove the matching ones; these are put into `matched`, with the number of the filter."""
 
         def changed(entries: Entries) -> Entries:
             if removing is None:
@@ -186,7 +186,7 @@ class AclAuthorizer:
         return None
 
     async def _settle(self) -> None:
-        """Have what was changed count here."""
+        """Put the changes into effect on this broker."""
         try:
             await self._apply()
             await self._tree.remove_expired_notices()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.security.acl_authorizer import AclAuthorizer
 
 UNKNOWN: Final = 0
-"""The number that every enumeration of ACLs has for what a client does not know."""
+"""In every enumeration of ACLs, the number of an element that the client does not know."""
 
 _Created = CreateAclsResponse.AclCreationResult
 _Resource = DescribeAclsResponse.DescribeAclsResource
@@ -46,7 +46,7 @@ _Deleted = DeleteAclsResponse.DeleteAclsMatchingAcl
 
 
 class AclHandlers:
-    """Shows and changes ACLs, SECURITY_DISABLED without an authorizer."""
+    """Shows and changes ACLs. Without an authorizer, replies SECURITY_DISABLED."""
 
     def __init__(self, authorizer: AclAuthorizer | None) -> None:
         self._authorizer = authorizer
@@ -57,7 +57,7 @@ class AclHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeAclsRequest,
     ) -> DescribeAclsResponse:
-        """The ACLs that the filter chooses."""
+        """List the ACLs that match the filter."""
         _refuse_unknown([request], "DescribeAclsRequest contains UNKNOWN elements")
         if self._authorizer is None:
             return DescribeAclsResponse(
@@ -97,7 +97,7 @@ class AclHandlers:
         context: RequestContext,  # noqa: ARG002
         request: CreateAclsRequest,
     ) -> CreateAclsResponse:
-        """Each creation with its own outcome; the created count on all brokers at once."""
+        """Create ACLs. Creations fail independently. On this broker they are in effect immediately."""
         for each in request.creations:
             codes = (each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
             if UNKNOWN in codes:
@@ -107,7 +107,7 @@ class AclHandlers:
             return CreateAclsResponse(throttle_time_ms=0, results=[disabled for _ in request.creations])
         bindings = [_binding(each) for each in request.creations]
         if any(_is_indefinite(each) for each in bindings):
-            # Kafka fails on it without an explanation.
+            # Kafka fails on it, without an explanation.
             failed = _Created(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=None)
             return CreateAclsResponse(throttle_time_ms=0, results=[failed for _ in bindings])
         errors = [_name_error(each.pattern) for each in bindings]
@@ -128,7 +128,7 @@ class AclHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DeleteAclsRequest,
     ) -> DeleteAclsResponse:
-        """Tell of each filter what it has removed."""
+        """List the ACLs that each filter removed."""
         _refuse_unknown(request.filters, "Filters contain UNKNOWN elements")
         if self._authorizer is None:
             disabled = _FilterResult(
@@ -158,7 +158,7 @@ def _refuse_unknown(filters: Sequence[Any], reason: str) -> None:
 
 
 def _filter(asked: Any) -> AclFilter:
-    """The filter of a request, whose fields are the same in both."""
+    """Build the filter of a request; the fields are the same in both APIs."""
     return AclFilter(
         ResourceFilter(
             code_of(ResourceType, asked.resource_type_filter),
@@ -191,7 +191,7 @@ def _binding(asked: CreateAclsRequest.AclCreation) -> AclBinding:
 
 
 def _is_indefinite(binding: AclBinding) -> bool:
-    """Whether the binding has what only filters may have."""
+    """Whether the binding uses values that are valid only in filters."""
     pattern, entry = binding
     return (
         pattern.resource_type is ResourceType.ANY
@@ -215,7 +215,7 @@ def _code(error: ApiError | None) -> ErrorCode:
 
 
 def _told(error: ApiError | None) -> str | None:
-    # Kafka has no message for what it did not foresee.
+    # Kafka omits the message of an unexpected error.
     return None if error is None or error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
 
 

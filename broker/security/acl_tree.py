@@ -41,7 +41,7 @@ from protocol.errors import ApiError, ErrorCode, detached
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 
 MOST_ATTEMPTS: Final = 11
-"""Writes that others may come before, as in Kafka."""
+"""Maximum attempts when other writers come first, as in Kafka."""
 _BACKOFF_MS: Final = 100
 _BACKOFF_JITTER_MS: Final = 50
 
@@ -49,18 +49,18 @@ Entries = Collection[AccessControlEntry]
 
 
 class AclTree:
-    """Reads and writes the nodes of ACLs, in the session that the broker has. Raises CoordinationError."""
+    """Reads and writes the ACL nodes, in the broker's current session. Raises CoordinationError."""
 
     def __init__(self, membership: ClusterMembership, random: Random) -> None:
         self._membership = membership
         self._random = random
 
     async def prepare(self) -> None:
-        """Make the parents of all nodes."""
+        """Create the parents of all nodes."""
         await self._membership.zk_client.create_missing(PERSISTENT_PATHS)
 
     async def read_all(self) -> dict[ResourcePattern, Entries | ZnodeFormatError]:
-        """The entries of every pattern, or why they are not understood."""
+        """The entries of every pattern, or why they are unreadable."""
         coordination = self._membership.coordination
         patterns: list[ResourcePattern] = []
         for pattern_type, root in ROOTS.items():
@@ -74,7 +74,7 @@ class AclTree:
         return dict(zip(patterns, await self.read_each(patterns), strict=True))
 
     async def read_each(self, patterns: Sequence[ResourcePattern]) -> list[Entries | ZnodeFormatError]:
-        """The entries of each of these patterns, or why they are not understood."""
+        """The entries of each of these patterns, or why they are unreadable."""
 
         async def entries_of(pattern: ResourcePattern) -> Entries | ZnodeFormatError:
             try:
@@ -85,7 +85,7 @@ class AclTree:
         return await each_of(patterns, entries_of)
 
     async def read(self, pattern: ResourcePattern) -> tuple[Entries, int | None]:
-        """The entries of one pattern and the version of its node, None when there is none. Raises ZnodeFormatError."""
+        """The entries of one pattern, and the version of its node, or None without a node. Raises ZnodeFormatError."""
         path = acl_path(pattern)
         try:
             data, stat = await self._membership.coordination.get(path)
@@ -94,8 +94,8 @@ class AclTree:
         return decode_acls(path, data), stat.version
 
     async def notices(self, kind: PatternType, watch: Watch, behind: str) -> list[tuple[str, ResourcePattern | None]]:
-        """The notices that come behind the one of that name, in order, and what each is about; None: it is not
-        understood. `watch` fires when there are more.
+        """The notices after the one named `behind`, in order, each with its pattern, or None if unreadable. `watch`
+        fires on new notices.
         """
         coordination, parent = self._membership.coordination, CHANGES[kind]
         names = (await coordination.children(parent, watch))[0]
@@ -114,8 +114,8 @@ class AclTree:
         return list(zip(names, await each_of(names, pattern_of), strict=True))
 
     async def change(self, pattern: ResourcePattern, changed: Callable[[Entries], Entries]) -> None:
-        """Have a pattern have the entries that `changed` makes of those it has; that is called again when somebody else
-        was faster. Raises ApiError, ZnodeFormatError.
+        """Replace the entries of a pattern by `changed` of them. If another writer comes first, `changed` is called
+        again. Raises ApiError, ZnodeFormatError.
         """
         for _ in range(MOST_ATTEMPTS):
             entries, version = await self.read(pattern)
@@ -124,7 +124,7 @@ class AclTree:
                 return
             try:
                 await self._membership.coordination.multi(_replacement(pattern, wanted, version))
-            except ConnectionLossError as error:  # it may have been written
+            except ConnectionLossError as error:  # the write may have taken effect
                 logger.info("Whether the ACLs of %s have changed is not known: %s", pattern, error)
             except MultiError as error:
                 if not isinstance(error.__cause__, BadVersionError | NodeExistsError | NoNodeError):
@@ -139,7 +139,7 @@ class AclTree:
         )
 
     async def remove_expired_notices(self) -> None:
-        """Remove those that all brokers have seen long ago."""
+        """Remove old notices, which all brokers have seen."""
         for parent in CHANGES.values():
             expired = await self._membership.zk_client.expired_notices(parent)
             if expired:
@@ -147,7 +147,7 @@ class AclTree:
 
 
 def _replacement(pattern: ResourcePattern, wanted: Entries, version: int | None) -> list[Operation]:
-    """The write and the notice of it, which are one transaction: in Kafka a crash between them loses the notice."""
+    """Write the entries and the notice in one transaction. In Kafka, a crash between the two loses the notice."""
     path = acl_path(pattern)
     write: Operation
     if version is None:

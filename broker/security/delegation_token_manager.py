@@ -1,7 +1,7 @@
 """Delegation tokens in the coordination tree (KIP-48; Kafka class `DelegationTokenManagerZk`).
 
-Where Kafka's brokers keep all tokens in memory, the tree is asked each time: so a token counts on all brokers once it
-is made, and on none once it is gone. Brokers of Apache Kafka hear of a change by the notice that comes with it.
+Kafka's brokers keep all tokens in memory. This one reads the tree each time, so a token is valid on all brokers once
+created, and invalid on all once removed. Every change still leaves the notice that brokers of Apache Kafka expect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from security.sasl_exchange import ScramCredential, TokenCredential
 logger = logging.getLogger("kafka.server.DelegationTokenManagerZk")
 
 _MOST_ATTEMPTS: Final = 10
-"""Changes of one token that others may come before."""
+"""Maximum attempts to change a token when other writers come first."""
 _MOST_CREDENTIALS: Final = 1000
 
 
@@ -59,7 +59,7 @@ class SignedToken(NamedTuple):
 
 
 class DelegationTokenManager:
-    """Makes, changes and finds tokens."""
+    """Creates, changes and finds tokens."""
 
     def __init__(self, membership: ClusterMembership, environment: Environment, settings: TokenSettings) -> None:
         self.settings: Final = settings
@@ -68,12 +68,12 @@ class DelegationTokenManager:
         self._now_ms = environment.clock.now_ms
         self._executor = environment.executor
         self._ids: dict[bytes, str] = {}
-        """Ids by HMAC, of tokens that there were a moment ago."""
+        """Token ids by HMAC, as of the last listing."""
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
-        """By token id and mechanism, as it takes milliseconds to make one."""
+        """Cached by token id and mechanism: deriving a credential takes milliseconds."""
 
     async def prepare(self) -> None:
-        """Make the parents of all nodes. Raises CoordinationError."""
+        """Create the parents of all nodes. Raises CoordinationError."""
         await self._membership.zk_client.create_missing(PERSISTENT_PATHS)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -81,7 +81,9 @@ class DelegationTokenManager:
     async def create(
         self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], lifetime_ms: int
     ) -> SignedToken:
-        """A new token; `lifetime_ms` is its longest life, the longest there is unless positive. Raises ApiError."""
+        """Create a token. `lifetime_ms` is its maximum lifetime; if not positive, the configured maximum applies.
+        Raises ApiError.
+        """
         settings = self.settings
         lifetime_ms = min(lifetime_ms, settings.max_lifetime_ms) if lifetime_ms > 0 else settings.max_lifetime_ms
         token = new_token(
@@ -101,7 +103,7 @@ class DelegationTokenManager:
         return SignedToken(token, token_hmac(settings.secret_key, token.token_id))
 
     async def renew(self, principal: Principal, hmac: bytes, period_ms: int) -> int:
-        """Have a token end after `period_ms`, or the usual period if that is negative. Gives its new end.
+        """Let a token expire after `period_ms`, or the default period if that is negative. Returns its new expiry time.
 
         Raises ApiError.
         """
@@ -109,13 +111,15 @@ class DelegationTokenManager:
         return await self._change(principal, hmac, lambda token, now_ms: token.ending(now_ms, period_ms))
 
     async def expire(self, principal: Principal, hmac: bytes, period_ms: int) -> int:
-        """Have a token end after `period_ms`, or remove it if that is negative. Gives its end. Raises ApiError."""
+        """Let a token expire after `period_ms`, or remove it if that is negative. Returns the expiry time. Raises
+        ApiError.
+        """
         return await self._change(
             principal, hmac, lambda token, now_ms: None if period_ms < 0 else token.ending(now_ms, period_ms)
         )
 
     async def find(self, is_wanted: Callable[[DelegationToken], bool]) -> list[SignedToken]:
-        """The wanted tokens, oldest first, also those that have expired and are not removed yet. Raises ApiError."""
+        """The wanted tokens, oldest first, including expired ones that are not removed yet. Raises ApiError."""
         try:
             tokens = await self._all()
         except CoordinationError as error:
@@ -126,9 +130,9 @@ class DelegationTokenManager:
     # -- authentication and expiry -------------------------------------------------------------------------------------
 
     async def credential(self, token_id: str, mechanism: str) -> TokenCredential | None:
-        """A token, as SCRAM asks for it. Raises CoordinationError, ZnodeFormatError.
+        """A token as a SCRAM credential. Raises CoordinationError, ZnodeFormatError.
 
-        Clients are of the type User; where it has an owner of another type, nobody has the token.
+        Returns None for a token whose owner is not of type User, because clients always are.
         """
         found = await self._read(token_id) if is_token_id(token_id) else None
         if found is None or found[0].owner.kind != "User":
@@ -144,7 +148,7 @@ class DelegationTokenManager:
         return TokenCredential(found[0].owner.name, found[0].expiry_ms, credential)
 
     async def remove_expired(self) -> None:
-        """Remove tokens that have expired, and old notices. A round: to be called regularly, on the controller."""
+        """Remove expired tokens and old notices. Must be called periodically, on the controller."""
         try:
             for token in await self._all():
                 if token.has_expired(self._now_ms()):
@@ -156,7 +160,7 @@ class DelegationTokenManager:
             logger.warning("Expired delegation tokens are removed in the next round: %s", error)
 
     async def _remove_if_expired(self, token_id: str) -> None:
-        """Ask once more: it may have been renewed since."""
+        """Check again before removing: it may have been renewed."""
         found = await self._read(token_id)
         if found is not None and found[0].has_expired(self._now_ms()):
             await self._write(Delete(token_path(token_id), found[1]), token_id)
@@ -167,7 +171,7 @@ class DelegationTokenManager:
     async def _change(
         self, principal: Principal, hmac: bytes, changed: Callable[[DelegationToken, int], DelegationToken | None]
     ) -> int:
-        """Have a token be as `changed` makes it of what it is now, or removed for None. Gives its end."""
+        """Replace a token by `changed` of it, or remove it if that is None. Returns the expiry time."""
         try:
             for _ in range(_MOST_ATTEMPTS):
                 token, version = await self._of_hmac(hmac)
@@ -220,7 +224,7 @@ class DelegationTokenManager:
         return [token for token in tokens if token is not None]
 
     async def _read(self, token_id: str) -> tuple[DelegationToken, int] | None:
-        """A token and the version of its node; None where there is none."""
+        """A token and the version of its node, or None if it does not exist."""
         try:
             data, stat = await self._membership.coordination.get(token_path(token_id))
         except NoNodeError:
@@ -228,7 +232,7 @@ class DelegationTokenManager:
         return (DelegationToken.decode(token_id, data), stat.version) if data else None
 
     async def _write(self, write: Operation, token_id: str) -> None:
-        """Write, and leave a notice, in one transaction: in Kafka a crash between them loses the notice."""
+        """Write, and leave a notice, in one transaction. In Kafka, a crash between the two loses the notice."""
         notice = Create(CHANGE_NOTICE, token_id.encode(), sequential=True)
         await self._membership.coordination.multi([write, notice])
 

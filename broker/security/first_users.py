@@ -1,8 +1,8 @@
-"""`python -m broker.security.first_users SERVER.PROPERTIES USERS.PROPERTIES`: make users of SCRAM before brokers start.
+"""`python -m broker.security.first_users SERVER.PROPERTIES USERS.PROPERTIES`: create SCRAM users before brokers start.
 
-Brokers that know one another by SCRAM cannot be asked to make the users that they need. As Kafka's
-`kafka-configs.sh --zookeeper` does, this writes them to the ZooKeeper of SERVER.PROPERTIES, for each SCRAM mechanism in
-its `sasl.enabled.mechanisms`. USERS.PROPERTIES has passwords by user.
+Brokers that authenticate to each other by SCRAM cannot create the users they need. Like Kafka's `kafka-configs.sh
+--zookeeper`, this writes them to the ZooKeeper of SERVER.PROPERTIES, for each SCRAM mechanism in its
+`sasl.enabled.mechanisms`. USERS.PROPERTIES maps users to passwords.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from security.sasl_exchange import ScramCredential
 from storage.io.os_file_system import OsFileSystem
 
 _ITERATIONS: Final = MIN_ITERATIONS
-"""Those of `kafka-configs.sh`."""
+"""As in `kafka-configs.sh`."""
 
 
 class UserError(Exception):
-    """A user is there already and cannot be used; the message says which, and why."""
+    """An existing user cannot be used; the message says which, and why."""
 
 
 def main(argv: list[str]) -> int:
-    """Make the users that are missing. Gives exit code 1, after a line that says why, when one cannot be made."""
+    """Create the missing users. If one cannot be created, prints the reason and returns exit code 1."""
     properties, users_file = argv
     file_system = OsFileSystem()
     try:
@@ -52,10 +52,10 @@ def main(argv: list[str]) -> int:
 
 
 async def make_users(config: BrokerConfig, passwords: Mapping[str, str]) -> None:
-    """Make the users that are missing. No user's password is ever changed.
+    """Create the missing users. Never changes a password.
 
-    Raises UserError for one with another password or a damaged credential, ConfigError when `config` names no
-    ZooKeeper, CoordinationError.
+    Raises UserError for a user with another password or a damaged credential, ConfigError if `config` lacks a
+    ZooKeeper, and CoordinationError.
     """
     address = config.zookeeper_address
     if address is None:
@@ -79,7 +79,7 @@ async def make_users(config: BrokerConfig, passwords: Mapping[str, str]) -> None
 def with_credentials(
     user: str, password: str, known: Mapping[str, str], config: BrokerConfig, random: Random
 ) -> dict[str, str]:
-    """The configuration `known` of a user, with the credentials that it lacks. Raises as `make_users` does."""
+    """Add missing credentials to a user's configuration `known`. Raises as `make_users` does."""
     wanted = dict(known)
     enabled = config.values["sasl.enabled.mechanisms"]
     for mechanism in HASHES.keys() & set(enabled if isinstance(enabled, tuple) else ()):

@@ -1,4 +1,4 @@
-"""Which guard stands before which API, and their installation. An API without a rule is a programming error."""
+"""Assigns a guard to each API, and installs them. An API without a rule is a programming error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.wire.schema import Response
 
 
 class Guard(Protocol):
-    """Stands before a handler: answers the request, or has it handled with `proceed`, as a whole or in part."""
+    """Runs before a handler: answers the request, or passes it on to `proceed`, completely or in part."""
 
     def __call__(self, client: Client, context: RequestContext, request: Any, proceed: Proceed, /) -> Outcome: ...
 
@@ -56,7 +56,7 @@ GUARDS: Final[dict[ApiKey, Guard]] = {
     ApiKey.ALTER_CONFIGS: configs.guard_alter,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.guard_incremental_alter,
 }
-"""Guards that need nothing but the request."""
+"""Guards that need only the request."""
 
 IN_SHARES: Final[dict[ApiKey, tuple[str, str, Callable[[], Response]]]] = {
     ApiKey.PRODUCE: (
@@ -70,25 +70,25 @@ IN_SHARES: Final[dict[ApiKey, tuple[str, str, Callable[[], Response]]]] = {
         lambda: DescribeConfigsResponse(throttle_time_ms=0, results=[]),
     ),
 }
-"""APIs whose large requests are handled as a whole, but can be refused in shares: the arrays of request and response,
+"""APIs that handle a large request as a whole, but whose guards can work in shares: the arrays of request and response,
 and an empty response.
 """
 
 UNGUARDED: Final = frozenset(
     {
         ApiKey.API_VERSIONS,
-        ApiKey.DESCRIBE_CLUSTER,  # tells authorized operations
-        ApiKey.METADATA,  # asks on its way
-        ApiKey.FETCH,  # asks when it knows the partitions of its session
-        ApiKey.CREATE_DELEGATION_TOKEN,  # asks for other users' tokens
-        ApiKey.RENEW_DELEGATION_TOKEN,  # for who owns or renews one
+        ApiKey.DESCRIBE_CLUSTER,  # returns authorized operations
+        ApiKey.METADATA,  # checks each topic
+        ApiKey.FETCH,  # checks once it knows the partitions of its session
+        ApiKey.CREATE_DELEGATION_TOKEN,  # checks rights for other users' tokens
+        ApiKey.RENEW_DELEGATION_TOKEN,  # checks for owners and renewers
         ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,  # asks for each token
-        ApiKey.SASL_HANDSHAKE,  # says who the client is
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,  # checks each token
+        ApiKey.SASL_HANDSHAKE,  # authenticates the client
         ApiKey.SASL_AUTHENTICATE,
     }
 )
-"""APIs for everybody, or whose handlers ask themselves."""
+"""APIs for all clients, or with checks in their handlers."""
 
 
 def install_guards(
@@ -128,7 +128,7 @@ def _install(route: Route, guard: Guard, access: Access) -> None:
 
 
 class _LargeGuard:
-    """Stands before a handler that gets a large request as a whole: refuses it in shares, in slices."""
+    """Runs before a handler that processes a large request as a whole. Checks the request in shares and in slices."""
 
     def __init__(self, route: Route, guard: Guard, access: Access, clock: Clock) -> None:
         self._handle: Handle = route.handle
@@ -139,7 +139,7 @@ class _LargeGuard:
         self._clock = clock
 
     async def __call__(self, context: RequestContext, request: Any) -> Reply:
-        """Answer as handler and guard do together; what is refused stands behind the rest."""
+        """Respond like guard and handler together, with the refusals after the other results."""
         slices, client = Slices(self._clock), self._access.client(context, self._name)
         size = self._clock.elements_at_once(SHARE)
         refused, allowed = self._nothing(), request.replace(**{self._asked.partition(".")[0]: []})
@@ -174,7 +174,7 @@ class _LargeGuard:
 
 
 def _put_behind(whole: Any, part: Any, path: str) -> None:
-    """Put the elements of a part behind those of the whole; a topic that was cut becomes one again."""
+    """Append the elements of a part; a topic that was split between the parts is joined."""
     outer, _, inner = path.partition(".")
     items, more = getattr(whole, outer), getattr(part, outer)
     if inner and items and more and items[-1].name == more[0].name:

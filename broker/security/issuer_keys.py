@@ -1,4 +1,4 @@
-"""Public keys of an issuer of tokens, read from its JWKS endpoint in time (Kafka class `RefreshingHttpsJwks`)."""
+"""Public keys of a token issuer, read periodically from its JWKS endpoint (Kafka class `RefreshingHttpsJwks`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from security.oauth import WebError
 logger = logging.getLogger("kafka.security.OAuthBearerValidatorCallbackHandler")
 
 CHECK_MS: Final = 1_000
-"""How often one looks whether keys are to be read."""
+"""Interval of the checks whether the keys are due for a refresh."""
 UNKNOWN_KEY_S: Final = 10.0
-"""A token of a key that is not known has the keys read once in this time, whoever sends it."""
+"""Minimum interval between refreshes triggered by tokens with unknown keys, for all clients together."""
 WAIT_S: Final = 8.0
-"""How long a client waits for that; it may take 10 s to authenticate."""
+"""Maximum time a client waits for such a refresh; it may take 10 s to authenticate."""
 MAX_KEYS: Final = 256
 _MIN_RSA_BITS: Final = 2048
 _ALGORITHMS: Final = {
@@ -27,12 +27,12 @@ _ALGORITHMS: Final = {
     "P-384": frozenset({"ES384"}),
     "P-521": frozenset({"ES512"}),
 }
-"""Algorithms by the type or curve of a key. Keys that one can sign with and verify have no place here."""
+"""Algorithms by key type or curve. Symmetric keys are excluded: a key that verifies must not be able to sign."""
 ALGORITHMS: Final = frozenset().union(*_ALGORITHMS.values())
 
 
 class IssuerKey(NamedTuple):
-    """A public key, and the algorithms that it may have signed with."""
+    """A public key, and the signature algorithms that it may be used with."""
 
     kid: str | None
     public: Any
@@ -40,7 +40,7 @@ class IssuerKey(NamedTuple):
 
 
 class IssuerKeys:
-    """The keys at one URL. What was read last counts until something else is read.
+    """The keys at one URL. If a refresh fails, the last keys stay valid.
 
     Owned by the event loop.
     """
@@ -54,8 +54,8 @@ class IssuerKeys:
         retry_ms: int,
         retry_max_ms: int,
     ) -> None:
-        """`read` gives what is at the URL, and raises WebError. Pauses after failures begin with `retry_ms` and grow
-        up to `retry_max_ms`.
+        """`read` returns the content of the URL, or raises WebError. Pauses after failures start at `retry_ms` and
+        double up to `retry_max_ms`.
         """
         self._read = read
         self._executor = executor
@@ -66,13 +66,13 @@ class IssuerKeys:
         self._keys: tuple[IssuerKey, ...] = ()
         self._reading: asyncio.Task[None] | None = None
         self._next_s = 0.0
-        """When a token may have them read again."""
+        """The earliest time for a refresh triggered by a token."""
         self._due_s = 0.0
-        """When they are read again in any case."""
+        """The time of the next regular refresh."""
         self._failures = 0
 
     async def find(self, kid: str | None, algorithm: str) -> IssuerKey:
-        """The key of a token. Where it is not known, the keys are read again, within limits. Raises TokenError."""
+        """The key of a token. An unknown key triggers a refresh, within limits. Raises TokenError."""
         found = self._look_up(kid, algorithm)
         if found is None and self._clock.monotonic_s() >= self._next_s:
             try:
@@ -87,17 +87,17 @@ class IssuerKeys:
         return found
 
     async def refresh(self) -> None:
-        """Read the keys, if it is time."""
+        """Read the keys if a refresh is due."""
         if self._clock.monotonic_s() >= self._due_s:
             await self._shared_read()
 
     def _look_up(self, kid: str | None, algorithm: str) -> IssuerKey | None:
-        """Without a `kid` in the token, there has to be one key alone that could be meant."""
+        """The matching key. A token without `kid` is accepted only if exactly one key matches."""
         fitting = [each for each in self._keys if algorithm in each.algorithms and kid in (None, each.kid)]
         return fitting[0] if len(fitting) == 1 else None
 
     def _shared_read(self) -> asyncio.Task[None]:
-        """All that need the keys wait for the same answer."""
+        """Start a read, or join the running one."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(self._read_once())
         return self._reading
@@ -120,7 +120,7 @@ class IssuerKeys:
 
 
 def parse_keys(content: bytes) -> tuple[IssuerKey, ...]:
-    """The keys of a JWKS (RFC 7517) that can verify tokens. Raises TokenError where there is none."""
+    """The keys of a JWKS (RFC 7517) that can verify tokens. Raises TokenError if none can."""
     listed = json_object(content, "JWKS").get("keys")
     if not isinstance(listed, list):
         raise TokenError("its JWKS has no keys")
@@ -132,7 +132,7 @@ def parse_keys(content: bytes) -> tuple[IssuerKey, ...]:
 
 
 def _parse_key(given: Any) -> IssuerKey | None:
-    """None for a key that cannot verify tokens."""
+    """Parse a key; returns None if it cannot verify tokens."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 

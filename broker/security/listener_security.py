@@ -1,4 +1,4 @@
-"""Security of the listeners as the network needs it: loaded at the start, so that bad stores stop it."""
+"""Security of the listeners, for the network. Loaded at the start, so that bad stores prevent it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("kafka.security.SaslListener")
 StoredCredential = Callable[[str, str], Awaitable[ScramCredential]]
 """`ScramCredentials.find`."""
 StoredToken = Callable[[str, str], Awaitable[TokenCredential | None]]
-"""A delegation token by its id and a mechanism; None for none. Raises CoordinationError, ZnodeFormatError."""
+"""Finds a delegation token by its id and a mechanism, if it exists. Raises CoordinationError, ZnodeFormatError."""
 
 
 _NOT_OBTAINED: Final = "Authentication failed: Credentials could not be obtained"
@@ -61,7 +61,7 @@ class SaslListener:
         new_gssapi: Callable[[], Exchange] | None,
         tokens: Tokens | None,
     ) -> None:
-        """`new_gssapi` begins an exchange of GSSAPI, `tokens` one of OAUTHBEARER; None without that mechanism."""
+        """`new_gssapi` starts a GSSAPI exchange, `tokens` one of OAUTHBEARER. Each is None if that mechanism is off."""
         self._config = config
         self._stored = stored
         self._stored_token = stored_token
@@ -73,7 +73,7 @@ class SaslListener:
         self._secret = random.uuid() + random.uuid()
 
     def session(self, dispatcher: Dispatch) -> SaslSession:
-        """The authentication of a new connection."""
+        """Create the authentication of a new connection."""
         return SaslSession(dispatcher, self._config, self._exchange, self._clock, self._failure_delay_s)
 
     def _exchange(self, mechanism: str) -> Exchange:
@@ -107,7 +107,7 @@ class SecuredListener:
     """TLS, SASL or both of one listener."""
 
     def __init__(self, tls: Tls | None, loaded: LoadedTls | None, sasl: SaslListener | None) -> None:
-        """`loaded` is the TLS by which `tls` was made."""
+        """`tls` was built from `loaded`."""
         self.tls = tls
         self.loaded = loaded
         self.sasl = sasl
@@ -127,7 +127,7 @@ def security_of_listeners(
     *,
     besides: Container[str] = (),
 ) -> dict[str, SecuredListener]:
-    """Security of each listener that has any, `besides` these. Raises ConfigError."""
+    """Set up each listener that needs security, except those in `besides`. Raises ConfigError."""
     handshakes = Handshakes(environment.executor)
     delay_s = config.connection_failed_authentication_delay_ms / 1000
     loader = TlsLoader()
@@ -156,7 +156,7 @@ def security_of_listeners(
 
 
 def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | None:
-    """A function that begins an exchange of GSSAPI, where a listener has it. Raises ConfigError for a bad keytab."""
+    """Return a function that starts a GSSAPI exchange, if a listener uses it. Raises ConfigError for a bad keytab."""
     if config.kerberos is None:
         return None
     from security.gssapi_exchange import GssapiExchange
@@ -175,13 +175,13 @@ def _tokens(config: SaslConfig, environment: Environment) -> Tokens | None:
 
 
 def issuer_keys_of(listeners: Mapping[str, SecuredListener]) -> list[IssuerKeys]:
-    """The keys of issuers of tokens, to be read again in time."""
+    """The token issuers' keys, for periodic refreshes."""
     tokens = [each.sasl.tokens for each in listeners.values() if each.sasl is not None]
     return [each.keys for each in tokens if each is not None and each.keys is not None]
 
 
 def renewables_of(listeners: Mapping[str, SecuredListener], network: Network | None) -> list[Renewable]:
-    """All that have certificates: listeners, and the `network` to other brokers where it has TLS."""
+    """Everything with certificates: the listeners, and the `network` to other brokers if it uses TLS."""
     found = [
         Renewable(f"Listener {name}", each.loaded, each.tls.renew, _ssl_of(name))
         for name, each in listeners.items()

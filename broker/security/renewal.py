@@ -1,5 +1,5 @@
-"""Certificates that change while the broker runs: files that were written anew, and stores that kafka-configs names
-(Kafka classes `DynamicBrokerConfig`, `SslFactory`). Connections that are there stay as they are.
+"""Replaces certificates while the broker runs: after a change of their files, or of the stores configured by
+kafka-configs (Kafka classes `DynamicBrokerConfig`, `SslFactory`). Open connections are unaffected.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from security.tls import AnySsl, LoadedTls, Stamps, TlsLoader, stamps_of
 logger = logging.getLogger("kafka.security.CertificateRenewal")
 
 CHECK_MS: Final = 2_000
-"""How long new certificates may not be seen."""
+"""Maximum delay until new certificates are noticed."""
 
 
 class Renewable(NamedTuple):
-    """TLS of a listener, or of the connections to other brokers, as it was `loaded`. `config_of` tells what it should
-    be now, and `renew` has new connections use a context.
+    """TLS of a listener, or of the connections to other brokers, as it was `loaded`. `config_of` returns its current
+    settings; `renew` sets the context for new connections.
     """
 
     title: str
@@ -33,8 +33,8 @@ class Renewable(NamedTuple):
 
 
 class CertificateRenewal:
-    """Looks at stores again and again, and takes over those that have changed and can be used. Reads none while they
-    stay as they are, and none on the event loop.
+    """Checks stores periodically, and switches to changed ones that are usable. Reads a store only after a change, and
+    never on the event loop.
     """
 
     def __init__(self, executor: Executor, current: Callable[[], BrokerConfig], all_: Iterable[Renewable]) -> None:
@@ -43,11 +43,11 @@ class CertificateRenewal:
         self._renewables: dict[str, Renewable] = {}
         self._in_use: dict[str, LoadedTls] = {}
         self._seen: dict[str, tuple[AnySsl, Stamps]] = {}
-        """The stores that were read last, usable or not."""
+        """The stores read last, usable or not."""
         self.replace(all_)
 
     def replace(self, all_: Iterable[Renewable]) -> None:
-        """Look at these from now on. What is known of those that stay remains known."""
+        """Check these from now on. State of the ones that stay is kept."""
         before, self._renewables = self._renewables, {each.title: each for each in all_}
         for title, each in self._renewables.items():
             if title not in before or each.loaded is not before[title].loaded:
@@ -55,7 +55,7 @@ class CertificateRenewal:
                 self._seen[title] = each.loaded.config, each.loaded.stamps
 
     async def check(self) -> None:
-        """One look at all of them. What cannot be used is logged, and looked at again once it has changed."""
+        """Check all of them once. An unusable store is logged, and read again after its next change."""
         config = self._current()
         loader = TlsLoader()
         for title, renewable in list(self._renewables.items()):
@@ -78,8 +78,8 @@ class CertificateRenewal:
             logger.info("%s has taken over its new certificates", title)
 
     async def check_stores(self, current: BrokerConfig, proposed: BrokerConfig) -> None:
-        """Raise ConfigError when the stores of a proposed configuration could not be taken over. Those that it leaves
-        as they are in `current` are not read.
+        """Raise ConfigError if changed stores of a proposed configuration are unusable. Stores unchanged since
+        `current` are not read.
         """
         loader = TlsLoader()
         for title, renewable in list(self._renewables.items()):
@@ -89,7 +89,7 @@ class CertificateRenewal:
 
 
 def _replacement(loader: TlsLoader, wanted: AnySsl, in_use: LoadedTls) -> LoadedTls:
-    """Raises ConfigError, also for a certificate of somebody else than the one in use."""
+    """Load the new stores. Raises ConfigError, also if the new certificate has another identity than the one in use."""
     loaded = loader.load(wanted)
     if wanted.key_store is not None and loaded.chain is not None and in_use.chain not in (None, loaded.chain):
         before, after = identity_of(wanted.key_store, in_use.chain), identity_of(wanted.key_store, loaded.chain)

@@ -1,4 +1,4 @@
-"""Topics that a request is refused for, and answers of handlers that a guard changes when they are there."""
+"""Helpers for guards: removing refused topics from a request, and changing the response of a handler."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from protocol.acl_types import AclOperation, ResourceType
 Outcome = Reply | Awaitable[Reply] | Waiting[Any] | Later[Any]
 """The result of a handler."""
 Proceed = Callable[[Any], Outcome]
-"""Has a request handled."""
+"""Passes a request to the handler."""
 Change = Callable[[Any], Reply]
 
 
 def then(outcome: Outcome, change: Change) -> Outcome:
-    """The outcome with the answer changed, now or when it comes. `change` may raise what a handler may raise."""
+    """Apply `change` to the response, now or when it arrives. `change` may raise whatever a handler may raise."""
     if isinstance(outcome, Later):
         changed: Later[Any] = Later(outcome.lets_pass, lambda value: change(outcome.response(value)))
         outcome.then(lambda _, value: changed.answer(value))
@@ -60,13 +60,13 @@ def _give_up(work: asyncio.Future[Any], answer: asyncio.Future[Reply]) -> None:
 
 
 def denied_topics(client: Client, operation: AclOperation, topics: Iterable[Any]) -> frozenset[str]:
-    """The names of those topics of a request for which it is not allowed."""
+    """The names of a request's topics that are denied."""
     return client.denied(operation, ResourceType.TOPIC, [topic.name for topic in topics])
 
 
 def without_topics(request: Any, denied: frozenset[str], refused: list[Any], proceed: Proceed) -> Outcome:
-    """Have the request handled without the denied topics, and put what refuses these behind the others, unless it is
-    refused as a whole.
+    """Pass on the request without the denied topics, and append their refusals to the response, unless the whole
+    request is refused.
     """
     request.topics = [topic for topic in request.topics if topic.name not in denied]
 

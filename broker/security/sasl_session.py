@@ -1,8 +1,8 @@
-"""SASL on one connection (Kafka class `SaslServerAuthenticator`): who the client is, before anything else is served.
+"""SASL on one connection (Kafka class `SaslServerAuthenticator`): authenticates the client before other requests.
 
-Until then only ApiVersions, SaslHandshake and SaslAuthenticate are taken, in small frames and for a limited time. With
-connections.max.reauth.ms, and where a token has said who it is, a client authenticates again in time, as the same user,
-or is closed (KIP-368).
+Until then only ApiVersions, SaslHandshake and SaslAuthenticate are accepted, in small frames and for a limited time.
+With connections.max.reauth.ms, or if it used a token, a client must authenticate again in time, as the same user, or is
+disconnected (KIP-368).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from security.sasl_exchange import AuthenticationError, Exchange
 logger = logging.getLogger("kafka.network.SaslServerAuthenticator")
 
 AUTHENTICATION_S: Final = 10.0
-"""How long a client may take to authenticate."""
+"""Maximum time for a client to authenticate."""
 LEAST_BETWEEN_S: Final = 1.0
-"""A client may begin to authenticate again once in this time."""
+"""Minimum interval between re-authentications."""
 _START: Final = struct.Struct(">hhi")
 _SIZE: Final = struct.Struct(">i")
 _VERSIONS: Final = {ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
@@ -55,7 +55,9 @@ class SaslSession:
         clock: Clock,
         failure_delay_s: float,
     ) -> None:
-        """`new_exchange` begins one of a mechanism. `failure_delay_s` is connection.failed.authentication.delay.ms."""
+        """`new_exchange` starts an exchange of a mechanism. `failure_delay_s` is
+        connection.failed.authentication.delay.ms.
+        """
         self._dispatcher = dispatcher
         self._config = config
         self._new_exchange = new_exchange
@@ -66,15 +68,15 @@ class SaslSession:
         self._exchange: Exchange | None = None
         self._mechanism = ""
         self._has_no_headers = False
-        """Tokens come without a header, since the client shook hands in version 0."""
+        """Whether tokens come without headers, as after a handshake in version 0."""
         self._is_authenticated = False
         self._principal: Principal | None = None
-        """Known from the first authentication on; another one may not change it."""
+        """Set by the first authentication; later ones must not change it."""
         self._again_s: float | None = None
-        """When the client last began to authenticate again."""
+        """When the client last started to re-authenticate."""
         self._expires_s: float | None = None
         self._lifetime_ms = 0
-        """For how long the authentication counts that was the last one; 0 for ever, or for a token that has ended."""
+        """Remaining lifetime at the last authentication; 0 if unlimited, or if the token had expired."""
 
     def begin(self, connection: SecuredConnection) -> None:
         """See `broker.network.secured_connection.Session`."""
@@ -83,7 +85,9 @@ class SaslSession:
         self._await_authentication()
 
     def end(self) -> None:
-        """See `broker.network.secured_connection.Session`: nothing keeps in memory what has ended."""
+        """See `broker.network.secured_connection.Session`. Drops the timer, which would keep the connection in
+        memory.
+        """
         self._cancel_deadline()
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
@@ -118,9 +122,9 @@ class SaslSession:
         return self._later(self._answer(bytes(token), version, correlation_id))
 
     def _begins_again(self) -> bool:
-        """Whether a handshake of an authenticated client begins another authentication, rather than be an error.
+        """Whether a handshake of an authenticated client starts a re-authentication. Otherwise it is an error.
 
-        It is one where sessions do not end.
+        It is always an error if sessions do not expire.
         """
         now_s = self._clock.monotonic_s()
         if self._expires_s is None or (self._again_s is not None and now_s - self._again_s < LEAST_BETWEEN_S):
@@ -163,7 +167,7 @@ class SaslSession:
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _later(self, answer: Coroutine[Any, Any, Parts | None]) -> Waiting[Parts | None]:
-        """Nothing that the client sends meanwhile is taken up."""
+        """Block further requests of the client until `answer` is done."""
         return Waiting(asyncio.ensure_future(answer), NOTHING)
 
     async def _answer(self, token: bytes, version: int, correlation_id: int) -> Parts | None:
@@ -188,7 +192,7 @@ class SaslSession:
         except AuthenticationError as error:
             return await self._refuse(None, error.reason)
         if self._is_authenticated and self._mechanism == "GSSAPI":
-            return None  # As with Java's, whose clients of that time wait for no answer to the last token.
+            return None  # As in Java: clients of that version do not wait for an answer to the last token.
         return [bytearray(_SIZE.pack(len(answer)) + answer)]
 
     async def _step(self, token: bytes) -> bytes:
@@ -210,7 +214,7 @@ class SaslSession:
         return answer
 
     def _limit_session(self, credential_expiry_ms: int | None) -> None:
-        """Have the session end in time, if it has to. With a token that has ended no request is served."""
+        """Set the end of the session, if it is limited. After a token has expired, its requests are refused."""
         limit_ms = self._config.max_reauth_ms[self._mechanism]
         ends_ms = [limit_ms] if limit_ms else []
         if credential_expiry_ms is not None:
@@ -219,19 +223,19 @@ class SaslSession:
         self._expires_s = self._clock.monotonic_s() + self._lifetime_ms / 1000 if ends_ms else None
 
     async def _refuse(self, last_words: Parts | None, reason: str) -> Parts | None:
-        """End the connection after a while, with a last answer. No memory of the client's is held meanwhile."""
+        """Close the connection after a delay, with a last response. Frees the exchange before waiting."""
         connection = self._connection
         self._exchange = None
         logger.info("Failed authentication with %s (%s)", connection.peer_name, reason)
         await asyncio.sleep(self._failure_delay_s)
         loop = asyncio.get_running_loop()
-        # The answer is sent in the turn after this one.
+        # Close after the turn that sends the response.
         loop.call_soon(loop.call_soon, connection.end)
         return last_words
 
 
 def _dotted(principal: Principal) -> str:
-    """As Kafka writes it here alone."""
+    """Format a principal in the way that Kafka uses only here."""
     return f"{principal.kind}.{principal.name}"
 
 

@@ -1,4 +1,4 @@
-"""The SCRAM credentials of users, and of names that no user has."""
+"""The SCRAM credentials of users, and fake ones for unknown users."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from security.sasl_exchange import ScramCredential
 
 MOST_USERS: Final = 1_000
-"""Users whose iterations are looked at, so that many users do not hold the event loop."""
+"""Limits how many users are inspected for their iterations, to not block the event loop."""
 _ITERATIONS: Final = re.compile(r"(?:^|,)iterations=(\d+)")
 
 
 class ScramCredentials:
     """Looks up credentials in the coordination tree.
 
-    The challenge of SCRAM has the user's salt and iterations, so it must not show which users exist. A name that no
-    user has gets both, derived from the name and a secret in the tree: the same on every broker and after a restart.
+    The challenge of SCRAM contains the user's salt and iterations, so it must not reveal which users exist. An unknown
+    user gets both, derived from the name and a secret in the tree: the same on every broker and after a restart.
     """
 
     def __init__(self, membership: ClusterMembership, metadata: MetadataCache, random: Random) -> None:
@@ -35,11 +35,11 @@ class ScramCredentials:
         self._secret = b""
         self._configs: object = None
         self._iterations: dict[str, list[int]] = {}
-        """The numbers of iterations of `_configs` by mechanism, each number once."""
+        """The distinct iteration counts in `_configs`, by mechanism."""
 
     async def find(self, user: str, mechanism: str) -> ScramCredential:
-        """The credential of `user`, or one that no password fits. Raises CoordinationError, and ValueError for a
-        credential that is damaged.
+        """The credential of `user`, or one that no password matches. Raises CoordinationError, and ValueError for a
+        damaged credential.
         """
         text = (await self._membership.zk_client.read_config(QuotaEntity(user).resource)).get(mechanism)
         if text is not None:
@@ -49,7 +49,7 @@ class ScramCredentials:
         return ScramCredential.invented(mechanism, user, self._secret, self._choose_iterations(user, mechanism))
 
     async def _read_secret(self) -> bytes:
-        """The secret of the cluster; the first broker that needs it creates it."""
+        """The secret of the cluster, created by the first broker that needs it."""
         coordination = self._membership.coordination
         try:
             return (await coordination.get(SCRAM_SECRET))[0] or b""
@@ -62,8 +62,8 @@ class ScramCredentials:
             return secret
 
     def _choose_iterations(self, user: str, mechanism: str) -> int:
-        """A number that real users have. A name keeps its number when users come and go, as long as one has it
-        (rendezvous hashing).
+        """Choose an iteration count that real users have. A name keeps its count when users are added or removed, as
+        long as any user has that count (rendezvous hashing).
         """
         configs = self._metadata.image.configs
         if configs is not self._configs:

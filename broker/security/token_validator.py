@@ -1,4 +1,4 @@
-"""Which tokens clients of a listener may show (Kafka class `OAuthBearerValidatorCallbackHandler`)."""
+"""Validation of OAUTHBEARER tokens on a listener (Kafka class `OAuthBearerValidatorCallbackHandler`)."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from security.tls import client_context
 logger = logging.getLogger("kafka.security.OAuthBearerSaslServer")
 
 READ_TIMEOUT_S: Final = 5.0
-"""How long the issuer of keys may be silent."""
+"""Read timeout for the issuer's keys."""
 
 
 class Tokens:
-    """Tokens of one listener. `keys` are those of the issuer of signed ones."""
+    """Token validation of one listener. `keys` are the issuer's keys, if tokens are signed."""
 
     def __init__(self, validate: ValidateToken, keys: IssuerKeys | None) -> None:
         self._validate = validate
         self.keys = keys
 
     def exchange(self) -> BearerExchange:
-        """The authentication of a client."""
+        """Start the authentication of a client."""
         return BearerExchange(self._validate, _log_refusal)
 
 
 def tokens_of(rules: TokenRules | UnsecuredRules, environment: Environment) -> Tokens:
-    """Tokens by these rules. Raises ConfigError for stores of TLS that cannot be used, and for a file without keys.
+    """Set up validation by these rules. Raises ConfigError for unusable TLS stores, and for a file without keys.
 
-    Whether an endpoint answers is seen later: until it does, tokens are refused.
+    Endpoints are not contacted here: until one answers, tokens are refused.
     """
     if isinstance(rules, UnsecuredRules):
         return Tokens(functools.partial(_unsecured, rules, environment.clock), None)
-    import jwt  # noqa: F401  so that nobody waits for it later
+    import jwt  # noqa: F401  imported at the start, so that the first token does not wait for it
 
     context = None if rules.tls is None else client_context(rules.tls)
     if rules.keys_url.startswith("file:"):
@@ -68,7 +68,7 @@ def tokens_of(rules: TokenRules | UnsecuredRules, environment: Environment) -> T
 
 
 class TokenValidator:
-    """Checks signed tokens."""
+    """Validates signed tokens."""
 
     def __init__(self, rules: TokenRules, keys: IssuerKeys, executor: Executor, clock: Clock) -> None:
         self._rules = rules
@@ -77,7 +77,7 @@ class TokenValidator:
         self._clock = clock
 
     async def validate(self, token: str) -> BearerToken:
-        """See `ValidateToken`. What needs no key is looked at first."""
+        """See `ValidateToken`. Checks everything that works without a key first."""
         rules = self._rules
         header = decoded_object(parts_of(token)[0], "header")
         algorithm, kid = header.get("alg"), header.get("kid")
@@ -87,7 +87,7 @@ class TokenValidator:
             raise TokenError("its kid is no text")
         if "crit" in header or "b64" in header:
             raise TokenError("its header has extensions that are not known here")
-        # A claim that is wrong needs no key: nobody has an endpoint asked with expired tokens.
+        # Check the claims before the signature: expired tokens must not trigger requests to the endpoint.
         self._check(decoded_object(parts_of(token)[1], "claims"))
         key = await self._keys.find(kid, algorithm)
         content = await self._executor.run(_verified, token, key.public, algorithm)
@@ -96,7 +96,7 @@ class TokenValidator:
         return BearerToken(subject_of(claims, rules.sub_claim), expires_ms)
 
     def _check(self, claims: dict[str, Any]) -> int:
-        """When a token with these claims ends, in milliseconds since 1970. Raises TokenError."""
+        """The expiry time of a token with these claims, in milliseconds since 1970. Raises TokenError."""
         rules = self._rules
         expires_ms = check_times(claims, self._clock.now_ms(), rules.skew_s * 1000, needs_issue=True)
         if rules.issuer is not None and claims.get("iss") != rules.issuer:

@@ -1,7 +1,7 @@
-"""`python -m broker.security.user_bootstrap`: users of SCRAM in a ZooKeeper, before brokers that authenticate so start.
+"""`python -m broker.security.user_bootstrap`: manages SCRAM users in a ZooKeeper before brokers that need them start.
 
-Standard input is a JSON object: `connect` (HOST:PORT[/CHROOT]), `tls_file` (a file with Kafka's properties of TLS with
-ZooKeeper, or null) and `java_options` (which may name a JAAS file), and either `describe` (names of users, "" for the
+Standard input is a JSON object: `connect` (HOST:PORT[/CHROOT]), `tls_file` (a file with Kafka's properties for TLS with
+ZooKeeper, or null) and `java_options` (may name a JAAS file), and either `describe` (names of users, "" for the
 default, or null for all) or `user`, `set` (iterations, salt and salted password in base64, by mechanism) and `remove`.
 """
 
@@ -33,11 +33,11 @@ _PARENTS = ("/config", znodes.CONFIG_CHANGES, _USERS)
 
 
 class RefusedError(Exception):
-    """Nothing was changed; the message says why."""
+    """The change was refused; the message says why."""
 
 
 def main() -> int:
-    """Do what standard input asks for. Gives the exit code."""
+    """Execute the command on standard input. Returns the exit code."""
     try:
         for line in asyncio.run(_do(json.load(sys.stdin))):
             print(line)
@@ -72,14 +72,14 @@ def _decoded(text: str) -> bytes:
 
 
 class Users:
-    """The users of a tree (Kafka class `AdminZkClient`). Raises CoordinationError and ZnodeFormatError."""
+    """The users in a tree (Kafka class `AdminZkClient`). Raises CoordinationError and ZnodeFormatError."""
 
     def __init__(self, session: KazooCoordination) -> None:
         self._session = session
         self._zk_client = KafkaZkClient(session, SystemClock())
 
     async def described(self, names: Sequence[str] | None) -> list[str]:
-        """A line for each of these users; without names, for each that has a configuration."""
+        """Describe these users, one line each; by default, all users with a configuration."""
         wanted = names or []
         if names is None and await self._zk_client.exists(_USERS):
             wanted = ["", *await self._zk_client.users()]
@@ -92,8 +92,8 @@ class Users:
         return lines
 
     async def change(self, user: str, added: Mapping[str, ScramCredential], removed: Sequence[str]) -> str:
-        """Set credentials of a user, and take others away. Gives what can be said of it. Raises RefusedError for some
-        to take away that are not there.
+        """Set some credentials of a user and remove others. Returns a message. Raises RefusedError if one to remove
+        does not exist.
         """
         await self._zk_client.create_missing(_PARENTS)
         resource = QuotaEntity(user).resource

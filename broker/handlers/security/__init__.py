@@ -1,1 +1,1 @@
-"""Handlers of requests about who clients are, and how much they may do."""
+"""Handlers of requests about identities, rights and quotas of clients."""

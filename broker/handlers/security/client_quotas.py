@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses."""
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546): quotas of users, client ids and addresses."""
 
 from __future__ import annotations
 
@@ -40,25 +40,27 @@ _Change = AlterClientQuotasRequest.OpData
 
 _IP_V4: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}"
 _ANSWERED_FIRST: Final = "ip client-id user"
-"""The order in which Kafka's answers name the parts of an altered entity: that of a Java HashMap."""
+"""The order of an altered entity's parts in Kafka's responses, which comes from a Java HashMap."""
 
 
 class QuotaStore(Protocol):
-    """Keeps the configurations that quotas are in."""
+    """Stores the configurations that contain quotas."""
 
     async def read(self, resource: ConfigResource) -> Mapping[str, str]:
-        """One of them. Raises ApiError."""
+        """Read one configuration. Raises ApiError."""
         ...
 
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Mapping[str, str]]
     ) -> Mapping[ConfigResource, ApiError]:
-        """Replace some; gives why some were not."""
+        """Replace configurations; returns errors by resource."""
         ...
 
 
 class ClientQuotaHandlers:
-    """Shows and changes quotas. Changes count here when they are answered, and within moments elsewhere."""
+    """Shows and changes quotas. A change is in effect on this broker when the reply is sent, and on others moments
+    later.
+    """
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class ClientQuotaHandlers:
         addresses_of: Callable[[str], Awaitable[list[str]]],
         clock: Clock,
     ) -> None:
-        """`changing` is held while users, client ids and addresses are changed: that is read-modify-write.
+        """`changing` is held during changes of users, client ids and addresses, which are read-modify-write.
         `addresses_of` is `Network.addresses_of`.
         """
         self._metadata = metadata
@@ -83,8 +85,10 @@ class ClientQuotaHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeClientQuotasRequest,
     ) -> DescribeClientQuotasResponse:
-        """The quotas of the entities that the filter means, users first, then client ids, both, and addresses."""
-        # With more of them one kind is there twice, or unknown.
+        """Describe the quotas of the entities that match the filter: users, client ids, both combined, then
+        addresses.
+        """
+        # A longer list has an unknown or duplicate kind.
         some = request.components[: len(ENTITY_NAMES) + 1]
         components = [Component(each.entity_type, each.match_type, each.match) for each in some]
         try:
@@ -113,9 +117,7 @@ class ClientQuotaHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AlterClientQuotasRequest,
     ) -> AlterClientQuotasResponse:
-        """Change each entity's quotas; one that is refused does not hold back the others. Of one that is named twice,
-        the last outcome is told.
-        """
+        """Change the quotas of each entity. Entities fail independently. A repeated entity gets its last result."""
         slices = Slices(self._clock)
         outcomes: dict[tuple[tuple[str, str | None], ...], ApiError | None] = {}
         async with self._changing:
@@ -160,8 +162,8 @@ class ClientQuotaHandlers:
             raise detached(error)
 
     async def _is_address(self, name: str) -> bool:
-        """Whether Kafka takes it for the address of a client, or the name of a host. It knows no IPv6 here, as it looks
-        for an address in the name of the znode.
+        """Whether Kafka accepts it as an IP address or host name. It rejects IPv6 here, because it looks for an address
+        in the znode's name.
         """
         if re.fullmatch(_IP_V4, name):
             return True
@@ -174,7 +176,7 @@ class ClientQuotaHandlers:
 
 
 def _place(item: tuple[ConfigResource, Mapping[str, str]]) -> tuple[bool, bool, int, str]:
-    """Where an entity comes in the answer."""
+    """The sort key of an entity in the response."""
     kind, name = item[0]
     return kind == EntityType.IP, "/" in name, -kind, name
 
@@ -190,5 +192,5 @@ def _entry(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribeClientQu
 
 
 def _told(error: ApiError) -> str | None:
-    """The words of a refusal for the client; Kafka has none for what it did not foresee."""
+    """The error message for the client; as in Kafka, none for an unexpected error."""
     return None if error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message or None

@@ -1,4 +1,4 @@
-"""Delegation tokens are made, renewed, expired and described (KIP-48, KIP-373; Kafka class `KafkaApis`)."""
+"""Creates, renews, expires and describes delegation tokens (KIP-48, KIP-373; Kafka class `KafkaApis`)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from cluster.security.delegation_token import DelegationToken
 
 REQUESTERS_FROM: Final = 3
-"""The first version of the answers that tell who has asked for a token."""
+"""The first response version that includes the requester of a token."""
 NOBODY: Final = Principal("", "")
 NO_TIME: Final = -1
-"""The times in an answer that is an error."""
+"""The timestamps in an error response."""
 
 
 class DelegationTokenHandlers:
-    """Answers DELEGATION_TOKEN_AUTH_DISABLED where brokers have no secret key, and DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    where nobody knows who asks, or where a token has told it: a token could live for ever otherwise.
+    """Handles delegation tokens. Replies DELEGATION_TOKEN_AUTH_DISABLED without a secret key, and
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED to clients that are unauthenticated or used a token themselves: otherwise a
+    token could prolong itself forever.
     """
 
     def __init__(self, tokens: DelegationTokenManager | None, access: Access, clock: Clock) -> None:
-        """Without `tokens` there is no secret key."""
+        """`tokens` is None if the secret key is not configured."""
         self._tokens = tokens
         self._access = access
         self._clock = clock
@@ -49,7 +50,7 @@ class DelegationTokenHandlers:
     async def create_delegation_token(
         self, context: RequestContext, request: CreateDelegationTokenRequest
     ) -> CreateDelegationTokenResponse:
-        """A token for who asks or, with the right to CREATE_TOKENS, for another user."""
+        """Create a token for the client or, with CREATE_TOKENS, for another user."""
         owner = requester = context.principal
         told = requester if context.api_version >= REQUESTERS_FROM else NOBODY
         if request.owner_principal_name:
@@ -84,7 +85,7 @@ class DelegationTokenHandlers:
                 raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "")
 
     async def _renewers(self, request: CreateDelegationTokenRequest) -> tuple[Principal, ...]:
-        """Raises INVALID_PRINCIPAL_TYPE for a principal that is not a user."""
+        """Read the renewers. Raises INVALID_PRINCIPAL_TYPE for a principal that is not a user."""
         renewers = []
         async for each in in_slices(request.renewers, self._clock):
             if each.principal_type != "User":
@@ -96,7 +97,7 @@ class DelegationTokenHandlers:
     async def renew_delegation_token(
         self, context: RequestContext, request: RenewDelegationTokenRequest
     ) -> RenewDelegationTokenResponse:
-        """A later end, for who owns the token or is one of its renewers."""
+        """Extend a token, for its owner or one of its renewers."""
         code, end_ms = ErrorCode.NONE, NO_TIME
         try:
             _check_sender(context)
@@ -109,7 +110,7 @@ class DelegationTokenHandlers:
     async def expire_delegation_token(
         self, context: RequestContext, request: ExpireDelegationTokenRequest
     ) -> ExpireDelegationTokenResponse:
-        """An earlier end, for who owns the token or is one of its renewers."""
+        """Shorten the life of a token, for its owner or one of its renewers."""
         code, end_ms = ErrorCode.NONE, NO_TIME
         try:
             _check_sender(context)
@@ -122,7 +123,7 @@ class DelegationTokenHandlers:
     async def describe_delegation_token(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
-        """The tokens of the owners named, or all, as far as the client may know of them."""
+        """Describe the tokens of these owners, or all, as far as the client may see them."""
         owners: set[Principal] | None = None
         if request.owners is not None:
             owners = set()
@@ -159,7 +160,7 @@ class DelegationTokenHandlers:
 
 
 def _check_sender(context: RequestContext) -> None:
-    """Raise ApiError unless the client has shown who it is by something better than a token."""
+    """Raise ApiError unless the client authenticated by something stronger than a token."""
     protocol, principal = context.security_protocol, context.principal
     if principal.has_token or protocol == "PLAINTEXT" or (protocol == "SSL" and principal == ANONYMOUS):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "")

@@ -1,4 +1,4 @@
-"""Users of SCRAM: their credentials are described and altered, never shown (KIP-554)."""
+"""Describes and alters SCRAM credentials of users, without ever returning them (KIP-554)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UserDescription = DescribeUserScramCredentialsResponse.DescribeUserScramCredenti
 
 
 class Office(Protocol):
-    """The controller, as far as this module asks it."""
+    """The controller, as far as this module needs it."""
 
     @property
     def is_active(self) -> bool:
@@ -57,7 +57,7 @@ class ScramUserHandlers:
         context: RequestContext,  # noqa: ARG002
         request: DescribeUserScramCredentialsRequest,
     ) -> DescribeUserScramCredentialsResponse:
-        """Those of the users named, or of all that have some."""
+        """Describe the credentials of these users, or of all users with credentials."""
         times = Counter(user.name for user in request.users or ())
         response = DescribeUserScramCredentialsResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", results=[]
@@ -93,7 +93,7 @@ class ScramUserHandlers:
         context: RequestContext,  # noqa: ARG002
         request: AlterUserScramCredentialsRequest,
     ) -> AlterUserScramCredentialsResponse:
-        """Each user's changes are made as a whole, or not at all. Only the controller makes them."""
+        """Change credentials, all or nothing per user. Only the controller does this."""
         slices = Slices(self._clock)
         by_user: dict[str, list[CredentialChange]] = {}
         async for change in in_slices(_changes(request), slices):
@@ -136,7 +136,7 @@ def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[CredentialCh
 
 
 def _check(name: str, times: int) -> None:
-    """Raise ApiError for an empty name, and for one that is asked for twice."""
+    """Raise ApiError for a name that is empty or was requested twice."""
     if not name:
         raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, NO_NAME)
     if times > 1:

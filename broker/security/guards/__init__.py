@@ -1,3 +1,3 @@
-"""The rules of each API: what its client must be allowed to do, and how it is told that it is not. One module for each
-family of APIs, as in `broker.handlers`, whose handlers then see only what is allowed.
+"""The rights that each API requires, and its responses when they are missing. One module for each family of APIs, as in
+`broker.handlers`; the handlers get only permitted items.
 """

@@ -1,4 +1,4 @@
-"""APIs that need one right in the cluster for all that they do (`KafkaApis`: `authorizeClusterOperation`)."""
+"""APIs that need a single right on the cluster (`KafkaApis`: `authorizeClusterOperation`)."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 TOLD: Final = "Cluster authorization failed."
 
 Refuse = Callable[[Any, int], Response]
-"""The answer to a request of some version that is refused as a whole."""
+"""Builds the response of a version that refuses a whole request."""
 
 FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID: Final = 5
 FIRST_ELECTION_WITH_ERROR_CODE: Final = 1
 
 
 def leader_and_isr(request: LeaderAndIsrRequest, version: int) -> Response:
-    """Each partition has the error too."""
+    """Every partition gets the error too."""
     failed = LeaderAndIsrResponse.LeaderAndIsrPartitionError
     refusal = LeaderAndIsrResponse(error_code=DENIED)
     by_topic: list[tuple[Uuid, list[LeaderAndIsrResponse.LeaderAndIsrPartitionError]]] = [
@@ -85,7 +85,7 @@ def leader_and_isr(request: LeaderAndIsrRequest, version: int) -> Response:
 
 
 def stop_replica(request: StopReplicaRequest, version: int) -> Response:  # noqa: ARG001
-    """Each partition has the error too."""
+    """Every partition gets the error too."""
     partitions = [
         *((each.topic_name, each.partition_index) for each in request.ungrouped_partitions),
         *((topic.name, index) for topic in request.topics for index in topic.partition_indexes),
@@ -105,7 +105,7 @@ def stop_replica(request: StopReplicaRequest, version: int) -> Response:  # noqa
 
 
 def write_txn_markers(request: WriteTxnMarkersRequest, version: int) -> Response:  # noqa: ARG001
-    """Every partition of every producer has the error."""
+    """Every partition of every producer gets the error."""
     return WriteTxnMarkersResponse(
         markers=[
             WriteTxnMarkersResponse.WritableTxnMarkerResult(
@@ -129,7 +129,7 @@ def write_txn_markers(request: WriteTxnMarkersRequest, version: int) -> Response
 
 
 def alter_reassignments(request: AlterPartitionReassignmentsRequest, version: int) -> Response:  # noqa: ARG001
-    """Each partition has the error too."""
+    """Every partition gets the error too."""
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,
         error_code=DENIED,
@@ -150,7 +150,7 @@ def alter_reassignments(request: AlterPartitionReassignmentsRequest, version: in
 
 
 def list_reassignments(request: ListPartitionReassignmentsRequest, version: int) -> Response:  # noqa: ARG001
-    """The partitions that were asked about are repeated, and nothing is told of them."""
+    """Repeats the requested partitions, without details."""
     ongoing = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
     return ListPartitionReassignmentsResponse(
         throttle_time_ms=0,
@@ -170,7 +170,7 @@ def list_reassignments(request: ListPartitionReassignmentsRequest, version: int)
 
 
 def elect_leaders(request: ElectLeadersRequest, version: int) -> Response:
-    """Each partition has the error too."""
+    """Every partition gets the error too."""
     return ElectLeadersResponse(
         throttle_time_ms=0,
         error_code=DENIED if version >= FIRST_ELECTION_WITH_ERROR_CODE else ErrorCode.NONE,
@@ -188,7 +188,7 @@ def elect_leaders(request: ElectLeadersRequest, version: int) -> Response:
 
 
 def alter_log_dirs(request: AlterReplicaLogDirsRequest, version: int) -> Response:  # noqa: ARG001
-    """Every partition has the error."""
+    """Every partition gets the error."""
     return AlterReplicaLogDirsResponse(
         throttle_time_ms=0,
         results=[
@@ -208,19 +208,19 @@ def alter_log_dirs(request: AlterReplicaLogDirsRequest, version: int) -> Respons
 
 
 def create_acls(request: CreateAclsRequest, version: int) -> Response:  # noqa: ARG001
-    """Each creation has the error."""
+    """Every creation gets the error."""
     refusal = CreateAclsResponse.AclCreationResult(error_code=DENIED, error_message=TOLD)
     return CreateAclsResponse(throttle_time_ms=0, results=[refusal for _ in request.creations])
 
 
 def delete_acls(request: DeleteAclsRequest, version: int) -> Response:  # noqa: ARG001
-    """Each filter has the error."""
+    """Every filter gets the error."""
     refusal = DeleteAclsResponse.DeleteAclsFilterResult(error_code=DENIED, error_message=TOLD, matching_acls=[])
     return DeleteAclsResponse(throttle_time_ms=0, filter_results=[refusal for _ in request.filters])
 
 
 def describe_scram_users(request: DescribeUserScramCredentialsRequest, version: int) -> Response:  # noqa: ARG001
-    """As many results as users were asked about, without their names as in Kafka."""
+    """One result per requested user; as in Kafka, without the names."""
     refusal = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
         user="", error_code=DENIED, error_message=None, credential_infos=[]
     )
@@ -233,7 +233,7 @@ def describe_scram_users(request: DescribeUserScramCredentialsRequest, version: 
 
 
 def alter_scram_users(request: AlterUserScramCredentialsRequest, version: int) -> Response:  # noqa: ARG001
-    """Each user has the error, whether it exists or not."""
+    """Every user gets the error, existing or not."""
     refusal = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     users = {each.name for changes in (request.deletions, request.upsertions) for each in changes}
     return AlterUserScramCredentialsResponse(
@@ -243,7 +243,7 @@ def alter_scram_users(request: AlterUserScramCredentialsRequest, version: int) -
 
 
 def alter_client_quotas(request: AlterClientQuotasRequest, version: int) -> Response:  # noqa: ARG001
-    """Each entity has the error, in the order of the request."""
+    """Every entity gets the error, in the order of the request."""
     return AlterClientQuotasResponse(
         throttle_time_ms=0,
         entries=[
@@ -303,11 +303,11 @@ CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ((AclOperation.DESCRIBE,), describe_scram_users),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ((AclOperation.ALTER,), alter_scram_users),
 }
-"""One of these rights is enough (KIP-1037); and the refusal."""
+"""By API: the rights, one of them sufficient (KIP-1037), and the refusal."""
 
 
 def guard_cluster(client: Client, context: RequestContext, request: Any, proceed: Proceed, key: ApiKey) -> Outcome:
-    """Let the request through when its client has the right that the table names."""
+    """Pass the request on if the client has a right that the table lists."""
     operations, refuse = CLUSTER_RIGHTS[key]
     last = operations[-1]
     if any(client.may_in_cluster(each, logs_denial=each is last) for each in operations):

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: rights to topics, or in the cluster for brokers."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: rights on topics, or on the cluster for brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Described = DescribeConfigsResponse.DescribeConfigsResult
 
 
 def _error(client: Client, operation: AclOperation, resource_type: int, name: str) -> ErrorCode | None:
-    """Why the client may not do it to a resource that has a configuration."""
+    """The error if the client may not perform the operation on a resource with a configuration."""
     if resource_type == ConfigResourceType.TOPIC:
         allowed = client.may(operation, ResourceType.TOPIC, name)
         return None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -43,7 +43,7 @@ def guard_describe(
 ) -> Outcome:
     """DESCRIBE_CONFIGS on each resource."""
     if any(each.resource_type not in _KNOWN for each in request.resources):
-        return proceed(request)  # which fails as a whole
+        return proceed(request)  # fails as a whole
     refused = []
     allowed = []
     for each in request.resources:
@@ -91,7 +91,7 @@ def _guard_change(client: Client, request: Any, proceed: Proceed, result: Any) -
     refused = {}
     times = Counter((each.resource_type, each.resource_name) for each in request.resources)
     for at, each in enumerate(request.resources):
-        # Those of unknown types, and those that are named twice, are refused for that.
+        # Unknown types and repeated names are refused anyway.
         if each.resource_type in _KNOWN and times[each.resource_type, each.resource_name] == 1:
             error = _error(client, AclOperation.ALTER_CONFIGS, each.resource_type, each.resource_name)
             if error is not None:

@@ -1,4 +1,4 @@
-"""Groups, their members and their committed offsets: rights to groups, and to the topics of offsets."""
+"""Groups, their members and their committed offsets: rights on groups, and on the topics of offsets."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def guard_sync(client: Client, context: RequestContext, request: SyncGroupReques
     names_protocol = request.protocol_type is not None and request.protocol_name is not None
     is_incomplete = context.api_version >= FIRST_SYNC_WITH_PROTOCOL and not names_protocol
     if is_incomplete or _may(client, AclOperation.READ, request.group_id):
-        return proceed(request)  # where what is incomplete is refused before anything is looked at
+        return proceed(request)  # incomplete requests are refused first
     return SyncGroupResponse(error_code=DENIED, assignment=b"")
 
 
@@ -104,7 +104,7 @@ def guard_describe(
 ) -> Outcome:
     """DESCRIBE on each group."""
     del context
-    # Each is asked about when its turn comes, so that a group that is named twice is logged twice.
+    # Checks each occurrence, so that repeated groups are logged repeatedly.
     denied = {group_id for group_id in request.groups if not _may(client, AclOperation.DESCRIBE, group_id)}
     refused = [
         DescribeGroupsResponse.DescribedGroup(
@@ -123,7 +123,7 @@ def guard_describe(
 
 
 def guard_list(client: Client, context: RequestContext, request: ListGroupsRequest, proceed: Proceed) -> Outcome:
-    """DESCRIBE on the cluster shows all groups, else those with DESCRIBE on them."""
+    """DESCRIBE on the cluster shows all groups; otherwise, on each group."""
     del context
     if client.may_in_cluster(AclOperation.DESCRIBE, logs_denial=False):
         return proceed(request)
@@ -184,14 +184,14 @@ def _not_committed(
 
 
 def guard_fetch(client: Client, context: RequestContext, request: OffsetFetchRequest, proceed: Proceed) -> Outcome:
-    """DESCRIBE on each group and each topic; of all topics, the client sees those that it may."""
+    """DESCRIBE on each group and topic. A request for all topics returns those that the client may describe."""
     if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
         return _fetch_of_many(client, request, proceed)
     if not _may(client, AclOperation.DESCRIBE, request.group_id):
         if context.api_version >= FIRST_FETCH_WITH_GROUP_ERROR:
             return OffsetFetchResponse(error_code=DENIED, topics=[])
         if context.api_version >= FIRST_FETCH_FROM_COORDINATOR:
-            return OffsetFetchResponse(topics=[])  # as in Kafka, which has no place for the error there
+            return OffsetFetchResponse(topics=[])  # as in Kafka, whose response cannot carry the error here
         return OffsetFetchResponse(
             topics=[
                 _Topic(name=topic.name, partitions=_failed(_Partition, topic, DENIED)) for topic in request.topics or ()
@@ -203,7 +203,7 @@ def guard_fetch(client: Client, context: RequestContext, request: OffsetFetchReq
     if context.api_version >= FIRST_FETCH_FROM_COORDINATOR:
         denied = denied_topics(client, AclOperation.DESCRIBE, asked)
     else:
-        # Only where it reads them from ZooKeeper, Kafka asks about every partition.
+        # Kafka checks every partition only where it reads offsets from ZooKeeper.
         names = [topic.name for topic in asked for _ in topic.partition_indexes]
         denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     if not denied:
@@ -272,7 +272,7 @@ def _failed(partition: Any, topic: Any, error_code: ErrorCode) -> list[Any]:
 
 
 def _visible(client: Client, response: OffsetFetchResponse, holders: Iterable[Any]) -> Reply:
-    """Leave out, of each holder of topics, those that the client may not see."""
+    """Remove topics that the client may not describe from each holder."""
     for holder in holders:
         denied = denied_topics(client, AclOperation.DESCRIBE, holder.topics)
         holder.topics = [topic for topic in holder.topics if topic.name not in denied]

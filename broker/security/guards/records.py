@@ -1,4 +1,4 @@
-"""Produce, ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: rights to topics."""
+"""Produce, ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers: rights on topics."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _Produced = ProduceResponse.TopicProduceResponse
 
 
 def guard_produce(client: Client, context: RequestContext, request: ProduceRequest, proceed: Proceed) -> Outcome:
-    """WRITE on each topic, and on the transactional id when a batch is transactional, whatever the request itself says
-    of transactions (CVE-2018-17196).
+    """WRITE on each topic, and on the transactional id if any batch is transactional, regardless of the request's own
+    claim (CVE-2018-17196).
     """
     if _is_transactional(request):
         transactional_id = request.transactional_id
@@ -107,7 +107,7 @@ def guard_list_offsets(
 def guard_epochs(
     client: Client, context: RequestContext, request: OffsetForLeaderEpochRequest, proceed: Proceed
 ) -> Outcome:
-    """CLUSTER_ACTION, as followers have it, or DESCRIBE on each topic."""
+    """CLUSTER_ACTION, which followers have, or DESCRIBE on each topic."""
     del context
     if client.may_in_cluster(AclOperation.CLUSTER_ACTION, logs_denial=False):
         return proceed(request)
@@ -159,7 +159,7 @@ def guard_delete_records(
 def guard_describe_producers(
     client: Client, context: RequestContext, request: DescribeProducersRequest, proceed: Proceed
 ) -> Outcome:
-    """READ on each topic with a possible name."""
+    """READ on each topic with a valid name."""
     del context
     denied = client.denied(
         AclOperation.READ, ResourceType.TOPIC, [topic.name for topic in request.topics if _is_possible(topic.name)]

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: rights to topics, or to create them in the cluster."""
+"""CreateTopics, DeleteTopics and CreatePartitions: rights on topics, or to create them in the cluster."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _Deleted = DeleteTopicsResponse.DeletableTopicResult
 
 
 class TopicGuards:
-    """Guards of the requests to the controller. Where this broker is not the controller, the handlers say so."""
+    """Guards of requests to the controller. If this broker is not the controller, the handlers reject the requests."""
 
     def __init__(
         self, image: Callable[[], MetadataImage], is_controller: Callable[[], bool], may_delete: Callable[[], bool]
     ) -> None:
-        """`image` gives the metadata, which knows topics by id; `may_delete` whether topics can be deleted at all."""
+        """`image` returns the metadata, to look up topic ids; `may_delete` whether topics may be deleted at all."""
         self._image = image
         self._is_controller = is_controller
         self._may_delete = may_delete
@@ -43,14 +43,16 @@ class TopicGuards:
     def create(
         self, client: Client, context: RequestContext, request: CreateTopicsRequest, proceed: Proceed
     ) -> Outcome:
-        """CREATE in the cluster or on each topic; who lacks DESCRIBE_CONFIGS is not told how the topic has become."""
+        """CREATE on the cluster or on each topic. Without DESCRIBE_CONFIGS, the response omits the new topic's
+        properties.
+        """
         del context
         if not self._is_controller():
             return proceed(request)
         counts = Counter(topic.name for topic in request.topics)
         denied = frozenset[str]()
         if not client.may_in_cluster(AclOperation.CREATE, logs_denial=False):
-            # A name that is there twice is refused for that, and logged nevertheless.
+            # Repeated names are refused anyway, but this check logs them.
             uncreatable = client.denied(AclOperation.CREATE, ResourceType.TOPIC, counts)
             denied = frozenset(name for name in uncreatable if counts[name] == 1)
         hidden = client.denied(
@@ -87,7 +89,7 @@ class TopicGuards:
     def delete(
         self, client: Client, context: RequestContext, request: DeleteTopicsRequest, proceed: Proceed
     ) -> Outcome:
-        """DELETE on each topic. One that is named by its id, and that the client may not describe, stays nameless."""
+        """DELETE on each topic. A topic requested by id stays nameless if the client may not describe it."""
         if not self._is_controller() or not self._may_delete():
             return proceed(request)
         states = context.api_version >= FIRST_DELETE_WITH_STATES

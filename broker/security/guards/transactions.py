@@ -1,4 +1,4 @@
-"""Transactions, producer ids and coordinators: rights to transactional ids, groups and topics."""
+"""Transactions, producer ids and coordinators: rights on transactional ids, groups and topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIRST_ADD_OF_BROKERS: Final = 4
 FIRST_FIND_OF_MANY_KEYS: Final = 4
 TRANSACTION: Final = 1
 SHARE: Final = 2
-"""Types of the keys of coordinators; others are groups or nothing."""
+"""The coordinator key type of share groups."""
 
 _TOLD: Final = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
@@ -73,7 +73,7 @@ def guard_find(client: Client, context: RequestContext, request: FindCoordinator
         if key in denied
     ]
     if len(refused) == len(keys):
-        # A client without rights has no topic of coordinators made.
+        # Without rights, a client must not trigger the creation of the coordinators' topic.
         return FindCoordinatorResponse(coordinators=refused)
     request.coordinator_keys = [key for key in keys if key not in denied]
 
@@ -86,7 +86,7 @@ def guard_find(client: Client, context: RequestContext, request: FindCoordinator
 
 
 def guard_init(client: Client, context: RequestContext, request: InitProducerIdRequest, proceed: Proceed) -> Outcome:
-    """WRITE on the transactional id; without one IDEMPOTENT_WRITE in the cluster, or WRITE on some topic (KIP-679)."""
+    """WRITE on the transactional id; without one, IDEMPOTENT_WRITE on the cluster or WRITE on any topic (KIP-679)."""
     del context
     if request.transactional_id is not None:
         allowed, error_code = _may(client, AclOperation.WRITE, request.transactional_id), DENIED
@@ -101,16 +101,16 @@ def guard_init(client: Client, context: RequestContext, request: InitProducerIdR
 
 
 class AddPartitionsGuard:
-    """AddPartitionsToTxn. Of brokers CLUSTER_ACTION; of clients WRITE on the transactional id and on each topic."""
+    """AddPartitionsToTxn: CLUSTER_ACTION for brokers; for clients, WRITE on the transactional id and on each topic."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        """`image` gives the metadata, of all partitions."""
+        """`image` returns the metadata of all partitions."""
         self._image = image
 
     def guard(
         self, client: Client, context: RequestContext, request: AddPartitionsToTxnRequest, proceed: Proceed
     ) -> Outcome:
-        """All partitions are added, or none: then those that could be say OPERATION_NOT_ATTEMPTED."""
+        """Add all partitions or none: if some are refused, the others get OPERATION_NOT_ATTEMPTED."""
         if context.api_version >= FIRST_ADD_OF_BROKERS:
             if client.may_in_cluster(AclOperation.CLUSTER_ACTION):
                 return proceed(request)
@@ -211,7 +211,7 @@ def _not_committed(
 def guard_describe(
     client: Client, context: RequestContext, request: DescribeTransactionsRequest, proceed: Proceed
 ) -> Outcome:
-    """DESCRIBE on each transactional id. Of the topics in a transaction the client sees those that it may describe."""
+    """DESCRIBE on each transactional id. Shows only those topics of a transaction that the client may describe."""
     del context
     asked = request.transactional_ids
     denied = client.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, asked)
@@ -250,7 +250,7 @@ def _shown(
 
 
 def guard_list(client: Client, context: RequestContext, request: ListTransactionsRequest, proceed: Proceed) -> Outcome:
-    """The client sees those transactional ids that it may describe."""
+    """Shows the transactional ids that the client may describe."""
     del context
 
     def visible(response: ListTransactionsResponse) -> ListTransactionsResponse:
