@@ -330,7 +330,7 @@ def _readable(
 def _data(partition: int, info: LogReadInfo) -> PartitionData:
     records: bytes | memoryview = b""
     if info.records is not None and info.records.file is not None:
-        # The encoder passes this on unread; the connection sends it when the socket can take more.
+        # The encoder keeps this as a separate part; the connection sends it when the socket has room.
         records = cast("memoryview", FileSlice(info.records.file, info.records.position, info.records.size))
     data = PartitionData(
         partition_index=partition,

@@ -86,7 +86,7 @@ class ListedClient(Client):
     ) -> frozenset[str]:
         if logger.isEnabledFor(logging.DEBUG):
             return super().denied(operation, resource_type, names, logs_denial=logs_denial)
-        # Fast path: most clients may do what they ask for, and permissions are not logged above DEBUG.
+        # Fast path while DEBUG is off: most clients may do what they ask for, and only refusals are logged.
         rules, principal, host = self._rules, self._principal, self._host
         for name in names:
             if not rules.allows(principal, host, operation, resource_type, name):

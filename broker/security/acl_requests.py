@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.security.acl_authorizer import AclAuthorizer
 
 UNKNOWN: Final = 0
-"""In every enumeration of ACLs, the number of an element that the client does not know."""
+"""The number of UNKNOWN in every enumeration of ACLs."""
 
 _Created = CreateAclsResponse.AclCreationResult
 _Resource = DescribeAclsResponse.DescribeAclsResource

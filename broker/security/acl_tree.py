@@ -114,8 +114,8 @@ class AclTree:
         return list(zip(names, await each_of(names, pattern_of), strict=True))
 
     async def change(self, pattern: ResourcePattern, changed: Callable[[Entries], Entries]) -> None:
-        """Replace the entries of a pattern by `changed` of them. If another writer comes first, `changed` is called
-        again. Raises ApiError, ZnodeFormatError.
+        """Replace the entries of a pattern with the result of `changed`. If another writer comes first, `changed` is
+        called again. Raises ApiError, ZnodeFormatError.
         """
         for _ in range(MOST_ATTEMPTS):
             entries, version = await self.read(pattern)

@@ -171,7 +171,7 @@ class DelegationTokenManager:
     async def _change(
         self, principal: Principal, hmac: bytes, changed: Callable[[DelegationToken, int], DelegationToken | None]
     ) -> int:
-        """Replace a token by `changed` of it, or remove it if that is None. Returns the expiry time."""
+        """Replace a token with the result of `changed`, or remove it if that is None. Returns the expiry time."""
         try:
             for _ in range(_MOST_ATTEMPTS):
                 token, version = await self._of_hmac(hmac)
