@@ -68,9 +68,9 @@ class ActiveController:
     ) -> None:
         """Elect leaders, then send every broker its roles and metadata.
 
-        `find_replicas` returns the logs on this broker's disks; a new tree adopts them, and counts as new until it has.
-        Pass None for a tree that brokers share. `unclean` means that some log was not closed cleanly: recovery may have
-        truncated it, so every leader gets a new epoch.
+        `find_replicas` returns the logs on this broker's disks; a new tree adopts them, and is regarded as new until it
+        has. Pass None for a tree that brokers share. `unclean` means that some log was not closed cleanly: recovery may
+        have truncated it, so every leader gets a new epoch.
         """
         office, context = self._office, self._office.context
         for broker in context.live_brokers.values():

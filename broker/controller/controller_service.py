@@ -2,8 +2,8 @@
 
 Changes run one at a time, each in the same steps: make a pure decision on the ControllerContext, write its operations
 in fenced transactions, update the context, then send commands to the brokers: first the new roles, then the metadata
-for clients. A deletion sends the metadata first. `ActiveController` implements these steps; this module decides when
-they run, and for whom.
+for clients. A deletion sends the metadata first. `ActiveController` implements these steps; this module accepts and
+orders the changes.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class ControllerService:
             await active.close()
 
     async def _give_up(self, reason: str) -> None:
-        """Resign because the context may differ from the tree. The next controller, perhaps this broker again, reads
-        the tree anew. An unshared tree has a single writer, so there only a restart helps.
+        """Resign because the context may differ from the tree. The next controller, perhaps this broker, reads the tree
+        again. An unshared tree has a single writer, so there only a restart helps.
         """
         if not self._membership.is_shared:
             self._membership.lost(reason)
