@@ -1,3 +1,4 @@
-"""Decisions that brokers agree on, made without sockets, sleeps or clocks. Time and messages come in, effects go out.
+"""Decisions that brokers agree on, free of sockets, sleeps and clocks: time and messages go in, effects come out.
+
 docs/decisions/cluster.md gives the reasons.
 """

@@ -1,4 +1,4 @@
-"""Replicas that may lead though they are not in sync, because they have every committed record (KIP-966)."""
+"""Replicas outside the ISR that may lead because they hold every committed record (KIP-966)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from protocol.value import Value, field
 
 _NOBODY = -1
 ELR, LAST_KNOWN_LEADER, BROKER_EPOCHS = "elr", "last_known_leader", "broker_epochs"
-"""Odradek's own keys in the state of a partition. Kafka ignores them, and drops them when it writes the state."""
+"""Odradek's extra keys in a partition's state. Kafka ignores them, and drops them when it rewrites the state."""
 
 
 class EligibleLeaders(Value):
-    """Facts that a partition has besides its ISR, while that is smaller than min.insync.replicas or nobody leads.
+    """Extra state of a partition without a leader, or with an ISR smaller than min.insync.replicas.
 
-    `replicas` left the ISR then, and what is committed has not changed since: a leader commits nothing as long as the
-    state has this. `last_known_leader` led last. `epochs`, by broker, are those of the registrations that the members
-    of the ISR and of `replicas` had: a later life of a broker may have lost the end of its log.
+    `replicas` have left the ISR, but nothing was committed since: a leader commits nothing while the state has these
+    fields. `last_known_leader` is the broker that led last. `epochs` maps each member of the ISR and of `replicas` to
+    the broker epoch it had then: after a restart, that broker may have lost the end of its log.
     """
 
     replicas: tuple[int, ...] = ()
@@ -27,7 +27,7 @@ class EligibleLeaders(Value):
     epochs: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def encode(self) -> str:
-        """The keys and their values, as they stand in a JSON object."""
+        """The keys and values, without the braces of a JSON object."""
         values = {
             ELR: list(self.replicas),
             LAST_KNOWN_LEADER: self.last_known_leader,
@@ -37,7 +37,7 @@ class EligibleLeaders(Value):
 
     @classmethod
     def decode(cls, value: Mapping[str, Any]) -> EligibleLeaders | None:
-        """From a JSON object; None when it does not have them."""
+        """Parse them from a JSON object, or return None if it lacks them."""
         if ELR not in value:
             return None
         epochs = {int(broker_id): int(epoch) for broker_id, epoch in value.get(BROKER_EPOCHS, {}).items()}
@@ -45,5 +45,5 @@ class EligibleLeaders(Value):
 
     @classmethod
     def told(cls, replicas: Iterable[int] | None) -> EligibleLeaders | None:
-        """As much of it as a leader is told; None for nothing."""
+        """The part that a leader learns, its `replicas`; None stays None."""
         return None if replicas is None else cls(tuple(replicas))

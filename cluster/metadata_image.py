@@ -1,4 +1,4 @@
-"""The cluster as one broker knows it: immutable, replaced as a whole, sharing everything that did not change."""
+"""The cluster as one broker knows it: an immutable image, replaced as a whole, that shares all unchanged parts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ ConfigResource = tuple[int, str]
 
 
 class BrokerImage(Value):
-    """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name. `cut_replicas` are those
-    whose logs recovery cut below their high watermark, partitions by topic; they are not to be elected (trap M22).
-    `previous_epoch` is that of the broker's last life, if it ended cleanly, else -1; None for a broker that keeps no
-    eligible leaders (KIP-966): one of Apache Kafka, or one that is not told to.
+    """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name.
+
+    `cut_replicas` are the partitions, by topic, whose logs on this broker were truncated below the high watermark by
+    recovery. The broker must not be elected as their leader. `previous_epoch` is the epoch of the broker's last life if
+    it shut down cleanly, else -1. It is None if the broker does not support eligible leaders (KIP-966): Apache Kafka,
+    or Odradek with them disabled.
     """
 
     broker_id: int
@@ -37,21 +39,22 @@ class BrokerImage(Value):
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: int) -> BrokerImage:
-        """The broker that is registered like this."""
+        """Build it from the broker's registration."""
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
         cut, previous = registration.cut_replicas, registration.previous_epoch
         return cls(registration.broker_id, epoch, endpoints, registration.rack, cut, previous)
 
     def address(self, listener_name: str) -> tuple[str, int] | None:
-        """Host and port of a listener; None for one that the broker does not have."""
+        """Host and port of a listener, or None if the broker lacks it."""
         endpoint = self.endpoints.get(listener_name)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
 
 class PartitionImage(Value):
-    """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
-    `offline_replicas` are on live brokers, on failed disks. While the partition is reassigned, `replicas` has those
-    that come (`adding_replicas`) and those that go. With `eligible`, no leader commits anything.
+    """One partition. `leader` is -1 if it has none. `partition_epoch` is the version of its state znode.
+
+    `offline_replicas` are on failed disks of live brokers. During a reassignment, `replicas` also contains the adding
+    (`adding_replicas`) and the removing ones. While `eligible` is set, no leader commits anything.
     """
 
     partition: int
@@ -68,7 +71,7 @@ class PartitionImage(Value):
     eligible: EligibleLeaders | None = None
 
     def before(self) -> PartitionImage:
-        """A state without a leader to which this one is newer."""
+        """The same partition without a leader, in the previous leader epoch, so that this state counts as newer."""
         return self.replace(leader=NO_LEADER, leader_epoch=self.leader_epoch - 1)
 
 
@@ -84,7 +87,7 @@ class TopicImage(Value):
         return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
 
     def with_partitions(self, changed: Iterable[PartitionImage]) -> TopicImage:
-        """A copy in which `changed` replace the partitions of their numbers, or are appended behind the last."""
+        """A copy in which `changed` replace the partitions with the same numbers, or follow the last one."""
         partitions = list(self.partitions)
         for each in sorted(changed, key=attrgetter("partition")):
             if each.partition < len(partitions):
@@ -97,7 +100,7 @@ class TopicImage(Value):
 
 
 class MetadataImage(Value):
-    """The cluster's metadata at one moment. `controller_id` is -1 when no controller is known."""
+    """A snapshot of the cluster's metadata. `controller_id` is -1 while no controller is known."""
 
     cluster_id: str = ""
     controller_id: int = -1
@@ -113,21 +116,21 @@ class MetadataImage(Value):
         return topic.partition(topic_partition.partition) if topic is not None else None
 
     def leader_of(self, topic_partition: TopicPartition) -> int:
-        """The broker that leads a partition; -1 when there is none."""
+        """The broker that leads a partition; -1 if it has none."""
         partition = self.partition(topic_partition)
         return partition.leader if partition is not None else NO_LEADER
 
     def address_of(self, broker_id: int, listener_name: str) -> tuple[str, int] | None:
-        """Host and port of a broker's listener; None while that is not known."""
+        """Host and port of a broker's listener, or None while unknown."""
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.address(listener_name)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """The overrides of a topic or broker; empty when it has none."""
+        """The overrides of a topic or broker; empty if it has none."""
         return self.configs.get((resource_type, name), _EMPTY)
 
     def with_topics(self, changed: Iterable[TopicImage] = (), removed: Iterable[str] = ()) -> MetadataImage:
-        """A copy with topics added or replaced, and others gone (their configurations too)."""
+        """A copy with topics added or replaced, and others removed together with their configurations."""
         topics, names, configs = dict(self.topics), dict(self.topic_names), self.configs
         removed = set(removed)
         for name in removed:
@@ -147,8 +150,9 @@ class MetadataImage(Value):
         return self.replace(topics=topics, topic_names=names, configs=configs)
 
     def with_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
-        """A copy with configurations replaced; an empty one is dropped. Where nothing changes, `configs` stays the same
-        object, so that listeners can tell by identity that there is nothing to do."""
+        """A copy with configurations replaced; empty ones are dropped. If nothing changes, `configs` stays the same
+        object, so listeners can compare by identity.
+        """
         changed = {resource: config for resource, config in changed.items() if config != self.config(*resource)}
         if not changed:
             return self

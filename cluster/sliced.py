@@ -1,6 +1,6 @@
-"""Pure work in slices: a generator that yields where others may have their turn, and returns its result in the end.
+"""Pure work in slices: a generator that yields whenever other tasks may run, and finally returns its result.
 
-Such work takes an argument `is_over`, which says whether it should pause. `broker.network.slices` gives it by the time.
+The work takes a callable `is_over` that says whether to pause. `broker.network.slices` provides one based on time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Sliced = Generator[None, None, T]
 
 
 def to_the_end(work: Sliced[T]) -> T:
-    """Do all of `work` at once; gives its result."""
+    """Run `work` to its end without pauses and return its result."""
     while True:
         try:
             next(work)
@@ -24,5 +24,5 @@ def to_the_end(work: Sliced[T]) -> T:
 
 
 def never() -> bool:
-    """Whether to pause: not before the end."""
+    """An `is_over` that never pauses."""
     return False

@@ -1,7 +1,7 @@
-"""Kafka's znodes: paths, and payloads in Kafka's JSON, both ways (Kafka class `ZkData`).
+"""Kafka's znodes: their paths, and encoders and decoders of their JSON payloads (Kafka class `ZkData`).
 
-Encoders give the keys in the order in which Apache Kafka 3.9.1 writes them, so that payloads can be compared byte for
-byte. Decoders ignore keys they do not know and raise `ZnodeFormatError` naming the path for anything malformed.
+Encoders order keys as Apache Kafka 3.9.1 does, so that payloads can be compared byte for byte. Decoders ignore unknown
+keys, and raise `ZnodeFormatError` with the path for anything malformed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 BROKER_SEQUENCE = "/brokers/seqid"
-"""Each generated broker id is a new version of it."""
+"""Each generated broker id is a new version of this node."""
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_CHANGES = "/config/changes"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
-"""Partitions that somebody wants to have moved; the controller takes out those that have got there."""
+"""Requested reassignments; the controller removes each partition once it is complete."""
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
-"""Partitions that are to be led by their preferred replicas; the controller deletes it when it has tried."""
+"""Partitions to elect the preferred leader for; the controller deletes the node after the attempt."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 LOGS_ADOPTED = "/odradek_logs_adopted"
-"""Ours, in a tree of our own only: the logs found beside it were considered, once and for all."""
+"""Odradek only, in its embedded tree: the logs found on disk were considered once, and never are again."""
 SCRAM_SECRET = "/odradek_scram_secret"  # noqa: S105  a path
-"""Odradek's own: from it brokers derive the salts of users that do not exist. Only brokers may read it."""
+"""Odradek only: the secret for deriving the salts of users that do not exist. Only brokers may read it."""
 CUT_REPLICAS = "odradek_cut_replicas"
 PREVIOUS_EPOCH = "odradek_previous_epoch"
-"""Odradek's own keys in a broker's registration, which Kafka ignores."""
+"""Odradek's extra keys in a broker's registration. Kafka ignores them."""
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -61,7 +61,7 @@ PERSISTENT_PATHS = (
     "/config/brokers",
     "/config/ips",
 )
-"""Nodes that a broker makes at its first start, parents first, all without data."""
+"""Nodes that a broker creates at its first start, parents first, all without data."""
 
 DEFAULT_ENTITY = "<default>"
 NO_LEADER = -1
@@ -71,17 +71,17 @@ INITIAL_CONTROLLER_EPOCH = 0
 
 
 _SECRET = ("/config/", "/delegation_token/")
-"""Below these, nodes may hold keys and passwords."""
+"""Prefixes of nodes that may hold keys and passwords."""
 _MOST_SHOWN = 200
 
 
 class ZnodeFormatError(Exception):
-    """A znode whose content this broker cannot understand; the message names the path, and shows the beginning of the
+    """A znode with content that this broker cannot parse. The message names the path, and quotes the beginning of the
     content unless it may be secret.
     """
 
     def __init__(self, path: str, reason: Exception | str, data: bytes | None = None) -> None:
-        # Not repr(): a UnicodeDecodeError's has all of the content.
+        # Not repr(): for a UnicodeDecodeError it contains all of the content.
         text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
         shown = "" if path.startswith(_SECRET) else f": {(data or b'')[:_MOST_SHOWN]!r}"
         super().__init__(f"{path} cannot be understood ({text}){shown}")
@@ -114,7 +114,7 @@ def partition_state_path(topic: str, partition: int) -> str:
 
 
 def delete_topic_path(topic: str) -> str:
-    """The mark of a topic that is being deleted."""
+    """Marks a topic for deletion."""
     return f"{DELETE_TOPICS}/{topic}"
 
 
@@ -124,7 +124,7 @@ def config_path(entity_type: str, name: str) -> str:
 
 
 class Endpoint(Value):
-    """The address of a broker's listener, as clients are told."""
+    """The address of a listener, as sent to clients."""
 
     listener_name: str
     host: str
@@ -133,7 +133,7 @@ class Endpoint(Value):
 
 
 class BrokerRegistration(Value):
-    """/brokers/ids/<id>, version 5. `cut_replicas`, partitions by topic, and `previous_epoch` are ours: see
+    """/brokers/ids/<id>, version 5. `cut_replicas` (partitions by topic) and `previous_epoch` are Odradek's; see
     `BrokerImage`.
     """
 
@@ -146,7 +146,7 @@ class BrokerRegistration(Value):
     previous_epoch: int | None = None
 
     def encode(self) -> bytes:
-        """The payload. `host` and `port` repeat the first PLAINTEXT endpoint, for readers of old formats."""
+        """The payload. `host` and `port` repeat the first PLAINTEXT endpoint for readers of old formats."""
         plaintext = next((each for each in self.endpoints if each.security_protocol == "PLAINTEXT"), None)
         value: dict[str, Any] = {
             "features": {},
@@ -168,7 +168,7 @@ class BrokerRegistration(Value):
 
     @classmethod
     def decode(cls, broker_id: int, data: bytes | None) -> BrokerRegistration:
-        """From a payload of version 4 or 5, which have endpoints and a listener map."""
+        """Parse a payload of version 4 or 5, the versions with endpoints and a listener map."""
 
         def build(value: dict[str, Any]) -> BrokerRegistration:
             protocols = value["listener_security_protocol_map"]
@@ -183,7 +183,9 @@ class BrokerRegistration(Value):
 
 
 class TopicAssignment(Value):
-    """/brokers/topics/<topic>, version 3: which brokers hold each partition. A zero id: written before Kafka 2.8."""
+    """/brokers/topics/<topic>, version 3: the replicas of each partition. The id is zero if written before Kafka
+    2.8.
+    """
 
     topic_id: Uuid
     partitions: Mapping[int, tuple[int, ...]]
@@ -202,7 +204,7 @@ class TopicAssignment(Value):
 
     @classmethod
     def decode(cls, topic: str, data: bytes | None) -> TopicAssignment:
-        """From a payload of version 1 to 3. Partitions are numbered from 0, and have replicas."""
+        """Parse a payload of version 1 to 3. Partitions must be numbered from 0, and have replicas."""
 
         def build(value: dict[str, Any]) -> TopicAssignment:
             topic_id = Uuid.from_text(value["topic_id"]) if "topic_id" in value else ZERO_UUID
@@ -241,7 +243,7 @@ class PartitionState(Value):
 
     @classmethod
     def decode(cls, topic: str, partition: int, data: bytes | None) -> PartitionState:
-        """From a payload."""
+        """Parse a payload."""
         return _parse(
             partition_state_path(topic, partition),
             data,
@@ -295,19 +297,19 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes | None) -> dict[str, str]:
-    """The overrides of an entity; empty when the node carries no data."""
+    """The overrides of an entity; empty if the node is."""
     if not data:
         return {}
     return _parse(path, data, lambda value: {str(key): str(each) for key, each in value["config"].items()})
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """/config/changes/config_change_<n>, version 2; `entity_path` is such as "topics/orders"."""
+    """/config/changes/config_change_<n>, version 2; `entity_path` is, for example, "topics/orders"."""
     return _dump({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(path: str, data: bytes | None) -> str:
-    """The path of the entity that a notice is about; version 1 names type and entity apart."""
+    """The path of the changed entity; version 1 has type and name in separate fields."""
 
     def build(value: dict[str, Any]) -> str:
         if int(value["version"]) == 1:
@@ -323,12 +325,12 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes | None) -> int:
-    """The broker that an event is about."""
+    """The broker with the failed log directory."""
     return _parse(path, data, lambda value: int(value["broker"]))
 
 
 def encode_reassignments(targets: Mapping[TopicPartition, Iterable[int]]) -> bytes:
-    """/admin/reassign_partitions: the replicas that partitions are to have."""
+    """/admin/reassign_partitions: the target replicas of each partition."""
     partitions = [
         {"topic": name.topic, "partition": name.partition, "replicas": list(replicas)}
         for name, replicas in targets.items()
@@ -337,7 +339,7 @@ def encode_reassignments(targets: Mapping[TopicPartition, Iterable[int]]) -> byt
 
 
 def decode_reassignments(data: bytes | None) -> dict[TopicPartition, tuple[int, ...]]:
-    """The replicas that partitions are to have."""
+    """The target replicas of each partition."""
     return _parse(
         REASSIGN_PARTITIONS,
         data,
@@ -346,7 +348,7 @@ def decode_reassignments(data: bytes | None) -> dict[TopicPartition, tuple[int, 
 
 
 def decode_preferred_election(data: bytes | None) -> list[TopicPartition]:
-    """The partitions that are to be led by their preferred replicas."""
+    """The partitions to elect the preferred leader for."""
     return _parse(PREFERRED_ELECTION, data, lambda value: [_named(each) for each in value["partitions"]])
 
 
@@ -355,21 +357,21 @@ def _named(entry: Mapping[str, Any]) -> TopicPartition:
 
 
 class ProducerIdBlock(Value):
-    """/latest_producer_id_block: the ids from `first` to `last` (both included) belong to `broker_id`."""
+    """/latest_producer_id_block: `broker_id` owns the ids from `first` to `last`, inclusive."""
 
     broker_id: int
     first: int
     last: int
 
     def encode(self) -> bytes:
-        """The payload, its numbers as text."""
+        """The payload, with numbers as strings."""
         return _dump(
             {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
         )
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerIdBlock:
-        """From a payload."""
+        """Parse a payload."""
         return _parse(
             PRODUCER_ID_BLOCK,
             data,
@@ -378,7 +380,7 @@ class ProducerIdBlock(Value):
 
 
 def encode_feature() -> bytes:
-    """/feature of a cluster that has finalized no feature."""
+    """/feature of a cluster without finalized features."""
     return _dump({"features": {}, "version": 2, "status": 1})
 
 
@@ -387,10 +389,10 @@ def _dump(value: Any) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of `data`. Raises RecursionError, and ValueError, also for texts that UTF-8 cannot have."""
+    """Parse JSON. Raises RecursionError, and ValueError, also for strings that UTF-8 cannot encode."""
     value = json.loads(data.decode())
     if b"\\u" in data:
-        # Half of a surrogate pair would be refused when it is written again, or sent to a client.
+        # A lone surrogate would fail later, when written back or sent to a client.
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -406,7 +408,7 @@ def _parse(path: str, data: bytes | None, build: Callable[[dict[str, Any]], T]) 
 
 
 def _int32(value: Any) -> int:
-    """A number that messages can carry."""
+    """Raise unless the number fits an int32 field of the protocol."""
     number = int(value)
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} does not fit in 32 bits")

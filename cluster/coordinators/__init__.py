@@ -1,1 +1,1 @@
-"""The common part of all coordinators' decisions: results of events, deadlines, and which partition keeps a key."""
+"""Code shared by all coordinators: results of events, deadlines, and the partition of a key."""

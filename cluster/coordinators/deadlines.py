@@ -16,17 +16,17 @@ logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
 Action = Callable[[Moment], Appends]
 
 PAUSE_AFTER_BUG_MS: Final = 5000
-"""The pause before work is tried again that ended with an unexpected error, which is logged each time."""
+"""The pause before retrying an action that raised an unexpected error. Each error is logged."""
 _FEW: Final = 64
-"""Heaps with fewer entries are not tidied up."""
+"""Smaller heaps are not compacted."""
 
 
 Entry = list[Any]
-"""A due time, a number that orders entries of one time, and the deadline; None for one that was cleared or moved."""
+"""Due time, a sequence number for equal times, and the deadline; None if it was cleared or moved."""
 
 
 class Deadline:
-    """A moment after which `action` is due. At most one heap entry refers to it, never later than the moment."""
+    """A time after which `action` is due. At most one heap entry refers to it, never with a later time."""
 
     __slots__ = ("_deadlines", "_entry", "action", "due_ms")
 
@@ -37,7 +37,7 @@ class Deadline:
         self.action = action
 
     def set(self, due_ms: int) -> None:
-        """Be due at `due_ms` (monotonic milliseconds) instead of whenever it was."""
+        """Make it due at `due_ms` (monotonic milliseconds), whatever was set before."""
         self.due_ms = due_ms
         entry = self._entry
         if entry is None or due_ms < entry[0]:
@@ -45,7 +45,9 @@ class Deadline:
             self._entry = self._deadlines.push(due_ms, self)
 
     def clear(self) -> None:
-        """Remove the deadline and its action. The heap keeps nothing that the action refers to, such as a member."""
+        """Remove the deadline and its action. The heap then keeps no reference to anything the action uses, such as a
+        member.
+        """
         self._drop_entry()
         self.due_ms = self.action = None
 
@@ -56,7 +58,7 @@ class Deadline:
             self._deadlines.count_dropped()
 
     def reached(self, monotonic_ms: int) -> Action | None:
-        """The heap has no entry for it any more: be due again when that was too early, else give the action."""
+        """Its heap entry was popped: reschedule if that was too early, else return the action."""
         self._entry = None
         if self.due_ms is not None and self.due_ms > monotonic_ms:
             self.set(self.due_ms)
@@ -73,22 +75,22 @@ class Deadlines:
         self._order = count()
         self._dropped = 0
         self.next_ms = math.inf
-        """When `expire` is to be called next, in monotonic milliseconds; maybe for nothing. Infinity: never."""
+        """The monotonic time in milliseconds for the next `expire`, which may find nothing due. Infinity: never."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def push(self, due_ms: int, deadline: Deadline) -> Entry:
-        """Called by `Deadline` alone."""
+        """For `Deadline` only."""
         entry = [due_ms, next(self._order), deadline]
         heapq.heappush(self._heap, entry)
         self.next_ms = min(self.next_ms, due_ms)
         return entry
 
     def count_dropped(self) -> None:
-        """Called by `Deadline` alone, for an entry that was cleared or moved forward: when they are the most, they go.
+        """For `Deadline` only: an entry was cleared or moved earlier. Compacts the heap once most entries are such.
 
-        That is amortised, a few steps for each.
+        The amortised cost is a few steps per entry.
         """
         self._dropped += 1
         if self._dropped > max(_FEW, len(self._heap) // 2):
@@ -101,9 +103,10 @@ class Deadlines:
         self.next_ms = self._heap[0][0] if self._heap else math.inf
 
     def expire(self, now: Moment) -> Appends:
-        """Run what is due, earliest first.
+        """Run due actions, earliest first.
 
-        What an action makes due at once waits for the next call, so that no action can keep this one busy for ever.
+        A deadline that an action sets to a past time waits for the next call, so that no action can block this one
+        forever.
         """
         started = next(self._order)
         set_meanwhile = []
@@ -117,7 +120,7 @@ class Deadlines:
             elif (action := entry[2].reached(now.monotonic_ms)) is not None:
                 try:
                     appends += action(now)
-                except Exception:  # a bug; but its group would wait for ever, and so would the others
+                except Exception:  # a bug, but without this its group and all others would wait forever
                     logger.exception("A deadline could not be processed; it is due again in %d ms", PAUSE_AFTER_BUG_MS)
                     entry[2].set(now.monotonic_ms + PAUSE_AFTER_BUG_MS)
         for entry in set_meanwhile:

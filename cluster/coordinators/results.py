@@ -13,16 +13,16 @@ R = TypeVar("R")
 
 
 class Record(Protocol):
-    """A record of a coordinator's log."""
+    """A record in a coordinator's log."""
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        """The record's key and value. Raises EncodeError for a value that cannot be encoded."""
         ...
 
 
 class Producer(Value):
-    """The transactional producer for which records are appended. With `ends` the record is the marker that ends its
-    transaction, otherwise `guard` says that the transaction is known to have this partition.
+    """The transactional producer of the records. With `ends` the record is its transaction's end marker; otherwise
+    `guard` is the proof that the transaction contains this partition.
     """
 
     producer_id: int
@@ -32,20 +32,20 @@ class Producer(Value):
 
 
 class Moment(Value):
-    """When an event happens: `now_ms` is the wall clock's time, for records; `monotonic_ms` counts deadlines."""
+    """The time of an event: `now_ms` of the wall clock for records, `monotonic_ms` for deadlines."""
 
     now_ms: int
     monotonic_ms: int
 
 
 class Reply(Value, Generic[R], frozen=False, eq=False):
-    """A response that comes later: when records are committed, or when other members have done their part."""
+    """A response for later: after a commit of records, or after requests from other members."""
 
     value: R | None = None
     _receive: Callable[[R], None] | None = None
 
     def set(self, value: R) -> None:
-        """Give the response. Raises RuntimeError when there is one already."""
+        """Set the response. Raises RuntimeError if already set."""
         if self.value is not None:
             raise RuntimeError(f"answered twice: {self.value!r} and {value!r}")
         self.value = value
@@ -53,32 +53,32 @@ class Reply(Value, Generic[R], frozen=False, eq=False):
             self._receive(value)
 
     def then(self, receive: Callable[[R], None]) -> None:
-        """Call `receive` with the response when it comes."""
+        """Call `receive` with the response once it is set."""
         self._receive = receive
 
 
 class Append(Value, frozen=False):
     """Records to append as one batch, atomically.
 
-    When the batch is committed or has failed, `settled` is called with NONE or the log's error, such as
-    NOT_LEADER_OR_FOLLOWER. It decides the answer to the client, and may give more appends.
+    Once the batch is committed or has failed, `settled` is called with NONE or the log's error, such as
+    NOT_LEADER_OR_FOLLOWER. It completes the client's response, and may return more appends.
     """
 
     records: Sequence[Any]
-    """Each is a `Record`, of a kind that the shard knows."""
+    """Each is a `Record` of a type that the shard handles."""
     settled: Callable[[Moment, ErrorCode], Appends]
     producer: Producer | None = None
-    """None: the records count as soon as they are committed."""
+    """None: not transactional, so the records apply once committed."""
 
 
 Appends = Sequence[Append]
-"""Appends to be made in this order."""
+"""Appends to make in this order."""
 
 
 class Result(Value, Generic[R], frozen=False):
-    """The response to an event, and the records that have to be appended because of it.
+    """The response to an event, and the records to append for it.
 
-    A response that rests on the records is a `Reply` that is set when they are committed.
+    If the response depends on the records, it is a `Reply`, set once they are committed.
     """
 
     response: R | Reply[R]

@@ -1,1 +1,1 @@
-"""Client quotas: who has which limit, and how long who exceeds it has to wait."""
+"""Client quotas: the limits, and how long a client over its limit has to wait."""

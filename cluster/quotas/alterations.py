@@ -1,4 +1,4 @@
-"""Quotas in configurations: what may be set, and which a filter means (Kafka class `ZkAdminManager`)."""
+"""Quotas in configurations: validation of changes, and filters of entities (Kafka class `ZkAdminManager`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EXACT, DEFAULT_ONLY, ANY_NAME = range(3)
 """How a component of a filter matches."""
 
 ENTITY_NAMES: Final = {"user": "user", "client-id": "client", "ip": "ip"}
-"""The types of entities, with their names in Kafka's messages."""
+"""Entity types, with their names in Kafka's messages."""
 _EPSILON: Final = 1e-6
 _HIGHEST: Final = {ConfigType.LONG: LONG_MAX, ConfigType.INT: INT_MAX}
 
 
 class Component(NamedTuple):
-    """One part of a filter; `name` is that of EXACT, where None never matches."""
+    """One component of a filter. `name` is for EXACT; None never matches."""
 
     kind: str
     match_type: int
@@ -30,12 +30,12 @@ class Component(NamedTuple):
 
 
 def check_filter(components: Sequence[Component]) -> None:
-    """Raise ApiError for a filter that Kafka refuses."""
+    """Raise ApiError for a filter that Kafka rejects."""
     for component in components:
         if component.match_type not in {EXACT, DEFAULT_ONLY, ANY_NAME} or (
             component.match_type == EXACT and component.name is None
         ):
-            # Kafka fails on these with an exception that it does not explain.
+            # Kafka fails on these with an unexplained exception.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A filter for {component.kind} does not say what it means")
     kinds: set[str] = set()
     for component in components:
@@ -57,7 +57,7 @@ def check_filter(components: Sequence[Component]) -> None:
 
 
 def matches(entity: QuotaEntity, components: Iterable[Component], *, strict: bool) -> bool:
-    """Whether a filter means an entity. With `strict` it has no part that no component names."""
+    """Whether the filter matches an entity. With `strict`, the components must cover all parts of the entity."""
     parts = entity.parts()
     named = 0
     for kind, match_type, name in components:
@@ -72,7 +72,7 @@ def matches(entity: QuotaEntity, components: Iterable[Component], *, strict: boo
 
 
 def shown_quotas(entity: QuotaEntity, config: Mapping[str, str]) -> dict[str, float]:
-    """The quotas in an entity's configuration. Raises ApiError UNKNOWN_SERVER_ERROR for one that is not a number."""
+    """The quotas in an entity's configuration. Raises ApiError UNKNOWN_SERVER_ERROR if a value is not a number."""
     keys = CLIENT_QUOTA_KEYS if entity.ip is None else IP_QUOTA_KEYS
     shown = {}
     for key in config.keys() & keys.keys():
@@ -84,7 +84,7 @@ def shown_quotas(entity: QuotaEntity, config: Mapping[str, str]) -> dict[str, fl
 
 
 def limit_of(config: Mapping[str, str], key: str) -> float | None:
-    """A limit as it is configured; None where it is not, or is no number."""
+    """The configured limit, or None if it is missing or not a number."""
     text = config.get(key)
     if text is None:
         return None
@@ -97,7 +97,7 @@ def limit_of(config: Mapping[str, str], key: str) -> float | None:
 
 
 def checked_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
-    """The entity that an alteration names. Raises ApiError INVALID_REQUEST. Whether an IP is one is not checked."""
+    """The entity of an alteration. Raises ApiError INVALID_REQUEST. IP addresses are not validated."""
     if not parts:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     for kind, name in parts.items():
@@ -116,7 +116,7 @@ def checked_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
 def altered(
     entity: QuotaEntity, config: Mapping[str, str], changes: Iterable[tuple[str, float | None]]
 ) -> dict[str, str]:
-    """The configuration after changes, None removing a key. Raises ApiError INVALID_REQUEST."""
+    """The configuration after changes; None removes a key. Raises ApiError INVALID_REQUEST."""
     keys = CLIENT_QUOTA_KEYS if entity.ip is None else IP_QUOTA_KEYS
     result = dict(config)
     for key, value in changes:
@@ -127,7 +127,7 @@ def altered(
         if declared is None and not (key in SCRAM_KEYS and entity.user is not None):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {key}")
         if declared is None:
-            # Kafka knows the key, but not what to do with a text.
+            # Kafka knows the key, but cannot handle a string value.
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{key} is not a number")
         stored = value if declared.type is ConfigType.DOUBLE else _whole(key, declared.type, value)
         result[key] = value_to_text(stored) or ""
@@ -136,7 +136,7 @@ def altered(
 
 def _whole(key: str, kind: ConfigType, value: float) -> int:
     highest = _HIGHEST[kind]
-    # As Java casts: no number is 0, and what is too large is the largest.
+    # Like Java's cast: NaN becomes 0, and large values saturate.
     whole = 0 if value != value else int(max(min(value + _EPSILON, highest), -highest - 1))  # noqa: PLR0124
     if abs(float(whole) - value) > _EPSILON:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a {kind.name} value")
@@ -144,7 +144,7 @@ def _whole(key: str, kind: ConfigType, value: float) -> int:
 
 
 def check_config(entity: QuotaEntity, config: Mapping[str, str]) -> None:
-    """Raise ApiError UNKNOWN_SERVER_ERROR for a configuration that Kafka does not store."""
+    """Raise ApiError UNKNOWN_SERVER_ERROR for a configuration that Kafka would not store."""
     keys = CLIENT_QUOTA_KEYS if entity.ip is None else IP_QUOTA_KEYS
     for key, text in config.items():
         declared = keys.get(key)
@@ -157,8 +157,8 @@ def check_config(entity: QuotaEntity, config: Mapping[str, str]) -> None:
 
 
 async def removal(coordination: Coordination, path: str, parents: Sequence[str]) -> list[Operation] | None:
-    """Give the operations that take a node with an empty configuration out of the tree, and of its `parents` (a user's
-    node and the one of its client ids) those that hold nothing else; None where there are others below it.
+    """Return the operations that delete a node with an empty configuration, and those of its `parents` (a user's node,
+    and the parent of that user's client ids) without other data or children. None if the node itself has children.
     """
     try:
         if (await coordination.children(path))[0]:
@@ -179,5 +179,5 @@ async def removal(coordination: Coordination, path: str, parents: Sequence[str])
 def _holds_nothing(path: str, data: bytes | None) -> bool:
     try:
         return not znodes.decode_config(path, data)
-    except znodes.ZnodeFormatError:  # somebody may mend it
+    except znodes.ZnodeFormatError:  # an administrator may repair it
         return False

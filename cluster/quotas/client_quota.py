@@ -1,5 +1,5 @@
-"""Quotas of one kind: what clients have used, over sampled windows, and how long they have to wait (Kafka classes
-`ClientQuotaManager`, `Rate`, `SampledStat`, `TokenBucket`, `QuotaUtils`). Times are milliseconds that never go back.
+"""Quotas of one kind: usage by clients over sampled windows, and throttle times (Kafka classes `ClientQuotaManager`,
+`Rate`, `SampledStat`, `TokenBucket`, `QuotaUtils`). Times are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from cluster.quotas.entities import Limits, Sharers
 from protocol.value import Value
 
 MAX_THROTTLE_MS: Final = 2**31 - 1
-"""The longest time that a response can name."""
+"""The maximum throttle time of a response."""
 FULL_BUCKET: Final = float("inf")
 NEVER: Final = float("-inf")
 
 
 class Rate:
-    """The sum of all records per second, over `samples` windows of `window_ms`, the last of which is not over yet.
+    """The recorded sum per second, over `samples` windows of `window_ms`; the last window is still open.
 
-    Windows in which nothing was recorded count as well, those before the first record too: the first burst does not
-    exceed a limit that it would keep on average.
+    Empty windows are included, also those before the first record. So a first burst does not exceed a limit that it
+    keeps on average.
     """
 
     __slots__ = (
@@ -42,26 +42,26 @@ class Rate:
         self._whole = samples - 1
         self._kept_ms = samples * window_ms
         self._over: deque[tuple[float, float, float]] = deque()
-        """Begin, last record and sum of each window in which something was recorded, but for the last."""
+        """Start, time of the last record, and sum of each closed window with records."""
         self._before = 0.0
-        """The sum of those."""
+        """The sum of the closed windows."""
         self._begin_ms = 0.0
         self._sum = 0.0
-        """Of the last window."""
+        """The sum of the open window."""
         self.last_ms = NEVER
-        """When something was recorded last, or a window began."""
+        """The time of the last record, or of the start of a window."""
         self._settled_until_ms = NEVER
-        """Until then the last window goes on, and none is to be forgotten."""
+        """Until this time the open window stays open and none expires."""
 
     def record(self, value: float, now_ms: float) -> None:
-        """Count `value`; a negative one takes back what was counted."""
+        """Record `value`; a negative one undoes earlier records."""
         if now_ms >= self._settled_until_ms:
             self._settle(now_ms)
         self._sum += value
         self.last_ms = now_ms
 
     def record_within(self, value: float, now_ms: float, most: float) -> bool:
-        """Count `value`; gives whether the sum of all records that count is `most` or less."""
+        """Record `value`; whether the sum over all windows is at most `most`."""
         if now_ms >= self._settled_until_ms:
             self._settle(now_ms)
         self._sum = total = self._sum + value
@@ -74,29 +74,29 @@ class Rate:
         return (self._before + self._sum) / (length_ms / 1000)
 
     def total(self, now_ms: float) -> float:
-        """The sum of what was recorded and still counts."""
+        """The sum over all windows that have not expired."""
         self._forget(now_ms)
         return self._before + self._sum
 
     def length_ms(self, now_ms: float) -> float:
-        """The time that the rate is of."""
+        """The length of time that the rate covers."""
         elapsed_ms = self._elapsed_ms(now_ms)
         missing = self._whole - int(elapsed_ms / self._window_ms)
         return elapsed_ms + missing * self._window_ms if missing > 0 else elapsed_ms or self._window_ms
 
     def least_length_ms(self) -> float:
-        """The rate is never of less time."""
+        """The minimum of `length_ms`."""
         return self._whole * self._window_ms
 
     def _elapsed_ms(self, now_ms: float) -> float:
         self._forget(now_ms)
         if self.last_ms == NEVER:
-            # As in Kafka, whoever measures begins a window.
+            # Measuring starts a window, as in Kafka.
             self._settle(now_ms)
         return now_ms - (self._over[0][0] if self._over else self._begin_ms)
 
     def _settle(self, now_ms: float) -> None:
-        """Begin a window if the last is over, so that something can be recorded."""
+        """Start a new window if the last one is over."""
         self._forget(now_ms)
         over = self._over
         if self.last_ms == NEVER or now_ms - self._begin_ms >= self._window_ms:
@@ -121,7 +121,7 @@ class Rate:
 
 
 class SimpleRate(Rate):
-    """A rate to which windows before the first record do not count; at least one window's length does."""
+    """A rate without the windows before the first record, over the length of one window at least."""
 
     __slots__ = ()
 
@@ -130,11 +130,10 @@ class SimpleRate(Rate):
 
 
 def throttle_time_ms(rate: float, limit: float, length_ms: float, longest_ms: float = MAX_THROTTLE_MS) -> int:
-    """How long nothing may be recorded until `rate`, which is of `length_ms`, has come down to `limit`; 0 for a rate
-    that is not above it.
+    """How long to pause until `rate`, measured over `length_ms`, has dropped to `limit`; 0 unless it exceeds it.
 
-    A limit that is not above 0 is never kept: the time is `longest_ms` then. Kafka does not throttle at all in that
-    case, as its arithmetic overflows.
+    If `limit` is not positive, the result is `longest_ms`. Kafka does not throttle in that case, because its arithmetic
+    overflows.
     """
     if rate <= limit:
         return 0
@@ -144,7 +143,7 @@ def throttle_time_ms(rate: float, limit: float, length_ms: float, longest_ms: fl
 
 
 class TokenBucket:
-    """Tokens that come at a rate, and are kept for `samples` windows of `window_ms` at most. It may be overdrawn."""
+    """Tokens refilled at a rate, with a capacity of `samples` windows of `window_ms`. The balance may be negative."""
 
     __slots__ = ("_kept_s", "_tokens", "_updated_ms")
 
@@ -154,44 +153,44 @@ class TokenBucket:
         self._updated_ms = 0.0
 
     def tokens(self, per_second: float, now_ms: float) -> float:
-        """The tokens that are there; negative when it is overdrawn."""
+        """The balance; negative if overdrawn."""
         refill = per_second * (now_ms - self._updated_ms) / 1000
         self._tokens = min(per_second * self._kept_s, self._tokens + refill)
         self._updated_ms = now_ms
         return self._tokens
 
     def take(self, tokens: float, per_second: float, now_ms: float) -> None:
-        """Take tokens, whether they are there or not."""
+        """Take tokens, even if that overdraws the bucket."""
         self._tokens = min(per_second * self._kept_s, self.tokens(per_second, now_ms) - tokens)
 
     def throttle_time_ms(self, per_second: float, now_ms: float) -> int:
-        """How long until the bucket is not overdrawn any more. At a rate that is not above 0, that is never, but for a
-        bucket of which nothing was taken.
+        """How long until the balance is not negative. If the rate is not positive, the maximum, except for an unused
+        bucket.
         """
         missing = -self.tokens(per_second, now_ms)
         if missing <= 0:
             return 0
-        # A rate of almost nothing makes a time that is infinite.
+        # With a tiny rate the time is infinite.
         return floor(min(missing / per_second * 1000 + 0.5, MAX_THROTTLE_MS)) if per_second > 0 else MAX_THROTTLE_MS
 
 
 MOST_REMEMBERED_CLIENTS: Final = 4096
-"""Clients of which it is remembered who they share a limit with; and users of limits, before idle ones are dropped."""
+"""Maximum of cached usages by client, and of usages before idle ones are dropped."""
 NEVER_WITHIN: Final = float("-inf")
 THROTTLE_SAMPLES: Final = 2
 THROTTLE_WINDOW_MS: Final = 30_000
-"""The times that the mean of throttle times is of, as that of every metric in Kafka."""
+"""The window for the mean throttle time, as for every metric in Kafka."""
 
 
 class QuotaWindow(Value):
-    """quota.window.num and quota.window.size.seconds, or their counterparts for changes of topics."""
+    """quota.window.num and quota.window.size.seconds, or the settings for controller mutations."""
 
     samples: int
     window_ms: int
 
 
 class Usage:
-    """Use of one limit by all who share it."""
+    """Usage of one limit, by all clients that share it."""
 
     __slots__ = ("_asked_ms", "_limit", "_throttle_times", "_throttles", "rate", "surely_within")
 
@@ -205,31 +204,31 @@ class Usage:
 
     @property
     def limit(self) -> float:
-        """The rate that may not be exceeded."""
+        """The maximum rate."""
         return self._limit
 
     @limit.setter
     def limit(self, limit: float) -> None:
         self._limit = limit
-        # As long as no more than this counts, the limit is kept whatever the time.
+        # A sum up to this is within the limit at any time.
         self.surely_within = limit * self.rate.least_length_ms() / 1000 if limit >= 0 else NEVER_WITHIN
 
     @property
     def last_used_ms(self) -> float:
-        """When it was asked for, or something recorded."""
+        """The time of the last look-up or record."""
         return max(self._asked_ms, self.rate.last_ms)
 
     def asked(self, now_ms: float) -> None:
-        """Take down that it is used."""
+        """Note a look-up."""
         self._asked_ms = now_ms
 
     def throttled(self, time_ms: int, now_ms: float) -> None:
-        """Count that somebody has to wait."""
+        """Count a throttled client."""
         self._throttles.record(1, now_ms)
         self._throttle_times.record(time_ms, now_ms)
 
     def mean_throttle_time_ms(self, now_ms: float) -> float:
-        """Of the last half to whole minute; 0 when nobody had to wait."""
+        """The mean over the last 30 to 60 seconds; 0 if no client was throttled."""
         count = self._throttles.total(now_ms)
         return self._throttle_times.total(now_ms) / count if count else 0.0
 
@@ -238,7 +237,7 @@ U = TypeVar("U", bound=Usage)
 
 
 class UsageTable(Generic[U]):
-    """Who has used what, of those that have a limit."""
+    """Usages of all clients with a limit."""
 
     def __init__(self, window: QuotaWindow, usage_type: type[U]) -> None:
         self._window = window
@@ -248,10 +247,10 @@ class UsageTable(Generic[U]):
         self._by_client: dict[tuple[str, str], U | None] = {}
         self._most_usages = MOST_REMEMBERED_CLIENTS
         self.remembered: list[dict[Any, U | None]] = [self._by_client]
-        """Where usages that `of` gave are kept: emptied when others may have taken their places."""
+        """Caches of usages returned by `of`, cleared when these may be stale."""
 
     def set_limits(self, limits: Limits) -> None:
-        """Have these limits from now on. What was used stays counted where there is still a limit."""
+        """Replace the limits. Usages survive if they still have a limit."""
         self._limits = limits
         self._forget()
         for sharers, usage in list(self._usages.items()):
@@ -262,7 +261,7 @@ class UsageTable(Generic[U]):
                 usage.limit = limit
 
     def of(self, user: str, client_id: str, now_ms: float) -> U | None:
-        """The usage of the limit that counts for a client; None where none does."""
+        """The usage of the client's limit, or None without one."""
         key = (user, client_id)
         usage = self._by_client.get(key)
         if usage is None and key not in self._by_client:
@@ -275,7 +274,7 @@ class UsageTable(Generic[U]):
         return usage
 
     def throttled(self, user: str, client_id: str, time_ms: int, now_ms: float) -> None:
-        """Count that a client has to wait."""
+        """Count that a client is throttled."""
         usage = self.of(user, client_id, now_ms)
         if usage is not None:
             usage.throttled(time_ms, now_ms)
@@ -293,7 +292,7 @@ class UsageTable(Generic[U]):
         return usage
 
     def _drop_idle(self, now_ms: float) -> None:
-        """Forget whose usage no longer counts: a client may call itself anything."""
+        """Forget idle usages: a client may choose any client id."""
         kept_ms = max(self._window.samples * self._window.window_ms, THROTTLE_SAMPLES * THROTTLE_WINDOW_MS)
         self._usages = {
             sharers: usage for sharers, usage in self._usages.items() if now_ms - usage.last_used_ms < kept_ms
@@ -310,20 +309,20 @@ class UsageTable(Generic[U]):
 
 
 class ClientQuota(UsageTable[Usage]):
-    """Limits of a rate: of bytes per second, or of percents of time."""
+    """Limits of a rate: bytes per second, or percentage of time."""
 
     def __init__(self, window: QuotaWindow, longest_ms: int | None = None) -> None:
-        """With `longest_ms` nobody has to wait longer for it."""
+        """`longest_ms` caps the throttle time."""
         super().__init__(window, Usage)
         self._longest_ms = longest_ms
 
     def record(self, user: str, client_id: str, value: float, now_ms: float) -> int:
-        """Count what a client has used; gives how long it has to wait, in milliseconds."""
+        """Record a client's usage and return its throttle time in milliseconds."""
         usage = self.of(user, client_id, now_ms)
         return 0 if usage is None else self.charge(usage, value, now_ms)
 
     def charge(self, usage: Usage, value: float, now_ms: float) -> int:
-        """As `record`, for the client whose usage it is."""
+        """As `record`, for a usage returned by `of`."""
         rate = usage.rate
         if rate.record_within(value, now_ms, usage.surely_within):
             return 0
@@ -334,13 +333,13 @@ class ClientQuota(UsageTable[Usage]):
         return throttle_time_ms(rate.measure(now_ms), usage.limit, length_ms, longest_ms)
 
     def take_back(self, user: str, client_id: str, value: float, now_ms: float) -> None:
-        """Count that a client has not used it after all."""
+        """Undo a recorded usage."""
         usage = self.of(user, client_id, now_ms)
         if usage is not None:
             usage.rate.record(-value, now_ms)
 
     def most_at_once(self, user: str, client_id: str, now_ms: float) -> float:
-        """More than this, used at once, would be too much in any case; infinite without a limit."""
+        """A single amount above this exceeds the limit in any case; infinite without a limit."""
         usage = self.of(user, client_id, now_ms)
         if usage is None:
             return float("inf")
@@ -348,7 +347,7 @@ class ClientQuota(UsageTable[Usage]):
 
 
 class MutationUsage(Usage):
-    """Use of a limit on changes by all who share it."""
+    """Usage of one limit on mutations, by all clients that share it."""
 
     __slots__ = ("bucket",)
 
@@ -358,16 +357,17 @@ class MutationUsage(Usage):
 
 
 class MutationQuota(UsageTable[MutationUsage]):
-    """Limits of partitions created and deleted per second (KIP-599)."""
+    """Limits on partitions created and deleted per second (KIP-599)."""
 
     def __init__(self, window: QuotaWindow) -> None:
         super().__init__(window, MutationUsage)
 
     def record(self, user: str, client_id: str, mutations: float, now_ms: float, *, is_strict: bool) -> int:
-        """Count changes; gives how long the client has to wait.
+        """Record mutations and return the client's throttle time.
 
-        A strict quota takes any number of changes as long as it is not exceeded, and no more then: after a time above 0
-        they were not counted, and must not be made. One that is not strict takes all, and has the client wait.
+        A strict quota accepts any number of mutations until it is exceeded, and then rejects all: if the returned time
+        is above 0, the mutations were not recorded and must not be made. Otherwise all are accepted, and the client
+        waits.
         """
         usage = self.of(user, client_id, now_ms)
         if usage is None:

@@ -1,8 +1,8 @@
-"""Who has a quota: a user, a client id, both or an IP address, or all that have none of their own (KIP-13, KIP-55,
-KIP-612); and which limit counts for a client (Kafka class `ClientQuotaManager`, its default callback).
+"""Quota entities: a user, a client id, both, an IP address, or the defaults (KIP-13, KIP-55, KIP-612); and which limit
+applies to a client (Kafka class `ClientQuotaManager`, its default callback).
 
-In the coordination tree they are /config/users/<user>, /config/users/<user>/clients/<client-id>,
-/config/clients/<client-id> and /config/ips/<address>, with names as Kafka's class `Sanitizer` writes them.
+Their znodes are /config/users/<user>, /config/users/<user>/clients/<client-id>, /config/clients/<client-id> and
+/config/ips/<address>, with names encoded by Kafka's class `Sanitizer`.
 
 From the most to the least specific: user and client id, user and default client id, user, default user and client id,
 both defaults, default user, client id, default client id.
@@ -23,8 +23,8 @@ _CLIENTS: Final = "/clients/"
 
 
 class EntityType(IntEnum):
-    """Types of what has a configuration in the tree but is no resource on the wire. The numbers are Odradek's, beside
-    those of `ConfigResourceType`.
+    """Entities with a configuration in the tree that are not a ConfigResourceType of the protocol. The numbers are
+    Odradek's, distinct from those of `ConfigResourceType`.
     """
 
     USER = -1
@@ -33,31 +33,31 @@ class EntityType(IntEnum):
 
 
 class Default(Enum):
-    """Stands where a name would."""
+    """Replaces a name for the default entity."""
 
     ALL = DEFAULT_ENTITY
 
 
 DEFAULT: Final = Default.ALL
 Name = str | Default | None
-"""A name, or all that have no quota of their own; None where an entity has no such part."""
+"""A name or the default; None if an entity lacks that part."""
 
 
 class QuotaEntity(Value):
-    """Whoever shares one limit. Those with an `ip` have no other part."""
+    """The key of a limit. An entity with an `ip` must not have other parts."""
 
     user: Name = None
     client_id: Name = None
     ip: Name = None
 
     def parts(self) -> dict[str, str | None]:
-        """By their types on the wire, where the name of the default is null."""
+        """Names by entity type, as in the protocol, with null for the default."""
         named = {"user": self.user, "client-id": self.client_id, "ip": self.ip}
         return {kind: name if isinstance(name, str) else None for kind, name in named.items() if name is not None}
 
     @property
     def resource(self) -> ConfigResource:
-        """Where its configuration is."""
+        """The resource with its configuration."""
         if self.ip is not None:
             return int(EntityType.IP), _node_name(self.ip)
         if self.user is None:
@@ -69,7 +69,7 @@ class QuotaEntity(Value):
 
     @classmethod
     def of(cls, resource: ConfigResource) -> QuotaEntity | None:
-        """The entity whose configuration is there; None for other resources, and names that mean none."""
+        """The entity of a resource, or None if the resource or its name does not denote one."""
         kind, name = resource
         if kind == EntityType.IP:
             return cls(ip=_name(name))
@@ -87,7 +87,7 @@ class QuotaEntity(Value):
 
 
 def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
-    """From types and names as `QuotaEntity.parts` gives them."""
+    """The inverse of `QuotaEntity.parts`."""
     user, client_id, ip = (
         (DEFAULT if parts[kind] is None else parts[kind]) if kind in parts else None
         for kind in ("user", "client-id", "ip")
@@ -96,7 +96,7 @@ def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
 
 
 def _node_name(name: Name) -> str:
-    """As `ConfigResource` has it, to which "" is the default."""
+    """The name in a `ConfigResource`, with "" for the default."""
     return sanitized(name) if isinstance(name, str) else ""
 
 
@@ -108,9 +108,9 @@ NOBODY: Final = ""
 
 
 class Sharers(NamedTuple):
-    """The clients that a limit is shared by: a user's, those with a client id, or both; the other part is empty.
+    """The clients that share a limit: those of a user, with a client id, or both; the other part is empty.
 
-    Each user, and each client id, has a default limit for itself.
+    A default limit applies to each user, or client id, separately.
     """
 
     user: str
@@ -121,7 +121,7 @@ class Limits:
     """The limits of one kind of quota, by user and client id."""
 
     def __init__(self, limits: Mapping[tuple[Name, Name], float]) -> None:
-        """A part of a key is None where the entity has no such part."""
+        """Keys are (user, client id), with None if the entity lacks that part."""
         self._limits = limits
 
     def __bool__(self) -> bool:
@@ -133,7 +133,7 @@ class Limits:
     __hash__ = None  # type: ignore[assignment]
 
     def sharers(self, user: str, client_id: str) -> Sharers:
-        """With whom this client shares a limit, if there is one for it."""
+        """The key under which this client shares a limit, if it has one."""
         limits = self._limits
         for known in (user, DEFAULT):
             if (known, client_id) in limits or (known, DEFAULT) in limits:
@@ -143,9 +143,9 @@ class Limits:
         return Sharers(NOBODY, client_id)
 
     def limit(self, sharers: Sharers) -> float | None:
-        """The limit that they share; None where nothing limits them.
+        """The shared limit, or None for unlimited.
 
-        A client without a client id has no quota of a client id, not even the default one, as in Kafka.
+        As in Kafka, a client without a client id does not get any client id quota, not even the default.
         """
         user, client_id = sharers
         candidates: tuple[tuple[Name, Name], ...]

@@ -1,5 +1,5 @@
-"""Transaction coordinators: an event comes in, records to append, markers to write and replies come out. No clock, no
-I/O, no randomness.
+"""Transaction coordinators: events go in; records to append, markers to write and replies come out. Free of clocks, I/O
+and randomness.
 
-The state of a transactional id changes only by replay of what was appended to __transaction_state.
+The state of a transactional id changes only by replaying records appended to __transaction_state.
 """

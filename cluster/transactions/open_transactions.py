@@ -23,11 +23,11 @@ from protocol.topic_partition import TopicPartition
 logger = logging.getLogger("kafka.coordinator.transaction.TransactionCoordinator")
 
 RETRY_MS: Final = 100
-"""Between attempts to write that a transaction is complete."""
+"""The delay before retrying to write that a transaction is complete."""
 
 
 class Markers(NamedTuple):
-    """The end of a transaction that is decided, to be written to its partitions."""
+    """The decided end of a transaction, to be written to its partitions."""
 
     transactional_id: str
     producer_id: int
@@ -37,8 +37,8 @@ class Markers(NamedTuple):
 
 
 class OpenTransactions:
-    """The transactions of the ids in `table`. `send` is told of each whose markers are to be written now; when they
-    are, `marked` has to be told.
+    """The transactions of the ids in `table`. It calls `send` with markers to write now; the caller must report written
+    ones with `marked`.
     """
 
     def __init__(self, table: TransactionTable, send: Callable[[Markers], None]) -> None:
@@ -55,9 +55,9 @@ class OpenTransactions:
         producer_epoch: int,
         partitions: Collection[TopicPartition],
     ) -> Result[ErrorCode]:
-        """Make partitions part of the transaction, which begins with them. Answered when that is committed.
+        """Add partitions to the transaction, and start it if needed. Answered once that is committed.
 
-        A request that is sent again is answered as by `end`.
+        A repeated request is answered as by `end`.
         """
         try:
             transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
@@ -80,8 +80,8 @@ class OpenTransactions:
     def verify(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether partitions are part of the open transaction: NONE, or else TRANSACTION_ABORTABLE; or the error that
-        all have (KIP-890). Changes nothing.
+        """Check that partitions belong to the open transaction (KIP-890): NONE, or else TRANSACTION_ABORTABLE. An error
+        of the transaction itself applies to all partitions. Changes nothing.
         """
         try:
             transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
@@ -100,9 +100,9 @@ class OpenTransactions:
     def end(
         self, now: Moment, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> Result[ErrorCode]:
-        """Commit a transaction or abort it. Answered when that is decided for good; markers are written afterwards.
+        """Commit or abort a transaction. Answered once the decision is committed; markers are written afterwards.
 
-        A request that is sent again is answered as the first one was, once the state is written again.
+        A repeated request gets the same response once the state has been written again.
         """
         try:
             transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
@@ -123,16 +123,16 @@ class OpenTransactions:
         return Result(reply, [self.prepare(now, transaction, reply.set, commit=commit)])
 
     def _answer_again(self, transaction: Transaction) -> Result[ErrorCode]:
-        """Answer NONE to what changes nothing, once the state is written again. A coordinator that has been replaced
-        may know an earlier transaction of the same producer and epoch, and cannot write. Apache Kafka answers at once.
+        """Respond NONE to a repeated request once the state has been written again. The write fails on a replaced
+        coordinator, which may see an older transaction of the same producer and epoch. Apache Kafka responds at once.
         """
         reply: Reply[ErrorCode] = Reply()
         return Result(reply, [self._table.write_again(transaction, partial(_answer, reply))])
 
     def fence(self, now: Moment, transaction: Transaction, answer: Callable[[ErrorCode], None]) -> Append:
-        """Abort an open transaction for its producer, whose epoch is void from then on.
+        """Abort an open transaction and fence its producer.
 
-        The raised epoch is given to nobody. If the append fails, the producer goes on as if nothing had been.
+        The raised epoch is not given to any producer. If the append fails, the old producer stays valid.
         """
         return self.prepare(now, transaction, answer, commit=False, fences=True)
 
@@ -145,7 +145,7 @@ class OpenTransactions:
         commit: bool,
         fences: bool = False,
     ) -> Append:
-        """An append that decides how an open transaction ends; its `answer` is given before markers are written."""
+        """An append that decides the end of an open transaction. `answer` is called before markers are written."""
         metadata = transaction.metadata
         decided = metadata.replace(
             state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
@@ -162,7 +162,7 @@ class OpenTransactions:
         return self.resume(now, transaction) if error_code is ErrorCode.NONE else ()
 
     def resume(self, now: Moment, transaction: Transaction) -> Appends:
-        """Have the markers written of a transaction whose end is decided."""
+        """Start writing the markers of a transaction in PREPARE_COMMIT or PREPARE_ABORT."""
         metadata = transaction.metadata
         is_commit = metadata.state is TransactionState.PREPARE_COMMIT
         transaction.pending = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
@@ -176,7 +176,7 @@ class OpenTransactions:
         return ()
 
     def marked(self, now: Moment, markers: Markers, partitions: Collection[TopicPartition]) -> Result[None]:
-        """Partitions have their markers, or are no more. With the last of them the transaction is complete."""
+        """These partitions have their markers, or no longer exist. The last ones complete the transaction."""
         transaction = self._table.transactions.get(markers.transactional_id)
         if transaction is None or not _is_of(transaction, markers) or not transaction.unmarked:
             return Result(None)
@@ -194,7 +194,7 @@ class OpenTransactions:
         )
 
     def _completed(self, transaction: Transaction, now: Moment, error_code: ErrorCode) -> Appends:
-        """A transaction that is marked has to be completed: it is tried until it is, or another coordinates."""
+        """Retry a failed completion until it succeeds or another broker coordinates."""
         if error_code is ErrorCode.NONE:
             transaction.pending = None
             return ()

@@ -1,4 +1,4 @@
-"""InitProducerId: a producer takes over a transactional id, and its predecessor is fenced (KIP-98, KIP-360)."""
+"""InitProducerId: a producer takes over a transactional id and fences its predecessor (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocol.errors import ApiError, ErrorCode
 logger = logging.getLogger("kafka.coordinator.transaction.TransactionCoordinator")
 
 LAST_EPOCH: Final = 2**15 - 2
-"""The last epoch that a producer may have. The one behind it is left for fencing it."""
+"""The last epoch that a producer may have. The next one is reserved for fencing it."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -32,7 +32,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Initialized(NamedTuple):
-    """The identity for a producer; none with an error."""
+    """The identity of a producer, or an error."""
 
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -40,7 +40,7 @@ class Initialized(NamedTuple):
 
 
 NEEDS_ID: Final = Initialized(ErrorCode.NONE)
-"""Nothing has happened yet: the event has to come again with a producer id that nobody has had."""
+"""The call changed nothing, and must be repeated with an unused producer id."""
 
 
 class ProducerSessions:
@@ -58,10 +58,10 @@ class ProducerSessions:
         expected: ProducerIdAndEpoch | None = None,
         fresh_id: int | None = None,
     ) -> Result[Initialized]:
-        """Give a producer its identity, with an epoch above that of any producer before it; or NEEDS_ID.
+        """Give a producer an identity with a higher epoch than any producer before it; or NEEDS_ID.
 
-        `expected` is the identity of a producer that wants to go on with a higher epoch. An open transaction is aborted
-        first: the producer is told CONCURRENT_TRANSACTIONS, and asks again. PRODUCER_FENCED: another has taken over.
+        `expected` is the current identity of a producer that asks to bump its epoch. If a transaction is open, it is
+        aborted first: the producer gets CONCURRENT_TRANSACTIONS and retries. PRODUCER_FENCED: another one took over.
         """
         if not 0 < timeout_ms <= self._table.config.transaction_max_timeout_ms:
             return Result(Initialized(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
@@ -131,8 +131,8 @@ class ProducerSessions:
 
 
 def _check_identity(metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None) -> None:
-    """Raise PRODUCER_FENCED for a producer that is neither the one of now, nor the last one of the id before that was
-    used up, which may not have heard of the new one.
+    """Raise PRODUCER_FENCED unless the producer id is the current one, or the previous one with its epochs used up:
+    that producer may not have learned its new id.
     """
     if expected is None or metadata.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == metadata.producer_id:
         return
@@ -144,13 +144,13 @@ def _check_identity(metadata: TransactionMetadata, expected: ProducerIdAndEpoch 
 def _next_identity(
     metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None, fresh_id: int | None
 ) -> TransactionMetadata | None:
-    """`metadata` with the identity of the next producer; None when that takes a `fresh_id`. Raises PRODUCER_FENCED."""
+    """`metadata` with the next identity, or None if that takes a `fresh_id`. Raises PRODUCER_FENCED."""
     _check_identity(metadata, expected)
     epoch = metadata.producer_epoch
     if expected is not None and epoch not in {NO_PRODUCER_EPOCH, expected.producer_epoch}:
         if expected.producer_epoch != metadata.last_producer_epoch:
             raise ApiError(ErrorCode.PRODUCER_FENCED, f"epoch {expected.producer_epoch} has been replaced by {epoch}")
-        return metadata  # the answer to the first request was lost
+        return metadata  # the first response was lost
     last_epoch = NO_PRODUCER_EPOCH if expected is None else epoch
     if epoch < LAST_EPOCH:
         return metadata.replace(producer_epoch=epoch + 1, last_producer_epoch=last_epoch)

@@ -1,7 +1,7 @@
 """The states of a transactional id (Kafka class `TransactionState`), its records in __transaction_state in Kafka's
-formats (Kafka class `TransactionLog`), and the ids that a partition's log builds.
+formats (Kafka class `TransactionLog`), and a loader that builds all ids from a partition's log.
 
-TransactionLogKey v0, TransactionLogValue v0 (v1 is read too); no value is a tombstone.
+TransactionLogKey v0, TransactionLogValue v0 (v1 is read too); null values are tombstones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.wire.schema import decode_versioned, encode_versioned
 
 
 class TransactionState(IntEnum):
-    """A state, with its number in the log; `label` is its name for administrators."""
+    """A state, with its number in the log; `label` is its name in admin responses."""
 
     label: str
 
@@ -30,25 +30,25 @@ class TransactionState(IntEnum):
         return member
 
     EMPTY = 0, "Empty"
-    """The producer has its id and epoch, and no transaction yet."""
+    """The producer has its id and epoch, but did not start a transaction yet."""
     ONGOING = 1, "Ongoing"
     """Partitions were added."""
     PREPARE_COMMIT = 2, "PrepareCommit"
-    """It is decided that the transaction is committed; markers are being written."""
+    """The commit is decided; markers are being written."""
     PREPARE_ABORT = 3, "PrepareAbort"
     COMPLETE_COMMIT = 4, "CompleteCommit"
     """All partitions have their markers."""
     COMPLETE_ABORT = 5, "CompleteAbort"
     DEAD = 6, "Dead"
-    """The id is being forgotten. Never in the log, which has a tombstone then."""
+    """The id is being removed. Never in the log, which gets a tombstone instead."""
     PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"
-    """Kafka's name for the moment before PREPARE_ABORT in which an epoch is raised. Never in the log."""
+    """Kafka's transient state while an epoch is raised, before PREPARE_ABORT. Never in the log."""
 
 
 _S: Final = TransactionState
 
 NO_TRANSACTION: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""Nothing is open or being ended: a new producer may take over, and an old id may be forgotten."""
+"""No transaction is open or ending: a new producer may take over, and an unused id may expire."""
 
 ENDING: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 
@@ -62,11 +62,11 @@ _BEFORE: Final = {
     _S.DEAD: NO_TRANSACTION,
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
-"""The states that each may follow."""
+"""The valid predecessors of each state."""
 
 
 def may_follow(state: TransactionState, before: TransactionState) -> bool:
-    """Whether `state` may come next when a transactional id is in `before`."""
+    """Whether a transactional id may go from `before` to `state`."""
     return before in _BEFORE[state]
 
 
@@ -80,12 +80,12 @@ _STATES: Final = {int(state): state for state in TransactionState}
 
 
 class TransactionMetadata(Value):
-    """A transactional id: its producer, and the transaction that is open or was the last. Times are wall-clock
-    milliseconds; `start_ms` is -1 before the first transaction of a producer.
+    """A transactional id: its producer, and the open or last transaction. Times are wall-clock milliseconds; `start_ms`
+    is -1 before a producer's first transaction.
 
-    `last_producer_epoch` is the epoch before the one that the producer itself asked to raise, `previous_producer_id`
-    the id before the last one; -1 when there is none. By them a request that is sent again is recognized (KIP-360).
-    The log does not have them: after a load they are -1, as in Kafka.
+    `last_producer_epoch` is the epoch before the last bump that the producer asked for, `previous_producer_id` the id
+    before the current one; -1 if unset. They identify repeated requests (KIP-360). The log lacks them: after a load
+    they are -1, as in Kafka.
     """
 
     producer_id: int
@@ -100,13 +100,13 @@ class TransactionMetadata(Value):
 
 
 class TransactionRecord(Value):
-    """The state of a transactional id; without a value, its end."""
+    """The state of a transactional id; without a value, a tombstone."""
 
     transactional_id: str
     value: TransactionMetadata | None
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        """The record's key and value. Raises EncodeError for a value that cannot be encoded."""
         key = encode_versioned(TransactionLogKey(transactional_id=self.transactional_id), _VERSION)
         metadata = self.value
         if metadata is None:
@@ -130,7 +130,7 @@ class TransactionRecord(Value):
 
 
 def decode_key(key: bytes | None) -> str | None:
-    """The transactional id that a key names; None for a key of another version. Raises DecodeError."""
+    """The transactional id in a key, or None for an unknown key version. Raises DecodeError."""
     if key is None or len(key) < _VERSION_BYTES:
         raise DecodeError("record key", -1, "", "a record of __transaction_state has no key or a cut-off one")
     if int.from_bytes(key[:_VERSION_BYTES], signed=True) != _VERSION:
@@ -139,7 +139,7 @@ def decode_key(key: bytes | None) -> str | None:
 
 
 def decode_value(value: bytes) -> TransactionMetadata:
-    """The state in a record. Raises DecodeError, or ApiError UNSUPPORTED_VERSION, for what cannot be read."""
+    """Decode the state. Raises DecodeError, or ApiError UNSUPPORTED_VERSION."""
     decoded, _ = decode_versioned(TransactionLogValue, value)
     state = _STATES.get(decoded.transaction_status)
     if state is None:
@@ -164,19 +164,19 @@ logger = logging.getLogger("kafka.coordinator.transaction.TransactionStateManage
 
 
 class TransactionLoader:
-    """Takes the log chunk by chunk with `take`; `finish` gives the transactional ids.
+    """Builds the transactional ids from the log: feed it chunks with `take`, then call `finish`.
 
-    Values are kept as bytes, the last one of each key, and only those that are left in the end are decoded. Uses
-    nothing that anybody else uses, so it may run on any thread.
+    It keeps the last value of each key as bytes, and decodes only the survivors in the end. It shares nothing, so it
+    may run on any thread.
     """
 
     def __init__(self) -> None:
         self._latest: dict[bytes | None, bytes] = {}
 
     def take(self, batches: memoryview) -> int | None:
-        """Take the complete batches that `batches` begins with; gives the offset behind them, or None without any.
+        """Take the complete batches at the start of `batches`. Returns the offset after them, or None without any.
 
-        Raises ApiError for a batch whose records cannot be read.
+        Raises ApiError for a batch with unreadable records.
         """
         next_offset, latest = None, self._latest
         for batch in read_batches(batches):
@@ -191,7 +191,7 @@ class TransactionLoader:
         return next_offset
 
     def finish(self) -> dict[str, TransactionMetadata]:
-        """The transactional ids. A record that cannot be read is logged and left out. The loader is empty then."""
+        """The transactional ids. Unreadable records are logged and skipped. Empties the loader."""
         found = {}
         while self._latest:
             key, value = self._latest.popitem()

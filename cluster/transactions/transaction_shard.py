@@ -1,4 +1,4 @@
-"""One partition of __transaction_state, as its coordinator: where the parts come together."""
+"""The coordinator of one partition of __transaction_state; it combines the other modules."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from protocol.errors import ErrorCode
 
 
 class TransactionShard:
-    """The transactional ids of one partition. Events go to `producers`, `transactions` and here; all of it belongs to
-    one thread.
+    """The transactional ids of one partition. Events go to `producers`, `transactions` and here, all on one thread.
 
-    `send` is told of markers to be written, which then have to be reported to `transactions.marked`. Every event says
-    when it happens and gives a `Result` (or `Appends` alone): the driver has to make the appends in order, and to
-    report each with `complete` or `fail`, in the order of the log.
+    It calls `send` with markers to write; report them with `transactions.marked`. Each event takes its time and returns
+    a `Result` (or just `Appends`): the driver must make the appends in order, and report each with `complete` or
+    `fail`, in log order.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class TransactionShard:
         self.transactions = OpenTransactions(self._table, send)
         self.producers = ProducerSessions(self._table, self.transactions)
         self.deadlines = self._table.deadlines
-        """They say when `expire` is to be called next."""
+        """Their `next_ms` is the time for the next `expire`."""
         self._restored_amid_the_end = [
             each for each in self._table.transactions.values() if each.metadata.state in ENDING
         ]
@@ -48,7 +47,7 @@ class TransactionShard:
         return list(self._table.transactions)
 
     def get(self, transactional_id: str) -> Transaction | None:
-        """A transactional id that the log knows and is not about to forget. To be read only."""
+        """A transactional id that is in the log and not about to be removed. Read only."""
         transaction = self._table.transactions.get(transactional_id)
         if transaction is None or not transaction.is_durable or transaction.pending is TransactionState.DEAD:
             return None
@@ -57,7 +56,7 @@ class TransactionShard:
     # -- what the driver does ------------------------------------------------------------------------------------------
 
     def start(self, now: Moment) -> Appends:
-        """Begin to serve: have the markers written of transactions whose end was decided."""
+        """Start serving: write the markers of transactions with a decided end."""
         appends: list[Append] = []
         ending, self._restored_amid_the_end = self._restored_amid_the_end, []
         for transaction in ending:
@@ -65,27 +64,27 @@ class TransactionShard:
         return appends
 
     def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:  # noqa: ARG002
-        """`append` is committed: replay its records and go on."""
+        """`append` is committed: replay its records and continue."""
         for record in append.records:
             assert isinstance(record, TransactionRecord)
             self._table.replay(record)
         return append.settled(now, ErrorCode.NONE)
 
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
-        """`append` was not committed. It may be nevertheless, later: what is written next then replaces it."""
+        """`append` failed. It may still be committed later; the next write then supersedes it."""
         return append.settled(now, error_code)
 
     def expire(self, now: Moment) -> Appends:
-        """Time has passed: act on the deadlines that were reached."""
+        """Run the deadlines that have passed."""
         return self._table.deadlines.expire(now)
 
     def resign(self, now: Moment) -> None:
-        """Resign: another broker coordinates now. Who waits gets the error of the append that it waits for."""
+        """Another broker is the coordinator now. Waiting requests fail with their appends."""
 
-    # -- the passing of time -------------------------------------------------------------------------------------------
+    # -- expiration ----------------------------------------------------------------------------------------------------
 
     def abort_if_late(self, now: Moment, transactional_id: str) -> Result[None]:
-        """Abort a transaction that has been open for longer than its producer asked for, and fence the producer."""
+        """Abort a transaction open for longer than its producer's timeout, and fence the producer."""
         transaction = self._table.transactions.get(transactional_id)
         if transaction is None or transaction.pending is not None:
             return Result(None)
@@ -95,7 +94,7 @@ class TransactionShard:
         return Result(None)
 
     def forget_unused(self, now: Moment, transactional_ids: Collection[str]) -> Result[None]:
-        """Forget those of the ids that were not used for transactional.id.expiration.ms and have nothing open."""
+        """Remove those ids that were unused for transactional.id.expiration.ms and are not in a transaction."""
         unused = []
         limit_ms = now.now_ms - self._table.config.transactional_id_expiration_ms
         for transactional_id in transactional_ids:
@@ -119,4 +118,4 @@ def _forgotten(unused: list[Transaction], _: Moment, error_code: ErrorCode) -> A
 
 
 def _ignore(_: ErrorCode) -> None:
-    """Nobody waits for it."""
+    """For aborts without a waiting request."""

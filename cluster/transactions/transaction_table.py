@@ -1,4 +1,4 @@
-"""The transactional ids of one shard, and the one way in which they change."""
+"""The transactional ids of one shard, and the only way to change them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 
 Then = Callable[[Moment, ErrorCode], Appends]
-"""Called when a change is committed (NONE), or is not: with the error for the client."""
+"""Called when a change is committed (NONE) or has failed (the error for the client)."""
 
 _APPEND_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -36,17 +36,17 @@ _APPEND_ERRORS: Final = {
 
 
 class TransactionConfig(Value):
-    """Kafka's settings of transactions."""
+    """Kafka's transaction settings."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
 
 
 class Transaction:
-    """A transactional id. `metadata` changes by replay alone.
+    """A transactional id. Only replay changes `metadata`.
 
-    `pending` is the state that a change under way leads to; while a transaction ends there always is one. `unmarked`
-    are the partitions of a transaction that ends which have no marker yet.
+    `pending` is the next state while a change is in progress; it is always set while a transaction ends. `unmarked` are
+    the partitions of an ending transaction that still lack a marker.
     """
 
     __slots__ = ("metadata", "pending", "transactional_id", "unmarked")
@@ -59,12 +59,12 @@ class Transaction:
 
     @property
     def outstanding(self) -> Collection[TopicPartition]:
-        """The partitions of the transaction; while it ends, those that have no marker yet."""
+        """The partitions of the transaction; while it ends, those that still lack a marker."""
         return list(self.unmarked) if self.metadata.state in ENDING else sorted(self.metadata.partitions)
 
     @property
     def is_durable(self) -> bool:
-        """Whether the log knows the id: without an epoch, it has never been written."""
+        """Whether the id is in the log; before its first record it lacks an epoch."""
         return self.metadata.producer_epoch >= 0
 
 
@@ -80,7 +80,7 @@ class TransactionTable:
         }
 
     def transaction_of(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
-        """The transactional id, which must be that producer's. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+        """The transaction of that id and producer. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.metadata.producer_id != producer_id:
             raise ApiError(
@@ -95,7 +95,7 @@ class TransactionTable:
         return transaction
 
     def change(self, transaction: Transaction, metadata: TransactionMetadata, then: Then) -> Append:
-        """An append that makes `metadata` the state of a transactional id on which nothing else is under way."""
+        """An append that makes `metadata` the state of a transactional id without another pending change."""
         if transaction.pending is not None or not may_follow(metadata.state, transaction.metadata.state):
             raise RuntimeError(
                 f"{transaction.transactional_id!r} cannot become {metadata.state.name}: it is "
@@ -104,7 +104,7 @@ class TransactionTable:
         return self._append(transaction, metadata, then)
 
     def write_again(self, transaction: Transaction, then: Then) -> Append:
-        """An append of the state that a transactional id has, on which nothing else is under way."""
+        """An append that writes the current state of a transactional id again, without another pending change."""
         return self._append(transaction, transaction.metadata, then)
 
     def _append(self, transaction: Transaction, metadata: TransactionMetadata, then: Then) -> Append:
@@ -128,12 +128,12 @@ class TransactionTable:
 
 
 def told(error_code: ErrorCode) -> ErrorCode:
-    """The code that clients get for an error of the log."""
+    """The client's error code for an error of the log."""
     return _APPEND_ERRORS.get(error_code, error_code)
 
 
 def refuse_while_ending(transaction: Transaction) -> None:
-    """Raise CONCURRENT_TRANSACTIONS, which has clients ask again, while a change or the end is under way."""
+    """Raise CONCURRENT_TRANSACTIONS, which clients retry, while a change is pending or the transaction ends."""
     if transaction.pending is not None or transaction.metadata.state in ENDING:
         raise ApiError(
             ErrorCode.CONCURRENT_TRANSACTIONS, f"{transaction.transactional_id!r} is being changed by another request"

@@ -1,1 +1,1 @@
-"""The znode tree: the contract every coordination service meets, the tree as a pure state machine, and its journal."""
+"""The znode tree: the contract of every coordination service, the tree as a pure state machine, and its journal."""

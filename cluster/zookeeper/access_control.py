@@ -1,4 +1,6 @@
-"""Who may do what with a node (ZooKeeper's ZooDefs.Perms, PrepRequestProcessor.fixupACL, ZooKeeperServer.checkACL)."""
+"""Access control lists of nodes (ZooKeeper's ZooDefs.Perms, PrepRequestProcessor.fixupACL,
+ZooKeeperServer.checkACL).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Permission(IntFlag):
-    """Kinds of access. CREATE and DELETE are about a node's children."""
+    """Kinds of access. CREATE and DELETE apply to a node's children."""
 
     READ = 1
     WRITE = 2
@@ -18,14 +20,14 @@ class Permission(IntFlag):
 
 
 class Identity(NamedTuple):
-    """One of those that a connection has shown to be: ("digest", "alice:<hash>"), ("ip", "10.0.0.7")."""
+    """One proven identity of a connection, such as ("digest", "alice:<hash>") or ("ip", "10.0.0.7")."""
 
     scheme: str
     id: str
 
 
 class AclEntry(NamedTuple):
-    """Permissions, as bits, of whoever `scheme` and `id` name."""
+    """Permission bits for the identities that match `scheme` and `id`."""
 
     permissions: int
     scheme: str
@@ -36,16 +38,16 @@ Acl = tuple[AclEntry, ...]
 Identities = tuple[Identity, ...]
 
 OPEN: Final[Acl] = (AclEntry(31, "world", "anyone"),)
-"""Everybody may do everything."""
+"""Anyone may do anything."""
 _AUTHENTICATED: Final = frozenset({"digest", "sasl", "x509"})
-"""Schemes whose identities are proven; an address proves nothing."""
+"""Schemes with proven identities; an address proves nothing."""
 
 
 def resolved(wanted: Iterable[AclEntry], identities: Identities, schemes: Collection[str]) -> Acl:
-    """The list as a node keeps it: each entry once, and `auth` replaced by the identities that asked for it.
+    """The list as a node stores it: without duplicates, and with `auth` replaced by the requester's identities.
 
-    An empty list stands for one that cannot be kept: it was empty, has a scheme that is not in `schemes` or an id that
-    the scheme does not allow, or says `auth` where nobody has authenticated.
+    Returns an empty list if the wanted one is invalid: it is empty, has a scheme outside `schemes` or an id that the
+    scheme does not allow, or uses `auth` although the requester is not authenticated.
     """
     entries: dict[AclEntry, None] = {}
     for entry in dict.fromkeys(wanted):
@@ -63,12 +65,12 @@ def resolved(wanted: Iterable[AclEntry], identities: Identities, schemes: Collec
 
 
 def is_allowed(acl: Acl, permission: int, identities: Identities) -> bool:
-    """Whether one of `identities` has one of the bits of `permission`."""
+    """Whether one of `identities` has at least one of the bits in `permission`."""
     return acl is OPEN or any(entry.permissions & permission and _is_named(entry, identities) for entry in acl)
 
 
 def without_hashes(acl: Acl) -> Acl:
-    """The list as it is shown to who may read the node, but not administer it."""
+    """The list as shown to a client that may read the node but not administer it."""
     return tuple(
         entry._replace(id=f"{entry.id.partition(':')[0]}:x") if entry.scheme == "digest" else entry for entry in acl
     )
@@ -99,7 +101,7 @@ def _is_valid(entry: AclEntry, schemes: Collection[str]) -> bool:
 
 
 def _network(text: str) -> tuple[int, int] | None:
-    """The address of IPv4 as a number, and how many of its first bits count; None for anything else."""
+    """An IPv4 address as a number, and its prefix length, or None for anything else."""
     address, slash, bits = text.partition("/")
     parts = address.split(".")
     if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts):

@@ -1,17 +1,17 @@
-"""The contract between the broker and whatever holds the znode tree: ZooKeeper's data model, asynchronously.
+"""The contract between the broker and any implementation of the znode tree: ZooKeeper's data model, asynchronous.
 
-Guarantees that every implementation gives:
+Every implementation guarantees:
 
-- Calls of one session take effect in the order in which they were made; a read sees that session's earlier writes.
+- Calls of one session take effect in call order; a read sees that session's earlier writes.
 - `multi` is atomic: all of its operations take effect under one zxid, or none does.
-- What a call has answered is durable. What a read or a watch shows is durable.
-- A watch fires at most once, after the change it reports can be read, and before the reply to any later read of the
-  same session shows that change. It is called on the event loop, must not block and must not raise.
-- A session's ephemeral nodes live exactly as long as the session. After SESSION_EXPIRED everything the session held is
-  gone, all its watches are dead, and a new session (another `session_id`) has to be built up from nothing.
+- The effects of a completed call are durable, and so is all data that reads and watches show.
+- A watch fires at most once: after its change can be read, and before the reply to any later read of the same session
+  shows that change. It runs on the event loop, must not block and must not raise.
+- A session's ephemeral nodes live exactly as long as the session. After SESSION_EXPIRED all of them are gone and all of
+  its watches are dead; a new session (another `session_id`) has to start from scratch.
 
-`ConnectionLossError` means that the outcome is *unknown*: the operation may have happened. Whoever gets it reads the
-tree before trying again (compare `ephemeral_owner` with the own `session_id`, versions with the expected ones).
+After `ConnectionLossError` the outcome is *unknown*: the operation may have happened. The caller must read the tree
+before a retry: compare `ephemeral_owner` with its own `session_id`, and versions with the expected ones.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from cluster.zookeeper.access_control import OPEN, Acl
 from protocol.value import Value
 
 ANY_VERSION = -1
-"""As an expected version: do not compare."""
+"""As an expected version: skip the comparison."""
 
 
 class CoordinationError(Exception):
-    """Base of everything that a Coordination raises. The message names the path."""
+    """Base class of all errors of a Coordination. The message names the path."""
 
 
 class ConnectionLossError(CoordinationError):
-    """The outcome is unknown: read back before retrying."""
+    """The outcome is unknown: read back before a retry."""
 
 
 class SessionExpiredError(CoordinationError):
-    """The session is over; nothing more can be done with it."""
+    """The session is over; it can never be used again."""
 
 
 class NoSpaceError(CoordinationError):
-    """The change was not made, because there is no disk space to make it durable. It may be tried again."""
+    """The disk is full, so the change could not be made durable and was not made. It can be retried."""
 
 
 class NoNodeError(CoordinationError):
@@ -48,7 +48,7 @@ class NoNodeError(CoordinationError):
 
 
 class NodeExistsError(CoordinationError):
-    """A node of that path exists already."""
+    """A node with that path exists already."""
 
 
 class BadVersionError(CoordinationError):
@@ -72,11 +72,11 @@ class NoAuthError(CoordinationError):
 
 
 class InvalidAclError(CoordinationError):
-    """An access control list that cannot be kept."""
+    """An invalid access control list."""
 
 
 class MultiError(CoordinationError):
-    """One operation of a multi failed, so none took effect: `index` says which, `__cause__` says why."""
+    """One operation of a multi failed, so none took effect: `index` is its position, `__cause__` its error."""
 
     def __init__(self, index: int, cause: CoordinationError) -> None:
         super().__init__(f"operation {index}: {cause}")
@@ -85,7 +85,7 @@ class MultiError(CoordinationError):
 
 
 class ZnodeStat(NamedTuple):
-    """A node's bookkeeping, as ZooKeeper's Stat. `pzxid` is the zxid of the last change to the children."""
+    """A node's metadata, as in ZooKeeper's Stat. `pzxid` is the zxid of the last change to the children."""
 
     czxid: int
     mzxid: int
@@ -101,10 +101,10 @@ class ZnodeStat(NamedTuple):
 
 
 class Create(Value):
-    """Create `path`. Sequential: ten digits, the number of children ever created under the parent, are appended.
+    """Create `path`. If sequential, append ten digits: the number of children ever created under the parent.
 
-    `data` None (ZooKeeper's null) and b"" are different values. An `acl` that is OPEN gives way to what the
-    configuration of the session says.
+    `data` None (ZooKeeper's null) and b"" differ. The default list of the session's configuration replaces an `acl`
+    that is OPEN.
     """
 
     path: str
@@ -123,7 +123,7 @@ class SetData(Value):
 
 
 class Delete(Value):
-    """Delete `path`, which must have no children, if its version is `version`."""
+    """Delete `path`, which must not have children, if its version is `version`."""
 
     path: str
     version: int = ANY_VERSION
@@ -152,8 +152,8 @@ class EventType(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """One change of one node (for SESSION_EXPIRED, the path is the watched one). Whoever may not read by `acl` is not
-    told of it.
+    """One change of one node. With SESSION_EXPIRED, `path` is the watched one. Sessions without read access by `acl` do
+    not get it.
     """
 
     type: EventType
@@ -164,11 +164,13 @@ class WatchEvent(NamedTuple):
 Watch = Callable[[WatchEvent], None]
 
 READS_PER_REQUEST: Final = 200
-"""The most nodes that are read together: no answer holds the event loop for long."""
+"""The most nodes per read request, so that no response holds the event loop for long."""
 
 
 class SessionState(Enum):
-    """SUSPENDED: contact is lost, the session may still be alive; EXPIRED: it is gone, with its ephemerals."""
+    """SUSPENDED: the connection is lost, the session may still be alive. EXPIRED: it is gone, with its ephemeral
+    nodes.
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -178,8 +180,8 @@ class SessionState(Enum):
 class Coordination(Protocol):
     """One session with the tree.
 
-    Every method raises SessionExpiredError after the session's end and ConnectionLossError when the outcome cannot be
-    known, besides the errors it names.
+    Besides its own errors, every method raises SessionExpiredError after the session's end, and ConnectionLossError if
+    the outcome is unknown.
     """
 
     @property
@@ -193,11 +195,11 @@ class Coordination(Protocol):
         ...
 
     async def connect(self) -> None:
-        """Begin the session. Raises ConnectionLossError when the tree cannot be reached in time."""
+        """Start the session. Raises ConnectionLossError if the tree cannot be reached in time."""
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes are deleted before this returns."""
+        """End the session and delete its ephemeral nodes before returning."""
         ...
 
     def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:
@@ -207,19 +209,20 @@ class Coordination(Protocol):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> tuple[str, ZnodeStat]:
-        """Create a node; gives its path and stat. Raises NodeExistsError, NoNodeError (the parent),
-        NoChildrenForEphemeralsError, BadArgumentsError."""
+        """Create a node and return its path and stat. Raises NodeExistsError, NoNodeError (for the parent),
+        NoChildrenForEphemeralsError, BadArgumentsError.
+        """
         ...
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
-        """The node's data and stat; `watch` fires when either changes or the node goes. Raises NoNodeError, and then
-        leaves no watch."""
+        """The node's data and stat; `watch` fires when its data changes or it is deleted. Raises NoNodeError, without
+        leaving a watch.
+        """
         ...
 
     async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
-        """The data and stat of each of at most READS_PER_REQUEST nodes, None for one that is not there.
-
-        They are asked for together, and need not be of one moment.
+        """Data and stat of at most READS_PER_REQUEST nodes, None for each missing one. Not a snapshot: nodes may be
+        read at different times.
         """
         ...
 
@@ -232,14 +235,15 @@ class Coordination(Protocol):
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
-        """The stat, or None. `watch` fires at creation, deletion or change of data, whether the node exists or not."""
+        """The stat, or None. `watch` fires on creation, deletion or change of data, whether the node exists or not."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[list[str], ZnodeStat]:
-        """The children's names, sorted, and the node's own stat; `watch` fires when a child comes or goes, or the node
-        itself goes. Raises NoNodeError, and then leaves no watch."""
+        """The sorted names of the children, and the node's own stat; `watch` fires when a child is created or deleted,
+        or the node itself is deleted. Raises NoNodeError, without leaving a watch.
+        """
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Carry out all operations or none; results in their order. Raises MultiError."""
+        """Apply all operations or none, and return their results in order. Raises MultiError."""
         ...

@@ -1,9 +1,9 @@
-"""The znode tree in this process, durable in one append-only file: synchronous, so that a test can crash it anywhere.
+"""The znode tree in this process, durable in one append-only file. Synchronous, so that tests can crash it anywhere.
 
-`DurableTree` is driven in two steps. `apply` changes the tree and notes the transaction; `flush` makes everything noted
-durable with one append and one fsync, and compacts the file when it has outgrown the tree. Between `apply` and the end
-of `flush` the caller shows the new state to nobody, and applies nothing while `flush` runs (it may run in another
-thread). `broker.zookeeper.embedded_ensemble` keeps to that.
+`DurableTree` works in two steps. `apply` changes the tree and records the transaction; `flush` makes all recorded
+transactions durable with one append and one fsync, and compacts the file once it has outgrown the tree. Until `flush`
+has returned, the caller must not show the new state to any client. It must not apply anything while `flush` runs, which
+may be in another thread. `broker.zookeeper.embedded_ensemble` keeps these rules.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _COMPACTION_GROWTH = 4
 
 
 class JournalError(Exception):
-    """The journal cannot be read or trusted; the message names the file, and the position when it is damaged."""
+    """The journal cannot be read or trusted. The message names the file, and the position of any damage."""
 
 
 class DurableTree:
-    """A ZnodeTree and its journal. `tree` is for reading; every change goes through `apply` and `flush`."""
+    """A ZnodeTree and its journal. Read `tree`, but change it only with `apply` and `flush`."""
 
     def __init__(self, file_system: FileSystem, path: str, file: File, tree: ZnodeTree) -> None:
         self.tree = tree
@@ -44,16 +44,16 @@ class DurableTree:
 
     @classmethod
     def open(cls, file_system: FileSystem, directory: str, now_ms: int) -> DurableTree:
-        """Recover the tree kept in `directory`, or begin a new one when no journal is there.
+        """Recover the tree in `directory`, or create a new one if it contains no journal.
 
-        The torn frame of a write that a crash interrupted is cut off. Sessions that cannot be resumed are ended, so the
-        ephemeral nodes of the previous process are gone. Raises JournalError on damage that no crash explains, and when
-        a full disk has no room for anything; OSError as it comes.
+        The torn frame of a write interrupted by a crash is truncated. Sessions that cannot be resumed are ended, so the
+        ephemeral nodes of the previous process are gone. Raises JournalError for damage that no crash explains and for
+        a full disk, and passes OSError on.
         """
         path = posixpath.join(directory, JOURNAL_NAME)
         exists = file_system.exists(path)
         tree, end = _recover(file_system, path) if exists else (ZnodeTree(), 0)
-        # Writing the file anew also compacts it, and makes a crash during the very first start leave no file at all.
+        # Rewriting the file also compacts it. After a crash during the very first start, it does not exist.
         try:
             _write_temporary(file_system, path, tree)
         except OSError as error:
@@ -75,13 +75,13 @@ class DurableTree:
         return durable
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
-        """Carry out `transaction` in memory. Raises the tree's CoordinationError, having changed nothing."""
+        """Apply `transaction` in memory. Raises the tree's CoordinationError, with the tree unchanged."""
         return to_the_end(self.apply_in_slices(transaction, now_ms, never))
 
     def apply_in_slices(self, transaction: Transaction, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
-        """As `apply`, with a pause whenever `is_over` says so. Nothing else may be done with the tree meanwhile."""
+        """As `apply`, with a pause whenever `is_over` says so. The tree must not be used in between."""
         zxid = self.tree.last_zxid + 1
-        # Encoded first: what the journal cannot carry must not change the tree.
+        # Encode first: a transaction that the journal cannot store must not change the tree.
         encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms, is_over)
         applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms, is_over)
         self._noted.append(encoded)
@@ -89,15 +89,15 @@ class DurableTree:
 
     @property
     def dirty(self) -> bool:
-        """Whether something was applied that is not durable yet."""
+        """Whether an applied transaction is not durable yet."""
         return bool(self._noted)
 
     def flush(self) -> None:
         """Make everything applied so far durable.
 
-        Raises NoSpaceError when the disk is full: then nothing was applied since the last flush, and all goes on.
-        Raises OSError; after that every later flush raises it too, because neither the file nor the tree can be trusted
-        to match the disk.
+        Raises NoSpaceError if the disk is full: all transactions since the last flush are undone, and the tree stays
+        usable. Raises OSError; every later flush then raises it too, because neither the file nor the tree can be
+        trusted to match the disk.
         """
         if self._failure is not None:
             raise detached(self._failure)
@@ -120,7 +120,7 @@ class DurableTree:
             raise
 
     def _undo(self) -> None:
-        """Forget the transactions that were noted, as they could not be written. Raises OSError."""
+        """Drop the recorded transactions, which could not be written. Raises OSError."""
         self._file.truncate(self._file.size)
         try:
             self.tree, _ = _recover(self._file_system, self._path)
@@ -129,7 +129,7 @@ class DurableTree:
         self._noted.clear()
 
     def close(self) -> None:
-        """Flush what is left and close the file."""
+        """Flush and close the file."""
         try:
             self.flush()
         finally:
@@ -139,7 +139,7 @@ class DurableTree:
         try:
             _write_temporary(self._file_system, self._path, self.tree)
         except OSError:
-            # The journal itself is whole and durable: keep it, and try again when it has doubled.
+            # The journal itself is intact: keep it, and try again once it has doubled.
             self._compact_at_bytes = 2 * self._file.size
             return
         self._file.close()
@@ -148,7 +148,7 @@ class DurableTree:
 
 
 def read_tree(file_system: FileSystem, directory: str) -> ZnodeTree:
-    """The tree kept in `directory`, which is left as it is. Raises JournalError when there is none, OSError."""
+    """Read the tree in `directory` without changing anything. Raises JournalError if there is none, and OSError."""
     path = posixpath.join(directory, JOURNAL_NAME)
     if not file_system.exists(path):
         raise JournalError(f"{directory} keeps no tree: there is no {JOURNAL_NAME} in it")
@@ -164,8 +164,8 @@ def _compaction_threshold(snapshot_bytes: int) -> int:
 
 
 def _write_temporary(file_system: FileSystem, path: str, tree: ZnodeTree) -> None:
-    """Write a file that holds just `tree` beside `path`, durably. Trees hold the keys of users (SCRAM) and delegation
-    tokens: nobody else may read it.
+    """Write a file with just `tree` next to `path`, durably. Only the owner may read it, since trees hold SCRAM keys
+    and delegation tokens.
     """
     if file_system.exists(_temporary(path)):
         file_system.remove(_temporary(path))
@@ -176,7 +176,7 @@ def _write_temporary(file_system: FileSystem, path: str, tree: ZnodeTree) -> Non
             file.append([piece])
         file.flush()
     except OSError as error:
-        if is_disk_full(error):  # it has to give back what it took
+        if is_disk_full(error):  # free the space that it took
             file_system.remove(_temporary(path))
         raise
     finally:
@@ -184,14 +184,14 @@ def _write_temporary(file_system: FileSystem, path: str, tree: ZnodeTree) -> Non
 
 
 def _install(file_system: FileSystem, path: str) -> File:
-    """Put the temporary file in the place of `path`, durably; gives it open for appending."""
+    """Replace `path` with the temporary file, durably, and return it open for appending."""
     file_system.rename(_temporary(path), path)
     file_system.sync_dir(posixpath.dirname(path))
     return file_system.open(path)
 
 
 def _recover(file_system: FileSystem, path: str) -> tuple[ZnodeTree, int]:
-    """The tree in the journal, and where its last whole frame ends."""
+    """The tree in the journal, and the end of its last complete frame."""
     buffer = memoryview(file_system.read_file(path))
     if bytes(buffer[: len(journal_format.MAGIC)]) != journal_format.MAGIC:
         raise JournalError(f"{path} is not a coordination journal of this version")
@@ -214,7 +214,7 @@ def _recover(file_system: FileSystem, path: str) -> tuple[ZnodeTree, int]:
 
 
 def _require_torn_tail(path: str, buffer: memoryview, position: int, restorer: Restorer) -> None:
-    """A frame is written only after the one before it is on disk: a whole frame behind a broken one means damage."""
+    """Each frame is written after its predecessor is on disk, so a complete frame behind a broken one means damage."""
     intact = journal_format.find_frame(buffer, position + 1)
     if intact is not None or not restorer.complete:
         raise JournalError(

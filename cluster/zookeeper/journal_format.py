@@ -65,16 +65,16 @@ _EPHEMERAL, _SEQUENTIAL = 1, 2
 
 
 class FormatError(Exception):
-    """A payload whose CRC is right but whose content is not what this version writes."""
+    """A payload with the right CRC but with content that this version does not write."""
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` behind its header."""
+    """`payload` with its header."""
     return FRAME_HEADER.pack(FRAME_MARK, len(payload), zlib.crc32(payload)) + payload
 
 
 def parse_frame(buffer: memoryview, position: int) -> tuple[memoryview, int] | None:
-    """(payload, position behind the frame), or None when no whole frame with a right CRC begins at `position`."""
+    """The payload and the end of its frame, or None unless a complete frame with the right CRC begins at `position`."""
     if position + FRAME_HEADER.size > len(buffer):
         return None
     mark, length, crc = FRAME_HEADER.unpack_from(buffer, position)
@@ -88,7 +88,7 @@ def parse_frame(buffer: memoryview, position: int) -> tuple[memoryview, int] | N
 
 
 def find_frame(buffer: memoryview, position: int) -> int | None:
-    """Where the first whole frame at or behind `position` begins, if there is one."""
+    """The position of the first complete frame at or after `position`, if any."""
     data = bytes(buffer[position:])
     found = data.find(FRAME_MARK)
     while found >= 0:
@@ -118,12 +118,12 @@ def encode_transaction(transaction: Transaction, zxid: int, now_ms: int, is_over
 
 
 def transactions_frame(transactions: Iterable[bytes]) -> bytes:
-    """A frame of encoded transactions."""
+    """A frame with encoded transactions."""
     return frame(_U8.pack(KIND_TRANSACTIONS) + b"".join(transactions))
 
 
 def snapshot_frames(tree: ZnodeTree) -> Iterator[bytes]:
-    """The frames that a file begins with."""
+    """The frames at the beginning of a file."""
     sessions = tree.sessions
     head = _SNAPSHOT_HEAD.pack(tree.last_zxid, tree.next_session_id, len(tree), len(sessions))
     yield frame(_U8.pack(KIND_SNAPSHOT) + head + b"".join(map(_SESSION.pack, sessions)))
@@ -141,7 +141,7 @@ def _chunks(kind: int, records: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Restorer:
-    """Rebuilds a tree from payloads in file order. `complete` when the snapshot has all its nodes."""
+    """Rebuilds a tree from payloads in file order. `complete` turns true once all nodes of the snapshot were read."""
 
     def __init__(self) -> None:
         self.tree = ZnodeTree()
@@ -150,11 +150,11 @@ class Restorer:
 
     @property
     def complete(self) -> bool:
-        """Whether the snapshot that the file begins with was read to its end."""
+        """Whether the snapshot at the beginning of the file was read to its end."""
         return self._missing_nodes == 0
 
     def feed(self, payload: memoryview) -> None:
-        """Take the next payload. Raises FormatError, or CoordinationError when a transaction fails this time."""
+        """Take the next payload. Raises FormatError, or CoordinationError if a transaction fails on replay."""
         try:
             self._feed(_Reader(payload))
         except (struct.error, IndexError, UnicodeDecodeError, KeyError, ValueError) as error:

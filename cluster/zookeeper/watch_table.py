@@ -1,4 +1,4 @@
-"""Watches that wait for changes, by path."""
+"""Pending watches, by path."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class WatchTable:
         self._children: dict[str, dict[Watch, int]] = defaultdict(dict)
 
     def watch_data(self, path: str, watch: Watch, session_id: int) -> None:
-        """Have `watch` fire when the node comes, changes or goes."""
+        """Register `watch` to fire when the node is created, changed or deleted."""
         self._data[path][watch] = session_id
 
     def watch_children(self, path: str, watch: Watch, session_id: int) -> None:
-        """Have `watch` fire when a child comes or goes, or the node itself goes."""
+        """Register `watch` to fire when a child is created or deleted, or the node itself is deleted."""
         self._children[path][watch] = session_id
 
     def take(self, events: Sequence[WatchEvent]) -> list[tuple[Watch, WatchEvent]]:
-        """The watches that `events` fire; they are forgotten."""
+        """Remove and return the watches that `events` fire."""
         fired: list[tuple[Watch, WatchEvent]] = []
         data, children = self._data, self._children
         for event in events:
             kind, path = event.type, event.path
             if path not in data and path not in children:
-                continue  # nearly always: a topic has thousands of nodes that nobody watches
+                continue  # the common case: a topic has thousands of nodes without a watch
             watches: dict[Watch, int] = {}
             if kind is not EventType.CHILDREN_CHANGED:
                 watches |= data.pop(path, {})
@@ -45,7 +45,7 @@ class WatchTable:
         return fired
 
     def take_all(self) -> list[tuple[Watch, WatchEvent]]:
-        """Every watch, with the news that its session has expired; all are forgotten."""
+        """Remove and return all watches, each with the event that its session has expired."""
         paths = dict.fromkeys((*self._data, *self._children))
         fired: list[tuple[Watch, WatchEvent]] = []
         for path in paths:
@@ -56,7 +56,7 @@ class WatchTable:
         return fired
 
     def of_session(self, session_id: int) -> list[tuple[Watch, str]]:
-        """The watches of a session, with the paths that they watch."""
+        """The watches of a session, with their paths."""
         return [
             (watch, path)
             for table in (self._data, self._children)
@@ -75,7 +75,7 @@ class WatchTable:
 
 
 def fire(fired: Sequence[tuple[Watch, WatchEvent]]) -> None:
-    """Call watches. One that fails is logged, and keeps none of the others from its event."""
+    """Call the watches. One that fails is logged, and does not keep the others from running."""
     for watch, event in fired:
         try:
             watch(event)

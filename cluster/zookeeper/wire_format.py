@@ -61,15 +61,15 @@ class WireError(Exception):
 
 
 class UnimplementedError(CoordinationError):
-    """The server does not know this operation."""
+    """The server does not support this operation."""
 
 
 class MarshallingError(CoordinationError):
-    """A request of a known kind that is not built as it should be."""
+    """A request of a known type that is malformed."""
 
 
 class OpCode(IntEnum):
-    """The requests that are served (ZooDefs.OpCode)."""
+    """The supported requests (ZooDefs.OpCode)."""
 
     CREATE = 1
     DELETE = 2
@@ -106,7 +106,7 @@ _ERROR_CODES: dict[type[CoordinationError], int] = {
     InvalidAclError: -114,
 }
 ResolveAcl = Callable[[Iterable[AclEntry]], Acl]
-"""Makes a list that a node can keep of one that was sent."""
+"""Turns a requested list into the one that the node stores."""
 
 _SYSTEM_ERROR = -1
 _ROLLED_BACK, _NOT_TRIED = 0, -2
@@ -121,13 +121,13 @@ _EVENT_CODES = {
 
 
 def error_code(error: Exception) -> int:
-    """KeeperException's code of an error."""
+    """The KeeperException code of an error."""
     return _ERROR_CODES.get(type(error), _SYSTEM_ERROR) if isinstance(error, CoordinationError) else _SYSTEM_ERROR
 
 
 class ConnectRequest(NamedTuple):
-    """The first words of a client. `session_id` is 0 for a new session; `says_read_only` is whether the last field,
-    which clients before ZooKeeper 3.4 do not know, was there.
+    """The first frame of a client. `session_id` is 0 for a new session. `says_read_only` tells whether the last field
+    was present; clients before ZooKeeper 3.4 do not send it.
     """
 
     last_zxid_seen: int
@@ -138,7 +138,7 @@ class ConnectRequest(NamedTuple):
 
 
 class SetWatches(NamedTuple):
-    """The watches of a client that has come back, which has seen everything up to `last_zxid_seen`."""
+    """The watches of a reconnected client that has seen all changes up to `last_zxid_seen`."""
 
     last_zxid_seen: int
     data: list[str]
@@ -147,7 +147,7 @@ class SetWatches(NamedTuple):
 
 
 class RecordReader:
-    """Reads fields one after the other. Raises MarshallingError when the frame ends early, or promises too much."""
+    """Reads one field after another. Raises MarshallingError if the frame is too short or a length is too large."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
@@ -181,7 +181,7 @@ class RecordReader:
         return self._frame[start : self._position]
 
     def string(self) -> str:
-        """Text; null is empty."""
+        """Text; null becomes the empty string."""
         data = self.buffer() or b""
         try:
             return data.decode()
@@ -189,7 +189,7 @@ class RecordReader:
             raise MarshallingError(f"not UTF-8: {data!r}") from error
 
     def strings(self) -> list[str]:
-        """A vector of texts. Null is empty."""
+        """A vector of strings; null becomes the empty list."""
         return [self.string() for _ in range(self.i32())]
 
     def _unpack(self, layout: struct.Struct) -> int:
@@ -217,7 +217,7 @@ def read_connect_request(frame: bytes) -> ConnectRequest:
 
 
 def read_operation(code: int, reader: RecordReader, resolve: ResolveAcl) -> Operation:
-    """A change of the tree, or a check. `resolve` makes the list of a new node. Raises UnimplementedError,
+    """A write or a check. `resolve` makes the access control list of a new node. Raises UnimplementedError,
     MarshallingError, BadArgumentsError.
     """
     match code:
@@ -239,16 +239,14 @@ def read_operation(code: int, reader: RecordReader, resolve: ResolveAcl) -> Oper
 
 
 def read_acl(reader: RecordReader, resolve: ResolveAcl) -> Acl:
-    """An access control list, as `resolve` makes it. Raises MarshallingError."""
+    """An access control list, as returned by `resolve`. Raises MarshallingError."""
     return resolve([AclEntry(reader.i32(), reader.string(), reader.string()) for _ in range(reader.i32())])
 
 
 def read_multi(
     reader: RecordReader, resolve: ResolveAcl, is_over: Callable[[], bool]
 ) -> Sliced[tuple[list[int], list[Operation]]]:
-    """The codes and operations of a transaction, with a pause whenever `is_over` says so. Raises as
-    `read_operation`.
-    """
+    """The codes and operations of a multi, with a pause whenever `is_over` says so. Raises as `read_operation`."""
     codes: list[int] = []
     operations: list[Operation] = []
     while True:
@@ -262,7 +260,7 @@ def read_multi(
 
 
 def read_multi_read(reader: RecordReader) -> list[tuple[int, str]]:
-    """The codes and paths of reads that are asked for together. Raises UnimplementedError, MarshallingError."""
+    """The codes and paths of a multi-read. Raises UnimplementedError, MarshallingError."""
     reads: list[tuple[int, str]] = []
     while True:
         code, done, _ = reader.i32(), reader.boolean(), reader.i32()
@@ -271,11 +269,11 @@ def read_multi_read(reader: RecordReader) -> list[tuple[int, str]]:
         if code not in {OpCode.GET_DATA, OpCode.GET_CHILDREN}:
             raise UnimplementedError(f"operation {code} among reads")
         reads.append((code, reader.string()))
-        reader.boolean()  # such a read leaves no watch
+        reader.boolean()  # multi-reads ignore the watch flag
 
 
 def read_set_watches(reader: RecordReader) -> SetWatches:
-    """The watches of a client that has come back. Raises MarshallingError."""
+    """The watches of a reconnected client. Raises MarshallingError."""
     return SetWatches(reader.i64(), reader.strings(), reader.strings(), reader.strings())
 
 
@@ -283,7 +281,7 @@ def read_set_watches(reader: RecordReader) -> SetWatches:
 
 
 def connect_response(request: ConnectRequest, timeout_ms: int, session_id: int, password: bytes) -> bytes:
-    """The frame that answers a ConnectRequest; without a timeout it says that the session has expired."""
+    """The response to a ConnectRequest; a timeout of 0 means that the session has expired."""
     end = _BOOL.pack(False) if request.says_read_only else b""
     body = _CONNECT_RESPONSE.pack(0, timeout_ms, session_id, PASSWORD_BYTES, password) + end
     return _I32.pack(len(body)) + body
@@ -295,7 +293,7 @@ def reply(xid: int, zxid: int, error: int = 0, body: bytes = b"") -> bytes:
 
 
 def watch_event(event: WatchEvent) -> bytes:
-    """The frame that tells of a change. It carries no zxid: clients take theirs from replies."""
+    """The frame of a notification. It carries zxid -1: clients take theirs from replies."""
     body = _EVENT_HEAD.pack(_EVENT_CODES[event.type], _CONNECTED_STATE) + encode_string(event.path)
     return reply(WATCH_XID, -1, 0, body)
 
@@ -333,8 +331,8 @@ def encode_multi_results(
     stat_of: Callable[[str], ZnodeStat],
     is_over: Callable[[], bool],
 ) -> Sliced[bytes]:
-    """The answer to a transaction that was carried out, with a pause whenever `is_over` says so. `stat_of` gives the
-    stat of a created node, for Create2.
+    """The response to a multi that succeeded, with a pause whenever `is_over` says so. `stat_of` returns the stat of a
+    created node, for Create2.
     """
     parts = []
     for code, result in zip(codes, results, strict=True):
@@ -351,7 +349,7 @@ def encode_multi_results(
 
 
 def encode_multi_read(results: Iterable[tuple[int, bytes | CoordinationError]]) -> bytes:
-    """The answer to reads that were asked for together: for each its code and its body, or its error."""
+    """The response to a multi-read: code and body of each read, or its error."""
     parts = []
     for code, result in results:
         if isinstance(result, CoordinationError):
@@ -363,9 +361,7 @@ def encode_multi_read(results: Iterable[tuple[int, bytes | CoordinationError]]) 
 
 
 def encode_multi_error(codes: Sequence[int], error: MultiError) -> bytes:
-    """The answer to a transaction of which one operation failed: those before it were rolled back, those behind it not
-    tried.
-    """
+    """The response to a failed multi: operations before the failed one were rolled back, later ones never tried."""
     cause = error_code(error.__cause__) if isinstance(error.__cause__, CoordinationError) else _SYSTEM_ERROR
     parts = []
     for index in range(len(codes)):

@@ -9,7 +9,7 @@ from cluster.zookeeper.coordination import BadArgumentsError, ZnodeStat
 
 
 class Znode:
-    """One node. `creations` counts the children ever created, from which sequence numbers and cversion come."""
+    """One node. `creations`, the number of children ever created, yields sequence numbers and cversion."""
 
     __slots__ = (
         "acl",
@@ -35,16 +35,16 @@ class Znode:
         self.version = 0
         self.creations = 0
         self.ephemeral_owner = ephemeral_owner
-        # Most nodes are leaves; a set for each of ten thousand partition states would cost 2 MB of nothing.
+        # Most nodes are leaves; empty sets for ten thousand partition states would waste 2 MB.
         self.children: set[str] | None = None
 
     def share_acl(self, parent: Znode) -> None:
-        """Keep an equal list once: nearly all nodes have that of their parent."""
+        """Share the parent's list if equal, which it is for nearly all nodes."""
         if self.acl == parent.acl:
             self.acl = parent.acl
 
     def stat(self) -> ZnodeStat:
-        """The node's bookkeeping. cversion counts creations and deletions, as ZooKeeper reports it."""
+        """The node's metadata. cversion counts creations and deletions, as in ZooKeeper."""
         count = len(self.children) if self.children else 0
         return ZnodeStat(
             self.czxid,
@@ -65,8 +65,9 @@ _LEGAL_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf
 
 
 def validate_path(path: str) -> None:
-    """Raises BadArgumentsError unless `path` is absolute, normal and without control characters (ZooKeeper's
-    PathUtils)."""
+    """Raise BadArgumentsError unless `path` is absolute, normalized and without control characters (ZooKeeper's
+    PathUtils).
+    """
     if path != "/" and _LEGAL_PATH.fullmatch(path) is None:
         raise BadArgumentsError(f"not a path of a node: {path!r}")
 

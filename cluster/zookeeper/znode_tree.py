@@ -1,7 +1,7 @@
-"""The znode tree as a pure state machine: `apply(transaction, zxid, now_ms)` changes it, nothing else does.
+"""The znode tree as a pure state machine: only `apply(transaction, zxid, now_ms)` changes it.
 
 The rules are ZooKeeper's (DataTree, PrepRequestProcessor): atomic transactions under one zxid, versions, ephemeral
-owners, sequence numbers counted by the parent, events for whoever watches.
+owners, sequence numbers counted by the parent, and events for watches.
 """
 
 from __future__ import annotations
@@ -38,18 +38,16 @@ from protocol.value import Value
 
 
 class Resumable(Value):
-    """Terms of a session that outlives its process: how long it lives without contact, and what its owner proves
-    itself with when it comes back.
-    """
+    """A session that outlives its process: its timeout, and the password that its owner resumes it with."""
 
     timeout_ms: int
     password: bytes
 
 
 class CreateSession(Value):
-    """Begin session `session_id`, which the caller took from `ZnodeTree.next_session_id`.
+    """Start session `session_id`, which the caller took from `ZnodeTree.next_session_id`.
 
-    One that is not resumable ends with the process that holds the tree.
+    A session that is not resumable ends with the process that holds the tree.
     """
 
     session_id: int
@@ -74,7 +72,7 @@ TreeOperation = Operation | SetAcl
 
 
 class Multi(Value):
-    """Operations of one session, all or none. They have to be allowed to `identities`; None: everything is."""
+    """Operations of one session, all or none. `identities` must have the rights for them; None skips the check."""
 
     session_id: int
     operations: tuple[TreeOperation, ...]
@@ -82,7 +80,7 @@ class Multi(Value):
 
 
 class _Change:
-    """One Multi under way: who makes it and when, what came about, and how to take it back."""
+    """A Multi in progress: its session and time, its effects so far, and how to undo them."""
 
     __slots__ = ("applied", "identities", "now_ms", "session_id", "undo", "zxid")
 
@@ -95,12 +93,12 @@ class _Change:
         self.undo: list[Callable[[], None]] = []
 
     def require(self, permission: Permission, node: Znode, path: str) -> None:
-        """Raises NoAuthError unless the node's list allows it."""
+        """Raise NoAuthError unless the node's list allows it."""
         if self.identities is not None and not is_allowed(node.acl, permission, self.identities):
             raise NoAuthError(f"{path} is not allowed")
 
     def tell(self, kind: EventType, path: str, node: Znode) -> None:
-        """Take note of a change for those who watch."""
+        """Record an event for watches."""
         self.applied.events.append(WatchEvent(kind, path, node.acl))
 
 
@@ -108,7 +106,7 @@ Transaction = CreateSession | CloseSession | Multi
 
 
 class Applied(Value):
-    """The effects of a transaction: one result per operation, and the events in the order they came about."""
+    """The effects of a transaction: one result per operation, and the events in order."""
 
     results: list[OperationResult]
     events: list[WatchEvent]
@@ -125,7 +123,7 @@ def _require_acl(path: str, acl: Acl) -> None:
 
 
 class ZnodeTree:
-    """The state: nodes by path, live sessions with what they own, the last zxid."""
+    """The state: nodes by path, live sessions with their ephemeral nodes, and the last zxid."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Znode] = {"/": Znode(b"", 0, 0)}
@@ -174,15 +172,15 @@ class ZnodeTree:
     def apply(self, transaction: Transaction, zxid: int, now_ms: int) -> Applied:
         """Carry out `transaction` under `zxid`, which must exceed `last_zxid`.
 
-        Raises the CoordinationError of ZooKeeper (a MultiError for a Multi), and then nothing has changed but that
-        `zxid` stays unused.
+        Raises ZooKeeper's CoordinationError (a MultiError for a Multi); the tree is then unchanged, and `zxid` stays
+        unused.
         """
         return to_the_end(self.apply_in_slices(transaction, zxid, now_ms, never))
 
     def apply_in_slices(
         self, transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]
     ) -> Sliced[Applied]:
-        """As `apply`, with pauses. The tree is not to be looked at, nor changed, before the last slice."""
+        """As `apply`, with pauses. The tree must not be read or changed before the last slice."""
         if zxid <= self.last_zxid:
             raise ValueError(f"zxid {zxid} does not follow {self.last_zxid}")
         if isinstance(transaction, Multi):
@@ -199,7 +197,7 @@ class ZnodeTree:
         return applied
 
     def restore(self, path: str, node: Znode) -> None:
-        """Put back a node of a snapshot; parents come first. For recovery only."""
+        """Restore a node from a snapshot, after its parent. For recovery only."""
         self._nodes[path] = node
         if path != "/":
             parent, name = split_path(path)
@@ -209,7 +207,7 @@ class ZnodeTree:
             self._ephemerals.setdefault(node.ephemeral_owner, set()).add(path)
 
     def restore_session(self, session_id: int, resumable: Resumable | None = None) -> None:
-        """Put back a session of a snapshot. For recovery only."""
+        """Restore a session from a snapshot. For recovery only."""
         self._ephemerals.setdefault(session_id, set())
         if resumable is not None:
             self.resumable[session_id] = resumable
@@ -257,7 +255,7 @@ class ZnodeTree:
         path = operation.path
         if operation.sequential:
             parent_node = self._nodes.get(path.rpartition("/")[0] or "/")
-            # ZooKeeper's parent version is a 32-bit int and its format is %010d.
+            # The parent's counter is a 32-bit int in ZooKeeper, formatted with %010d.
             path += f"{parent_node.creations:010d}" if parent_node is not None else "0"
         validate_path(path)
         _require_acl(path, operation.acl)
@@ -351,7 +349,7 @@ class ZnodeTree:
         if session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {session_id} has ended")
         change = _Change(session_id, None, zxid, 0)
-        # Ephemerals have no children, so any order works; sorted makes a replay give the same events.
+        # Ephemeral nodes cannot have children, so any order works; sorting makes a replay fire the same events.
         for path in sorted(self._ephemerals[session_id]):
             self._delete(path, ANY_VERSION, change)
             if is_over():
