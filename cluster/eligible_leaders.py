@@ -45,5 +45,5 @@ class EligibleLeaders(Value):
 
     @classmethod
     def told(cls, replicas: Iterable[int] | None) -> EligibleLeaders | None:
-        """The part that a leader learns, its `replicas`; None stays None."""
+        """Build the part that a leader receives: the eligible replicas, if any."""
         return None if replicas is None else cls(tuple(replicas))

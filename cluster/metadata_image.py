@@ -71,7 +71,7 @@ class PartitionImage(Value):
     eligible: EligibleLeaders | None = None
 
     def before(self) -> PartitionImage:
-        """The same partition without a leader, in the previous leader epoch, so that this state counts as newer."""
+        """The same partition without a leader, in the previous leader epoch, so that this state is the newer one."""
         return self.replace(leader=NO_LEADER, leader_epoch=self.leader_epoch - 1)
 
 
@@ -87,7 +87,7 @@ class TopicImage(Value):
         return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
 
     def with_partitions(self, changed: Iterable[PartitionImage]) -> TopicImage:
-        """A copy in which `changed` replace the partitions with the same numbers, or follow the last one."""
+        """A copy with `changed` partitions: by number, they replace existing ones or extend the list."""
         partitions = list(self.partitions)
         for each in sorted(changed, key=attrgetter("partition")):
             if each.partition < len(partitions):

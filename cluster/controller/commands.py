@@ -1,9 +1,9 @@
-"""Commands of a controller to a broker: Kafka's LeaderAndIsr, StopReplica and UpdateMetadata requests, in the
-cluster's own terms.
+"""Commands from a controller to a broker: Kafka's LeaderAndIsr, StopReplica and UpdateMetadata requests, in the
+cluster's own types.
 
-A command carries the epoch of the controller that gives it, and the epoch of the registration of the broker that it is
-for. `CommandFence` refuses what is older than either, so that neither a deposed controller nor a message to the last
-life of a broker changes anything (KAFKA-6082, KIP-380). It also refuses a command that arrives after a newer one.
+A command carries the epoch of its controller, and the broker epoch of its receiver. `CommandFence` rejects commands
+with an older epoch, so neither a deposed controller nor a message to an earlier incarnation of a broker changes
+anything (KAFKA-6082, KIP-380). It also rejects a command that arrives after a newer one.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from protocol.uuids import ZERO_UUID, Uuid
 from protocol.value import Value, field
 
 NO_EPOCH = -1
-"""As a broker epoch or the leader epoch of a StopReplica: it is not checked."""
+"""As a broker epoch, or the leader epoch of a StopReplica: not checked."""
 
 NO_NUMBER = -1
-"""As the number of a command: it did not come over a network."""
+"""As the number of a command: it did not arrive over the network."""
 
 EPOCH_DURING_DELETE = -2
-"""The leader epoch of a StopReplica for a topic that is deleted: newer than every epoch (a deletion raises none)."""
+"""The leader epoch of a StopReplica for a topic deletion: newer than any epoch, since a deletion does not raise it."""
 
 _NUMBERS = 2**31
-"""Correlation ids begin again at 0 after so many."""
+"""Correlation ids restart at 0 after this many."""
 
 Answer = Mapping[TopicPartition, ErrorCode]
-"""The answer of a broker to LeaderAndIsr and StopReplica, partition by partition."""
+"""A broker's response to LeaderAndIsr and StopReplica, by partition."""
 
 
 class TopicStates(Value):
-    """Partitions of one topic, not necessarily all. `is_new`: their replicas begin with this command."""
+    """Partitions of one topic, not necessarily all. `is_new`: this command creates their replicas."""
 
     topic: str
     topic_id: Uuid
@@ -42,13 +42,13 @@ class TopicStates(Value):
 
     @property
     def known_id(self) -> Uuid | None:
-        """The topic id; None from a controller that has none (inter.broker.protocol.version before 2.8)."""
+        """The topic id, or None if the controller does not use any (inter.broker.protocol.version before 2.8)."""
         return self.topic_id if self.topic_id != ZERO_UUID else None
 
 
 class Command(Value):
-    """The sender and the receiver of a command. `number` is the correlation id of its request: a controller, Apache
-    Kafka's too, counts on when it connects again. A copy that is sent later has another number.
+    """Sender and receiver of a command. `number` is the correlation id of its request: controllers, including Apache
+    Kafka's, keep counting when they reconnect. A resent copy has another number.
     """
 
     controller_id: int
@@ -58,14 +58,14 @@ class Command(Value):
 
 
 class LeaderAndIsr(Command):
-    """Take these roles. `is_full` says that `topics` are all partitions of which the broker is to hold a replica."""
+    """Assigns roles. With `is_full`, `topics` contains every partition that the broker should have a replica of."""
 
     topics: tuple[TopicStates, ...] = ()
     is_full: bool = False
 
 
 class StoppedReplica(Value):
-    """A replica to let go of; with `delete_partition`, of its log too."""
+    """A replica to drop; with `delete_partition`, together with its log."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -73,15 +73,15 @@ class StoppedReplica(Value):
 
 
 class StopReplica(Command):
-    """Hold these replicas no longer. No log is deleted otherwise."""
+    """Drops replicas. Only this command deletes logs."""
 
     partitions: tuple[StoppedReplica, ...] = ()
 
 
 class UpdateMetadata(Command):
-    """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
-    configurations; their partitions are those that they had. `is_full` says that there are no topics but `topics`;
-    Apache Kafka's controller never sets it, and then `says_if_full` is False.
+    """Metadata for clients: all live brokers, and the changed topics. `deleted_topics` are gone with their
+    configurations; their partitions are the last known ones. With `is_full`, no topics exist except `topics`. Apache
+    Kafka's controller never sets it, so `says_if_full` is then False.
     """
 
     live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
@@ -92,43 +92,44 @@ class UpdateMetadata(Command):
 
 
 class CommandFence:
-    """Decides which commands a broker obeys: those of the newest known controller that are addressed to the current
-    registration, in the order in which they were sent.
+    """Decides which commands a broker accepts: those from the newest known controller, for the current registration, in
+    the order of sending.
     """
 
     def __init__(self) -> None:
         self.broker_epoch = NO_EPOCH
-        """The czxid of this broker's registration, or of the last one; -1 before there is one."""
+        """The czxid of this broker's current or last registration; -1 before the first."""
         self._is_registered = True
         self._is_tree_older = False
         self.controller_epoch = 0
-        """The highest of all commands obeyed."""
+        """The highest one of all accepted commands."""
         self._last = (NO_EPOCH, NO_EPOCH, NO_NUMBER)
-        """Controller epoch, broker epoch and number of the last command that has a number."""
+        """Controller epoch, broker epoch and number of the last numbered command."""
 
     def registration_ended(self) -> None:
-        """Refuse commands to this registration: its session has ended, and the next session registers again."""
+        """Reject commands for this registration: its session has ended, and the next session registers again."""
         self._is_registered = False
 
     def follow_older_tree(self, controller_epoch: int) -> None:
-        """Obey the controllers of a tree that was set back to an older state. The next broker epoch may be lower."""
+        """Accept controllers of a tree that was restored to an older state. The next broker epoch may be lower."""
         self.controller_epoch = controller_epoch
         self._is_tree_older = True
 
     def registered(self, broker_epoch: int) -> None:
-        """Obey what is addressed to this registration."""
+        """Accept commands for this registration."""
         self.broker_epoch = broker_epoch
         self._is_registered = True
         self._is_tree_older = False
 
     def admit(self, command: Command) -> None:
-        """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
+        """Record the controller of an acceptable command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
 
-        While this broker registers, a newer broker epoch is obeyed: the controller may hear of the registration before
-        the answer is here. Otherwise such a command comes from a controller of a tree that has been set back since.
+        During registration, a higher broker epoch is accepted: the controller may see the registration before this
+        broker gets its response. At other times such a command comes from a controller of a tree that was restored
+        since.
 
-        A controller sends a command again when it is not answered in time. The first copy may arrive after the answer
-        to the second, and even after newer commands: it would delete the log of a topic that was made anew.
+        A controller resends a command without a response in time. The first copy may arrive after the response to the
+        second, and even after newer commands: it would then delete the log of a recreated topic.
         """
         self.check_registration(command)
         if command.controller_epoch < self.controller_epoch:
@@ -141,7 +142,7 @@ class CommandFence:
         self.controller_epoch = command.controller_epoch
 
     def check_registration(self, command: Command) -> None:
-        """Raise STALE_BROKER_EPOCH for a command to another registration of this broker, or to one that has ended."""
+        """Raise STALE_BROKER_EPOCH for a command to a registration other than the current one."""
         if not self._is_addressed_by(command.broker_epoch):
             raise ApiError(
                 ErrorCode.STALE_BROKER_EPOCH,

@@ -1,7 +1,7 @@
-"""The elected controller's view of the cluster, and of the changes under way (Kafka class `ControllerContext`).
+"""The elected controller's view of the cluster, and of changes in progress (Kafka class `ControllerContext`).
 
-It is fed by the tree alone, and belongs to the controller alone: what brokers and clients know of it they are told by
-commands (`cluster.controller.commands`).
+Its only source is the tree, and only the controller uses it: brokers and clients learn of it from commands
+(`cluster.controller.commands`).
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from protocol.topic_partition import TopicPartition
 
 
 class UncleanRule(Protocol):
-    """Whether a replica that is not in sync may lead, which loses what only the others had."""
+    """Whether an out-of-sync replica may be elected, which loses the records that only others had."""
 
     def allows(self, topic: str) -> bool:
-        """Whether it may in this topic (`unclean.leader.election.enable`)."""
+        """Whether this topic allows it (`unclean.leader.election.enable`)."""
         ...
 
     def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
-        """Called once the tree has an unclean election of `leader`, with the partition as it was before."""
+        """Called once the tree contains an unclean election of `leader`, with the partition before it."""
         ...
 
 
 class NeverUnclean:
-    """Nowhere, whatever the topics say."""
+    """Never allows it, regardless of the topics' settings."""
 
     def allows(self, topic: str) -> bool:  # noqa: ARG002
         """No."""
         return False
 
     def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
-        """Nothing to remember."""
+        """Does nothing."""
 
 
 NEVER_UNCLEAN: Final = NeverUnclean()
 
 
 class ControllerContext:
-    """The state of one controller in one term.
+    """The state of one controller in one epoch.
 
-    Topics and partitions are the immutable values that a MetadataImage has too: id and assignment, and for each
-    partition leader, ISR, leader epoch, the epoch of the controller that elected the leader, the version of the state
-    node (`partition_epoch`) and the replicas that cannot be used though their brokers live.
+    Topics and partitions are the same immutable values as in a MetadataImage: id and assignment, and per partition the
+    leader, ISR, leader epoch, the epoch of the electing controller, the version of the state node (`partition_epoch`)
+    and the unusable replicas on live brokers.
     """
 
     def __init__(
@@ -57,28 +57,29 @@ class ControllerContext:
         unclean: UncleanRule = NEVER_UNCLEAN,
         min_isr: Callable[[str], int] | None = None,
     ) -> None:
-        """`min_isr` gives min.insync.replicas of a topic; without it no eligible leaders are kept (KIP-966)."""
+        """`min_isr` returns min.insync.replicas of a topic; without it, eligible leaders are not tracked (KIP-966)."""
         self.controller_id = controller_id
         self.unclean = unclean
         self.controller_epoch = controller_epoch
         self.min_isr = min_isr
         self.live_brokers: dict[int, BrokerImage] = {}
         self.last_epochs: dict[int, int] = {}
-        """Of the registrations of all brokers that were there in this term."""
+        """The broker epochs of all brokers that were registered in this controller epoch."""
         self.brokers_are(live_brokers)
         self.topics: dict[str, TopicImage] = {}
         self.damaged_topics: dict[str, None] = {}
-        """Topics of the tree whose nodes cannot be read. While there are any, `topics` are not all topics: brokers must
-        not take what they have of the others for left over.
+        """Topics with unreadable nodes. While any exist, `topics` is incomplete, and brokers must not treat other
+        replicas they have as stray.
         """
         self.topics_to_be_deleted: dict[str, None] = {}
-        """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
+        """Topics marked for deletion in the tree; they stay in `topics` until their nodes are gone."""
         self.deleted_replicas: dict[tuple[int, TopicPartition], None] = {}
-        """Those that brokers, by id, have let go of, or have been told to, while the topic is there. They get no role
-        again: the broker would begin an empty log (Kafka's ReplicaDeletionStarted and ReplicaDeletionSuccessful).
+        """Replicas, by broker id, that brokers of an existing topic have dropped or been ordered to. They do not get a
+        role again, because the broker would start an empty log (Kafka's ReplicaDeletionStarted and
+        ReplicaDeletionSuccessful).
         """
         self.shutting_down: dict[int, None] = {}
-        """Live brokers that are about to stop: they are given nothing to lead."""
+        """Live brokers in controlled shutdown, which must not become leaders."""
         self._flat_names: dict[str, dict[str, None]] = {}
 
     @property
@@ -88,19 +89,19 @@ class ControllerContext:
 
     @property
     def keeps_eligible_leaders(self) -> bool:
-        """Whether every broker that is there keeps to the rules of KIP-966: one that does not may lead, and commit what
-        eligible replicas do not have.
+        """Whether all live brokers follow KIP-966. Another one might lead, and commit records that eligible replicas
+        lack.
         """
         if self.min_isr is None:
             return False
         return all(broker.previous_epoch is not None for broker in self.live_brokers.values())
 
     def is_online(self, broker_id: int, partition: PartitionImage) -> bool:
-        """Whether the replica on this broker can be used."""
+        """Whether the replica on this broker is usable."""
         return broker_id in self.live_brokers and broker_id not in partition.offline_replicas
 
     def may_lead(self, broker_id: int, partition: PartitionImage) -> bool:
-        """Whether the replica on this broker can be used for some time to come."""
+        """Whether the replica on this broker is usable and its broker not about to stop."""
         return self.is_online(broker_id, partition) and broker_id not in self.shutting_down
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
@@ -109,14 +110,14 @@ class ControllerContext:
         return None if topic is None else topic.partition(topic_partition.partition)
 
     def put_topics(self, topics: Iterable[TopicImage]) -> None:
-        """The tree has these topics now, in place of those of their names."""
+        """Add topics that the tree now has, or replace those with the same names."""
         for topic in topics:
             self.topics[topic.name] = topic
             self.damaged_topics.pop(topic.name, None)
             self._flat_names.setdefault(flat_name(topic.name), {})[topic.name] = None
 
     def put_partitions(self, changed: Mapping[str, Iterable[PartitionImage]]) -> tuple[TopicStates, ...]:
-        """Replace partitions of existing topics, by topic, once the tree has them. Gives them as commands take them."""
+        """Replace partitions of existing topics after the tree has them. Returns them in the form of commands."""
         states = []
         for name, partitions in changed.items():
             before = self.topics[name]
@@ -127,14 +128,14 @@ class ControllerContext:
         return tuple(states)
 
     def count_unclean_elections(self, before: TopicImage, partitions: Iterable[PartitionImage]) -> None:
-        """Report the unclean elections among changes of a topic that the tree has."""
+        """Report unclean elections among a topic's changes that are in the tree."""
         for now in partitions:
             was = before.partition(now.partition)
             if was is not None and is_unclean(was, now):
                 self.unclean.elected(before.name, was, now.leader)
 
     def remove_topic(self, name: str) -> None:
-        """The tree has no node of the topic any more."""
+        """The topic's node is gone from the tree."""
         self.topics.pop(name, None)
         self.topics_to_be_deleted.pop(name, None)
         for replica in [each for each in self.deleted_replicas if each[1].topic == name]:
@@ -146,7 +147,7 @@ class ControllerContext:
             self._flat_names.pop(flat, None)
 
     def names_like(self, name: str) -> Iterable[str]:
-        """The topics that differ from `name` in nothing but dots and underscores."""
+        """The topics that differ from `name` only in dots and underscores."""
         return self._flat_names.get(flat_name(name), ())
 
     def states_of(self, topics: Iterable[str]) -> Iterator[TopicStates]:
@@ -156,18 +157,18 @@ class ControllerContext:
             yield TopicStates(name, topic.topic_id, topic.partitions)
 
     def now(self, states: Iterable[TopicStates]) -> Iterator[TopicStates]:
-        """These partitions as they are now."""
+        """The current states of these partitions."""
         for each in states:
             topic = self.topics[each.topic]
             yield each.replace(partitions=tuple(topic.partitions[state.partition] for state in each.partitions))
 
     def brokers_are(self, brokers: Iterable[BrokerImage]) -> None:
-        """Only these brokers live now."""
+        """Replace the set of live brokers."""
         self.live_brokers = {each.broker_id: each for each in sorted(brokers, key=lambda each: each.broker_id)}
         self.last_epochs.update((each.broker_id, each.epoch) for each in self.live_brokers.values())
 
     def broker_has_gone(self, broker_id: int) -> None:
-        """Forget what was said of this life of a broker: it need not be so of the next one."""
+        """Forget the state of this incarnation of a broker; it need not hold for the next one."""
         self.live_brokers.pop(broker_id, None)
         self.shutting_down.pop(broker_id, None)
         for name, topic in list(self.topics.items()):
@@ -180,7 +181,7 @@ class ControllerContext:
                 self.topics[name] = topic.with_partitions(changed)
 
     def has_taken_roles(self, broker_id: int, replicas: Iterable[TopicPartition]) -> dict[str, None]:
-        """A broker can use these replicas, whatever was said of them before. Gives the topics of those it could not."""
+        """A broker can use these replicas after all. Returns the topics of those marked as offline."""
         back: dict[str, list[PartitionImage]] = {}
         for name in replicas:
             partition = self.partition(name)
@@ -191,8 +192,8 @@ class ControllerContext:
         return dict.fromkeys(back)
 
     def replicas(self) -> Iterator[TopicStates]:
-        """All partitions, topic by topic. Those of a topic that is to be deleted have no leader: what it acknowledged
-        would go with the topic.
+        """All partitions, topic by topic. Those of a topic marked for deletion have their leader removed, because
+        records that it acknowledged would be deleted with the topic.
         """
         for states in self.states_of(self.topics):
             if states.topic in self.topics_to_be_deleted:
@@ -203,7 +204,7 @@ class ControllerContext:
 
 
 def is_unclean(before: PartitionImage, now: PartitionImage) -> bool:
-    """Whether `now` is the outcome of an unclean election: its leader was not in sync, nor eligible (KIP-966)."""
+    """Whether `now` results from an unclean election: its leader was neither in sync nor eligible (KIP-966)."""
     if now.leader_recovery_state != RECOVERING or now.leader_epoch <= before.leader_epoch or now.leader == NO_LEADER:
         return False
     eligible = () if before.eligible is None else before.eligible.replicas
@@ -211,7 +212,9 @@ def is_unclean(before: PartitionImage, now: PartitionImage) -> bool:
 
 
 def without_cut_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> TopicImage:
-    """The topic when these brokers have registered: their cut replicas cannot be used until they take a role."""
+    """The topic after these brokers have registered: replicas whose logs were truncated below the high watermark are
+    unusable until they take a role.
+    """
     changed: dict[int, PartitionImage] = {}
     for broker in brokers:
         for number in broker.cut_replicas.get(topic.name, ()):
@@ -222,5 +225,5 @@ def without_cut_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> T
 
 
 def flat_name(topic: str) -> str:
-    """The name as metrics have it, which map '.' to '_'."""
+    """The name as used in metrics, with '.' replaced by '_'."""
     return topic.replace(".", "_")

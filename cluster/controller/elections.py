@@ -1,7 +1,7 @@
-"""Elections of leaders, and the ISR that goes with them (Kafka's PartitionStateMachine and ReplicaStateMachine).
+"""Leader elections, and the resulting ISR (Kafka's PartitionStateMachine and ReplicaStateMachine).
 
-One rule serves whatever happened: a broker came or went, lost a disk or is about to stop, or a controller took office.
-It says what a partition has to become, from what it is and who is there.
+One rule covers all events: a broker started or failed, lost a disk or is shutting down, or a new controller was
+elected. It derives a partition's next state from its current one and the live brokers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from protocol.topic_partition import TopicPartition
 NO_STATE = -1
 """Partition epoch and leader epoch of a partition whose state node does not exist yet."""
 DAMAGED_STATE = -2
-"""Partition epoch of a partition whose state node cannot be read. Only the node says who is in sync: nobody leads the
-partition, and nothing is written there.
+"""Partition epoch of a partition with an unreadable state node. Only that node contains the ISR, so the partition gets
+neither a leader nor a write.
 """
 
 
 def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> PartitionState | None:
-    """The first leader and ISR of a new partition: its live replicas. None while no replica is alive."""
+    """The first leader and ISR of a new partition: its live replicas. None while all of them are down."""
     alive = tuple(
         broker for broker in replicas if broker in context.live_brokers and broker not in context.shutting_down
     )
@@ -36,13 +36,14 @@ def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> Part
 
 
 def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
-    """The state that follows from who is there now, or None when nothing has to change.
+    """The state that the live brokers require, or None if it is unchanged.
 
-    A leader that can be used stays, unless it is about to stop and somebody can take over. One that is gone is followed
-    by the first usable member of the ISR in the order of the replicas. The ISR loses the members that cannot be used.
-    When no member is left there is no leader, and the ISR stays, because only its members have every committed record;
-    unless there are other eligible replicas (see `stand_in`).
-    Each change is a new leader epoch, so that everybody hears of it.
+    A usable leader stays, unless it is shutting down and another replica can take over. Otherwise the first usable
+    member of the ISR, in replica order, becomes the leader. Unusable members leave the ISR. Without any usable member,
+    the partition has no leader and keeps its ISR, because only those replicas have every committed record; eligible
+    replicas are the exception (see `stand_in`).
+
+    Each change raises the leader epoch, so that all replicas learn of it.
     """
     trusted = [broker for broker in partition.isr if is_trusted(broker, partition, context)]
     usable = tuple(broker for broker in trusted if context.may_lead(broker, partition))
@@ -53,7 +54,7 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
     isr = usable
     if leader == NO_LEADER:
         if partition.leader in trusted and context.is_online(partition.leader, partition):
-            return None  # about to stop, and the last one
+            return None  # shutting down, but the last one
         leader, isr = stand_in(partition, context)
     state = next_state(topic, partition, leader, isr, context)
     if (leader, isr) == (partition.leader, partition.isr) and not says_less(partition.eligible, state.eligible):
@@ -64,8 +65,8 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
 def elected(
     topic: str, partition: PartitionImage, context: ControllerContext, *, allow_unclean: bool = False
 ) -> PartitionState | None:
-    """As `settled`. Where that leaves nobody to lead, a replica that is not in sync leads, if the topic allows it or
-    with `allow_unclean`; it is the whole ISR then (Kafka's OfflinePartitionLeaderElectionStrategy).
+    """As `settled`. If that leaves the partition without a leader, elect an out-of-sync replica, if the topic or
+    `allow_unclean` permits it. It then is the whole ISR (Kafka's OfflinePartitionLeaderElectionStrategy).
     """
     state = settled(topic, partition, context)
     if (partition.leader if state is None else state.leader) != NO_LEADER:
@@ -75,13 +76,13 @@ def elected(
     leader = next((broker for broker in partition.replicas if context.may_lead(broker, partition)), NO_LEADER)
     if leader == NO_LEADER:
         return state
-    # Nobody else is known to have what this one has.
+    # No other replica is known to have this one's records.
     lost = partition.replace(isr=(), eligible=None, leader_recovery_state=RECOVERING)
     return next_state(topic, lost, leader, (leader,), context)
 
 
 def preferred(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
-    """The state in which the preferred replica leads, or None when it cannot be used or is not in sync."""
+    """The state with the preferred replica as leader, or None if that is unusable or not in sync."""
     leader = partition.replicas[0]
     if leader not in partition.isr or not context.may_lead(leader, partition):
         return None
@@ -91,8 +92,8 @@ def preferred(topic: str, partition: PartitionImage, context: ControllerContext)
 def decide_election(
     topic_partition: TopicPartition, election_type: ElectionType, context: ControllerContext
 ) -> PartitionState:
-    """The state of a partition after an election that somebody asked for, with Kafka's errors. Raises ApiError:
-    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE and for what does not exist.
+    """The state of a partition after a requested election, with Kafka's errors. Raises ApiError: ELECTION_NOT_NEEDED,
+    PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, and errors for an unknown or deleted topic.
     """
     name, _ = topic_partition
     partition = context.partition(topic_partition)
@@ -120,8 +121,8 @@ def decide_election(
 
 
 def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicPartition]:
-    """The partitions to be given back to their preferred replicas: those of the brokers that do not lead more than
-    this share of what they should, as far as they can (Kafka's `checkAndTriggerAutoLeaderRebalance`).
+    """The partitions to return to their preferred replicas: those of each broker that fails to lead more than this
+    share of its preferred partitions, as far as it can lead them (Kafka's `checkAndTriggerAutoLeaderRebalance`).
     """
     totals: dict[int, int] = {}
     elsewhere: dict[int, list[tuple[TopicPartition, PartitionImage]]] = {}
@@ -146,10 +147,10 @@ def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicP
 def elect_at_start(
     topic: str, partition: PartitionImage, context: ControllerContext, *, unclean: bool
 ) -> PartitionState | None:
-    """The state of a partition when a controller takes office, or None when nothing has to change.
+    """The state of a partition for a new controller, or None if it is unchanged.
 
-    As `elected`. With `unclean` the epoch of a leader that stays grows too, so that what recovery cut off can never be
-    taken for what is written now.
+    As `elected`. With `unclean`, the leader epoch also rises for a leader that stays, so that records truncated by
+    recovery can never be confused with new ones.
     """
     state = elected(topic, partition, context)
     if state is None and unclean and context.is_online(partition.leader, partition):
@@ -160,7 +161,7 @@ def elect_at_start(
 def settle(
     topic: str, partition: PartitionImage, context: ControllerContext
 ) -> tuple[Operation, PartitionImage] | None:
-    """The operation for a partition that has to change, and what it becomes; None when nothing has to change."""
+    """The operation for a changed partition, and the partition after it, or None if it is unchanged."""
     state = elected(topic, partition, context) if partition.partition_epoch >= 0 else None
     return None if state is None else (write(topic, partition, state), after(partition, state))
 
@@ -168,8 +169,8 @@ def settle(
 def offline_operations(
     replicas: Iterable[TopicPartition], broker_id: int, context: ControllerContext
 ) -> tuple[list[Operation], dict[str, list[PartitionImage]]]:
-    """Give the operations for replicas that `broker_id` cannot use, and the changed partitions by topic. The partitions
-    that it leads get another leader, or none. A replica already known to be offline changes nothing.
+    """Return the operations for replicas that `broker_id` cannot use, and the changed partitions by topic. Another
+    replica becomes their leader, if any can. Replicas already known to be offline are skipped.
     """
     operations: list[Operation] = []
     changed: dict[str, list[PartitionImage]] = {}
@@ -189,21 +190,21 @@ def offline_operations(
 
 
 def write(topic: str, partition: PartitionImage, state: PartitionState) -> Operation:
-    """Give the operation that replaces the state of a partition, as long as it is the one that `partition` has."""
+    """Return the operation that replaces the state of a partition if its version is unchanged."""
     return SetData(partition_state_path(topic, partition.partition), state.encode(), partition.partition_epoch)
 
 
 def next_state(
     topic: str, partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
 ) -> PartitionState:
-    """The state of the next leader epoch."""
+    """The state for the next leader epoch."""
     eligible = eligible_after(topic, partition, leader, isr, context)
     recovery, epoch = partition.leader_recovery_state, context.controller_epoch
     return PartitionState(leader, partition.leader_epoch + 1, isr, epoch, recovery, eligible)
 
 
 def after(partition: PartitionImage, state: PartitionState) -> PartitionImage:
-    """The partition once `state` has been written, at the version that it had."""
+    """The partition after writing `state` over its current version."""
     return with_state(partition, state, partition.partition_epoch + 1)
 
 
@@ -223,7 +224,7 @@ def with_state(partition: PartitionImage, state: PartitionState, partition_epoch
 def partition_image(
     number: int, replicas: tuple[int, ...], state: PartitionState | None, partition_epoch: int
 ) -> PartitionImage:
-    """A partition as its assignment and state node say; without a leader when the node does not exist."""
+    """A partition from its assignment and state node; without a leader if that node does not exist."""
     if state is None:
         return PartitionImage(number, NO_LEADER, NO_STATE, replicas, (), NO_STATE, NO_STATE)
     blank = PartitionImage(number, NO_LEADER, NO_STATE, replicas, (), NO_STATE, NO_STATE)

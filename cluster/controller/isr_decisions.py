@@ -1,9 +1,8 @@
-"""Which changes of an ISR a controller accepts (Kafka's `KafkaController.processAlterPartition`; KIP-497, 841, 903),
-and which replicas it may have lead besides (KIP-966, the last replica standing).
+"""The ISR changes that a controller accepts (Kafka's `KafkaController.processAlterPartition`; KIP-497, 841, 903), and
+the replicas outside the ISR that may lead (KIP-966, the last replica standing).
 
-The rules for the latter are those of KRaft, with one difference: an ISR is never empty, because Kafka's controllers on
-ZooKeeper could make nothing of that. When the last member has lost its trust, the replicas that have everything take
-its place, without a leader.
+The latter rules are KRaft's, with one difference: the ISR is never empty, because Kafka's ZooKeeper controllers could
+not handle that. If no member of the ISR is trusted any longer, the eligible replicas become the ISR, without a leader.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from protocol.uuids import ZERO_UUID
 
 
 def is_trusted(broker_id: int, partition: PartitionImage, context: ControllerContext) -> bool:
-    """Whether a replica still has what it had when the partition last said so: its broker is in the same life, or that
-    life ended cleanly and this one is the next. One that is not there is trusted until it comes.
+    """Whether a replica still has all records of its time in the ISR: its broker is in the same incarnation, or in the
+    next one after a clean shutdown. A broker that is down is trusted until it returns.
     """
     eligible, broker = partition.eligible, context.live_brokers.get(broker_id)
     if eligible is None or broker is None or not context.keeps_eligible_leaders:
@@ -29,10 +28,11 @@ def is_trusted(broker_id: int, partition: PartitionImage, context: ControllerCon
 
 
 def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int, tuple[int, ...]]:
-    """Leader and ISR when no member of the ISR can lead.
+    """Leader and ISR if no member of the ISR can lead.
 
-    The first eligible replica that can; else nobody, and those are waited for that have everything. When there are none
-    left, the broker that led last, which has most of it, most likely.
+    That is the first usable eligible replica. Without one, the partition has no leader and waits for the trusted
+    members of the ISR, or else for eligible replicas. Without those, it falls back to the last leader, which most
+    likely has the most records.
     """
     eligible = partition.eligible
     if eligible is None or not context.keeps_eligible_leaders:
@@ -53,7 +53,7 @@ def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int
 def eligible_after(
     topic: str, partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
 ) -> EligibleLeaders | None:
-    """The eligible replicas of the next state, once it has this leader and this ISR; None where it names none."""
+    """The eligible replicas for the next state, with this leader and this ISR, or None if it needs none."""
     min_isr = context.min_isr
     if min_isr is None or not context.keeps_eligible_leaders:
         return None
@@ -73,7 +73,7 @@ def eligible_after(
 def _trusted(
     partition: PartitionImage, broker_ids: tuple[int, ...] | list[int], context: ControllerContext
 ) -> tuple[int, ...]:
-    """Those that may be eligible, in the order of the replicas. One that has lost its disk has nothing."""
+    """The candidates for eligible replicas, in replica order. A replica that has lost its disk is not one."""
     return tuple(
         each
         for each in partition.replicas
@@ -94,13 +94,15 @@ def _epoch(broker_id: int, before: EligibleLeaders, context: ControllerContext) 
 
 
 def says_less(before: EligibleLeaders | None, now: EligibleLeaders | None) -> bool:
-    """Whether a state that says `before` has to be written anew, though leader and ISR stay."""
+    """Whether the eligible replicas have changed from `before`, so that the state must be rewritten with the same
+    leader and ISR.
+    """
     return before is not None and (now is None or now.replicas != before.replicas)
 
 
 def known_since(partition: PartitionImage, written_at: int, context: ControllerContext) -> PartitionImage:
-    """The partition for an election by a new controller: its ISR means the lives of its members that there were when
-    the state was written, by that transaction. If it is these that are there now, the partition is as the tree has it.
+    """The partition for an election by a new controller. The ISR refers to the incarnations of its members when the
+    state was written, by transaction `written_at`. If these are still alive, the partition is unchanged.
     """
     live = [context.live_brokers.get(each) for each in partition.isr]
     if partition.eligible is not None or all(each is not None and each.epoch <= written_at for each in live):
@@ -112,10 +114,10 @@ def known_since(partition: PartitionImage, written_at: int, context: ControllerC
 def judge_isr_change(
     change: IsrChange, broker_id: int, context: ControllerContext
 ) -> PartitionImage | PartitionState | ErrorCode:
-    """Decide on one change that `broker_id` asks for.
+    """Decide on an ISR change requested by `broker_id`.
 
-    Gives the state to write; or the partition as it is, when it is in the wanted state already, because an answer was
-    lost and the leader asks again; or why the change is refused.
+    Returns the state to write, or the unchanged partition if it already has that state (the leader retries after a lost
+    response), or the error.
     """
     topic = context.topics.get(change.topic_partition.topic)
     if topic is not None and change.topic_id not in (ZERO_UUID, topic.topic_id):
@@ -124,7 +126,7 @@ def judge_isr_change(
     if partition is None or change.topic_partition.topic in context.topics_to_be_deleted:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if change.partition_epoch > partition.partition_epoch or change.leader_epoch > partition.leader_epoch:
-        # The leader knows what this controller does not: it has been deposed, and has not heard of it.
+        # The leader knows newer epochs, so this controller has been deposed without noticing yet.
         return ErrorCode.NOT_CONTROLLER
     if change.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -148,7 +150,7 @@ def judge_isr_change(
 
 
 def _is_sound(change: IsrChange, isr: tuple[int, ...], broker_id: int, partition: PartitionImage) -> bool:
-    """Kafka's ZooKeeper controller trusts the leader in this; the rules are those of KRaft's."""
+    """Checks of KRaft's controller; Kafka's ZooKeeper controller trusts the leader instead."""
     if broker_id != partition.leader or broker_id not in isr or len(set(isr)) != len(isr):
         return False
     if any(member not in partition.replicas for member in isr):
@@ -159,9 +161,10 @@ def _is_sound(change: IsrChange, isr: tuple[int, ...], broker_id: int, partition
 
 
 def _is_eligible(member: int, epoch: int, topic: str, partition: PartitionImage, context: ControllerContext) -> bool:
-    """Whether this life of a replica may be in the ISR: an earlier one had another log, perhaps (KIP-903). Who is about
-    to stop must not join, or its leaving would have been for nothing (KIP-841). A replica must not join either while
-    its broker's registration calls it cut: the next controller would take it out again, and count on the others alone.
+    """Whether this incarnation of a replica may be in the ISR; an earlier one may have had another log (KIP-903). A
+    broker in controlled shutdown must not join, which would defeat the shutdown (KIP-841). Neither must a replica whose
+    registration lists its log as truncated below the high watermark: the next controller would remove it again, and
+    rely on the others.
     """
     if not context.is_online(member, partition):
         return False

@@ -1,11 +1,12 @@
-"""Moving partitions to other replicas (KIP-455; Kafka's `ReplicaAssignment` and `KafkaController`).
+"""Reassignment of partitions to other replicas (KIP-455; Kafka's `ReplicaAssignment` and `KafkaController`).
 
-While a partition moves, its replicas are those that it is to have and those that it had. It had all but
-`adding_replicas`, and is to have all but `removing_replicas`. When all that it is to have are in the ISR, a leader
-among them is elected, and the others go. The topic's node says all of it, so that the next controller goes on.
+During a reassignment, the replicas are the union of the old and the target ones: the old ones are all but
+`adding_replicas`, the target ones all but `removing_replicas`. Once all target replicas are in the ISR, one of them is
+elected leader, and the others are removed. All of this is in the topic's node, so that the next controller can
+continue.
 
-Stricter than Kafka 3.9 in one thing, with KRaft's code and words: a replica is not dropped while it is the only one
-that has every committed record.
+Odradek is stricter than Kafka 3.9 in one case, with KRaft's error: it keeps a replica that is the only one with every
+committed record.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ def is_moving(partition: PartitionImage) -> bool:
 
 
 def origin_replicas(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas that a cancellation goes back to."""
+    """The replicas before the reassignment, which a cancellation restores."""
     return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
 
 
 def target_replicas(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas that the partition is to have in the end, the preferred leader first."""
+    """The replicas after the reassignment, the preferred leader first."""
     return tuple(each for each in partition.replicas if each not in partition.removing_replicas)
 
 
 def reassigned(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
-    """The partition on its way to `target`. What an earlier reassignment was to add, and this one does not, is gone."""
+    """The partition during a reassignment to `target`. Replicas added by an earlier reassignment, but not in `target`,
+    are gone.
+    """
     origin = origin_replicas(partition)
     replicas = tuple(dict.fromkeys((*target, *origin)))
     return partition.replace(
@@ -55,10 +58,10 @@ def plan(
     *,
     waits_for_brokers: bool = False,
 ) -> PartitionImage:
-    """The partition as it is to be from now on; None as the target goes back to where a reassignment came from.
+    """The partition after the start of its reassignment. Without a `target`, cancel the current one.
 
-    Raises ApiError with Kafka's codes and words, judged in Kafka's order. A reassignment that `waits_for_brokers` may
-    name some that are not there now.
+    Raises ApiError with Kafka's codes and messages, checked in Kafka's order. With `waits_for_brokers`, the target may
+    include brokers that are down.
     """
     partition = context.partition(topic_partition)
     if target is not None:
@@ -107,7 +110,7 @@ def _scala_list(numbers: tuple[int, ...] | list[int]) -> str:
 def _among(
     replicas: tuple[int, ...], partition: PartitionImage, context: ControllerContext
 ) -> tuple[int, tuple[int, ...]]:
-    """Leader and ISR when only these replicas are left. A leader that can be used stays."""
+    """Leader and ISR after a restriction to these replicas. A usable leader stays."""
     isr = tuple(each for each in partition.isr if each in replicas)
     if partition.leader in isr and context.is_online(partition.leader, partition):
         return partition.leader, isr
@@ -118,10 +121,10 @@ def _among(
 def begun(
     topic: TopicImage, wanted: Mapping[int, PartitionImage], context: ControllerContext
 ) -> tuple[list[Operation], list[PartitionImage]]:
-    """Give the operations that have partitions of `topic` be as `plan` gave them, and what they become.
+    """Return the operations that turn partitions of `topic` into those that `plan` returned, and the results.
 
-    The states come first: nobody leads, or is in sync, who is no replica, wherever a crash comes. Each begins a new
-    leader epoch, so that all replicas hear of it.
+    States are written first, so that a crash never leaves a leader or an ISR member that is not a replica. Each state
+    has a new leader epoch, so that all replicas learn of it.
     """
     operations: list[Operation] = []
     partitions: list[PartitionImage] = []
@@ -138,8 +141,8 @@ def begun(
 
 
 def completion(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
-    """The state without the replicas that are to go; None while not all are in sync that are to stay, or none of them
-    can lead.
+    """The state without the removed replicas, or None while a target replica is out of sync or none of them can
+    lead.
     """
     target = target_replicas(partition)
     if not is_moving(partition) or not all(each in partition.isr for each in target):
@@ -149,14 +152,14 @@ def completion(topic: str, partition: PartitionImage, context: ControllerContext
 
 
 def completed(partition: PartitionImage, state: PartitionState) -> PartitionImage:
-    """The partition once `state`, its completion, has been written."""
+    """The partition after writing `state`, its completion."""
     return after(partition, state).replace(
         replicas=target_replicas(partition), adding_replicas=(), removing_replicas=()
     )
 
 
 def assignment_operation(topic: TopicImage) -> Operation:
-    """Give the operation that writes the assignment of a topic, with all that is moving in it."""
+    """Return the operation that writes the assignment of a topic, including its reassignments."""
     return SetData(topic_path(topic.name), assignment_of(topic.topic_id, topic.partitions).encode())
 
 

@@ -1,4 +1,4 @@
-"""First steps of a new controller: adopt logs, complete topics, elect leaders."""
+"""The first steps of a new controller: adopt logs, complete topics, elect leaders."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from protocol.uuids import Uuid
 from protocol.value import Value
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
-delete what it was meant to keep."""
+"""Overrides of an adopted topic with unknown configuration: its own retention is lost, and the broker's default would
+delete data meant to be kept.
+"""
 
 
 class FoundReplica(Value):
-    """A log that this broker found on its disks. `topic_id` is None before Kafka 2.8; `leader_epoch` is the latest
-    epoch the log has records of, -1 for none."""
+    """A log that this broker found on its disks. `topic_id` is None before Kafka 2.8; `leader_epoch` is the latest one
+    with records in the log, -1 for none.
+    """
 
     topic: str
     partition: int
@@ -48,10 +50,10 @@ def adopt(
     configs: Mapping[str, Mapping[str, str]],
     new_id: Callable[[], Uuid],
 ) -> tuple[list[Operation], list[TopicImage]]:
-    """Create topics for logs that the tree does not know, because another broker wrote them or the journal was lost.
+    """Create topics for logs that are missing in the tree, because another broker wrote them or the journal was lost.
 
-    Each topic gets its partitions up to the highest found, all on this broker. Leader epochs continue those of the
-    logs. A log directory does not hold a topic's configuration: see `adopted_config`.
+    Each topic gets all partitions up to the highest one found, on this broker only. Leader epochs continue those of the
+    logs. Log directories do not contain topic configurations: see `adopted_config`.
     """
     by_topic: dict[str, dict[int, FoundReplica]] = {}
     for replica in found:
@@ -73,8 +75,9 @@ def adopt(
 
 
 def adopted_config(name: str, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    """The overrides of a topic that is adopted: those in `configs`, by topic name (internal topics must stay compacted,
-    or retention would delete the groups' offsets), else such as lose nothing."""
+    """The overrides of an adopted topic: those in `configs`, by topic name, otherwise ones that keep all data.
+    (Internal topics must stay compacted, or retention would delete the groups' offsets.)
+    """
     return configs.get(name, KEEP_EVERYTHING)
 
 
@@ -92,10 +95,10 @@ def _adoption_operations(
 
 
 class ReadTopic(Value):
-    """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions.
-    `written_at` has the transactions (zxid) that wrote these states, as far as they are known. `stateless` are the
-    partitions that have a node but no state: Kafka makes one after the other. The states of `damaged` partitions cannot
-    be read.
+    """A topic read from the tree: its node, and the states of partitions, with versions.
+
+    `written_at` contains the zxids that wrote these states, as far as known. `stateless` partitions have a node but no
+    state yet, because Kafka creates one after the other. States of `damaged` partitions are unreadable.
     """
 
     name: str
@@ -107,7 +110,7 @@ class ReadTopic(Value):
     damaged: Sequence[int] = ()
 
     def image(self) -> TopicImage:
-        """The topic as the image has it; partitions without a state have no leader."""
+        """The topic for the image; partitions without a state lack a leader."""
         partitions = []
         for number, replicas in sorted(self.assignment.partitions.items()):
             state, version = self.states.get(number, (None, 0))
@@ -123,9 +126,9 @@ class ReadTopic(Value):
 
 
 def not_set_back(topic: ReadTopic, known: TopicImage | None) -> ReadTopic:
-    """The topic with leader epochs that are not below those that are `known` of it. A tree that was restored from a
-    backup has lower ones; records of the higher epochs are in the logs, and followers would not find them in a leader
-    whose epoch is lower.
+    """The topic with leader epochs at least as high as the `known` ones. A tree restored from a backup has lower ones,
+    although the logs contain records with the higher epochs, which followers would not find on a leader with a lower
+    epoch.
     """
     if known is None or known.topic_id != topic.assignment.topic_id:
         return topic
@@ -148,7 +151,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     operations: list[Operation] = []
     if not topic.has_partitions_node:
         operations.append(Create(partitions_path(topic.name)))
-    # They are made again with their state, which may be later.
+    # They are recreated together with their state, possibly later.
     operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
     result = without_cut_replicas(topic.image(), context.live_brokers.values())
     changed = []
@@ -163,7 +166,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
 def elect_found(
     topic: ReadTopic, image: TopicImage, context: ControllerContext, *, unclean: bool
 ) -> tuple[list[Operation], TopicImage]:
-    """Elect leaders of the partitions whose states were found; `image` has them as they were read."""
+    """Elect leaders for the partitions with a state; `image` has them as read."""
     operations: list[Operation] = []
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
@@ -177,7 +180,7 @@ def elect_found(
 def _at_start(
     topic: ReadTopic, partition: PartitionImage, context: ControllerContext, *, unclean: bool
 ) -> tuple[PartitionImage, PartitionState | None]:
-    """A partition without those that cannot be used now, and the state that it is to have (see `elect_at_start`)."""
+    """A partition with its unusable replicas marked as offline, and its next state (see `elect_at_start`)."""
     written_at = topic.written_at.get(partition.partition)
     if context.keeps_eligible_leaders and written_at is not None:
         known = known_since(partition, written_at, context)
@@ -189,8 +192,8 @@ def _at_start(
     knows_more = any(each not in bounced and context.may_lead(each, partition) for each in partition.isr)
     if knows_more:
         partition = partition.replace(offline_replicas=(*partition.offline_replicas, *bounced))
-    # Else all that can be used are trusted. Their state is written again: the next controller has to tell them from
-    # one that comes back later.
+    # Otherwise trust all usable members. Rewriting the state lets the next controller tell them from brokers that
+    # restart later.
     is_renewed = unclean or (bool(bounced) and not knows_more and len(partition.isr) > 1)
     return partition, elect_at_start(topic.name, partition, context, unclean=is_renewed)
 
@@ -198,8 +201,8 @@ def _at_start(
 def _bounced(partition: PartitionImage, written_at: int | None, context: ControllerContext) -> tuple[int, ...]:
     """The members of the ISR whose brokers registered after the state was written.
 
-    It was another life of theirs that was in sync, and no controller saw it end: the last one went with it, perhaps.
-    What they had not flushed may be gone. They count only where no other member of the ISR can be used.
+    An earlier incarnation of these was in sync, and no controller saw it end, perhaps because the last one died with
+    it. Unflushed records may be lost. They are used only if no other member of the ISR is usable.
     """
     if written_at is None:
         return ()

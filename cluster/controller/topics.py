@@ -1,4 +1,4 @@
-"""Creating topics and partitions: what is allowed, and what it writes (Kafka's ZkAdminManager and AdminZkClient)."""
+"""Creation of topics and partitions: validation, and the nodes to write (Kafka's ZkAdminManager and AdminZkClient)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from protocol.uuids import Uuid
 from protocol.value import Value, field
 
 USE_DEFAULT = -1
-"""As a number of partitions or a replication factor: the broker's default, or implied by a manual assignment."""
+"""As a number of partitions or a replication factor: use the broker's default, or the manual assignment."""
 
 MAX_NEW_PARTITIONS = 10_000
-"""Of one topic in one request. Kafka's ZooKeeper controller knows no bound and runs out of memory instead; this one,
-its code and its words are those of the KRaft controller (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH)."""
+"""Per topic and request. Kafka's ZooKeeper controller has no limit and runs out of memory instead; this limit, its
+error code and message are the KRaft controller's (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH).
+"""
 
 RandomBelow = Callable[[int], int]
 
 
 class NewTopic(Value):
-    """A topic as asked for. `assignment`, when not empty, says the replicas of each partition by number."""
+    """A requested topic. `assignment`, if not empty, lists the replicas of each partition by number."""
 
     name: str
     num_partitions: int = USE_DEFAULT
@@ -53,7 +54,7 @@ class TopicDefaults(Value):
 
 
 class TopicPlan(Value):
-    """A topic that may be created."""
+    """A valid topic to create."""
 
     name: str
     assignment: Assignment
@@ -68,10 +69,9 @@ def plan_topic(
     validate_config: Callable[[Mapping[str, str]], None],
     random_below: RandomBelow,
 ) -> TopicPlan:
-    """Decide on one topic. Raises ApiError with Kafka's code and words, judged in Kafka's order.
+    """Validate one topic. Raises ApiError with Kafka's code and message, checked in Kafka's order.
 
-    `planned` are the topics that are about to be created before this one, by their `flat_name`: it may not collide with
-    them either.
+    `planned` are the topics that will be created before this one, by `flat_name`: it must not collide with them either.
     """
     if topic.name in context.topics or topic.name in context.damaged_topics:
         raise _exists(topic.name)
@@ -118,7 +118,7 @@ def _exists(name: str) -> ApiError:
 
 
 def _refuse_collision(name: str, context: ControllerContext, planned: Mapping[str, str]) -> None:
-    """Metric names map '.' to '_', so two topics that differ in nothing else would share their metrics."""
+    """Metric names replace '.' with '_', so two topics that differ only in these would share their metrics."""
     if "." not in name and "_" not in name:
         return
     colliding = [*context.names_like(name)]
@@ -136,7 +136,7 @@ def _validate_assignment(assignment: Mapping[int, Sequence[int]]) -> None:
     if len({len(replicas) for replicas in assignment.values()}) != 1:
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas")
     if not all(assignment.values()):
-        # Kafka 3.9 creates such a topic, which can never have a leader; KRaft refuses it, and so do we.
+        # Kafka 3.9 creates such a topic, which can never have a leader; KRaft rejects it, and so do we.
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
@@ -151,15 +151,15 @@ def _validate_assignment(assignment: Mapping[int, Sequence[int]]) -> None:
 
 
 def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
-    """The assignment as Kafka's message shows it, which is how Scala prints a map of buffers."""
+    """The assignment in Kafka's message: Scala's representation of a map of buffers."""
     entries = (f"{number} -> ArrayBuffer({', '.join(map(str, assignment[number]))})" for number in sorted(assignment))
     return f"HashMap({', '.join(entries)})"
 
 
 def topic_operations(plan: TopicPlan, topic_id: Uuid, *, has_config: bool = False) -> list[Operation]:
-    """Give the operations that create the topic without its partitions, in Kafka's order: configuration, then topic.
+    """Return the operations that create the topic without its partitions, in Kafka's order: configuration, then topic.
 
-    `has_config`: a topic of that name has left its configuration in the tree. It is replaced, as in Kafka
+    With `has_config`, the tree still has a configuration of an earlier topic of that name. It is replaced, as in Kafka
     (AdminZkClient.writeTopicConfig).
     """
     path, config = config_path("topics", plan.name), encode_config(plan.config)
@@ -173,7 +173,7 @@ def topic_operations(plan: TopicPlan, topic_id: Uuid, *, has_config: bool = Fals
 def new_partitions(
     topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext
 ) -> Iterator[tuple[Sequence[Operation], PartitionImage]]:
-    """The nodes of each partition, which has none yet, with its first leader where a replica is alive."""
+    """Create the nodes of new partitions, each with a leader if a replica is alive."""
     states: dict[tuple[int, ...], tuple[PartitionState | None, bytes]] = {}
     for number, replicas in assignment.items():
         known = states.get(replicas)
@@ -192,7 +192,7 @@ def new_partitions(
 def first_states(
     topic: str, partitions: Sequence[PartitionImage], context: ControllerContext
 ) -> Iterator[tuple[Sequence[Operation], PartitionImage]]:
-    """As `new_partitions`, for partitions of which only the assignment exists."""
+    """As `new_partitions`, for partitions that are assigned but lack nodes."""
     made = new_partitions(topic, {each.partition: each.replicas for each in partitions}, context)
     for (operations, image), known in zip(made, partitions, strict=True):
         begun = image.replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
@@ -205,7 +205,7 @@ def expand_topic(
     assignments: Sequence[tuple[int, ...]] | None,
     context: ControllerContext,
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas of the partitions to add so that `topic` has `count`. Raises ApiError with Kafka's code and words."""
+    """The replicas of the partitions to add for a total of `count`. Raises ApiError with Kafka's code and message."""
     if any(each.adding_replicas or each.removing_replicas for each in topic.partitions):
         raise ApiError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
@@ -233,7 +233,7 @@ def expand_topic(
 
 
 def _spread_further(topic: TopicImage, added: int, context: ControllerContext) -> Assignment:
-    """New partitions continue the round robin that the topic's first partition began."""
+    """New partitions continue the round robin of the topic's first partition."""
     first_replicas = topic.partitions[0].replicas
     racks = context.racks
     brokers = sorted(racks)
@@ -276,18 +276,18 @@ def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], c
 
 
 def growth_operation(topic: TopicImage, added: Mapping[int, tuple[int, ...]]) -> Operation:
-    """Give the operation that adds partitions to the topic's own node."""
+    """Return the operation that adds partitions to the topic's node."""
     assignment = {each.partition: each.replicas for each in topic.partitions} | dict(added)
     return SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
 
 
 def deletion_mark(topic: str) -> Operation:
-    """The operation that marks a topic for deletion. A restart finishes a marked deletion."""
+    """The operation that marks a topic for deletion. A marked deletion is completed even after a restart."""
     return Create(delete_topic_path(topic))
 
 
 def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iterator[Operation]:
-    """Give the operations that remove the nodes of these partitions."""
+    """Return the operations that delete the nodes of these partitions."""
     for each in partitions:
         if each.partition_epoch != NO_STATE:
             yield Delete(partition_state_path(topic, each.partition))
@@ -295,7 +295,7 @@ def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iter
 
 
 def topic_removals(topic: str, *, has_config: bool) -> Iterator[Operation]:
-    """Give the operations that remove the other nodes of a topic, its deletion mark last."""
+    """Return the operations that delete the other nodes of a topic, its deletion mark last."""
     yield Delete(partitions_path(topic))
     yield Delete(topic_path(topic))
     if has_config:

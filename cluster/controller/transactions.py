@@ -1,4 +1,4 @@
-"""Operations in fenced transactions no larger than the coordination service takes."""
+"""Operations in fenced transactions, within the size limit of the coordination service."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from cluster.zookeeper.coordination import Check, Create, Operation, SetData
 from protocol.value import Value
 
 _OPERATION_OVERHEAD_BYTES = 64
-"""Bytes that ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
+"""ZooKeeper's overhead per operation of a multi in bytes (headers, lengths, the default ACL), rounded up."""
 
 _WITH_DATA = (Create, SetData)
 
 NODES_PER_SHARE = 100
-"""Topics, partitions or configurations that are written together: some 5 ms of work."""
+"""Topics, partitions or configurations per write: some 5 ms of work."""
 
 T = TypeVar("T")
 
 
 class ControllerTerm(Value):
-    """This controller's epoch, and the version of /controller_epoch that proves it is still the controller."""
+    """The controller's epoch, and the version of /controller_epoch that proves it is still the controller."""
 
     epoch: int
     znode_version: int
 
 
 def fenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int) -> Iterator[list[Operation]]:
-    """Split `operations`, in order, into transactions of at most `max_bytes` that each check the controller's term.
+    """Split `operations`, in order, into transactions of at most `max_bytes` that each check the controller epoch.
 
-    A single operation above the limit is given alone, for the service to refuse.
+    An operation above the limit is returned alone, so that the service rejects it.
     """
     check = Check(CONTROLLER_EPOCH, term.znode_version)
     transaction: list[Operation] = [check]
@@ -48,8 +48,8 @@ def fenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int
 
 
 def shares(items: Sequence[T], nodes: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """`items`, of which each takes that many nodes, in shares to be written by a transaction each, so that others get
-    their turn in between.
+    """Split `items`, with their numbers of nodes, into shares to write in one transaction each, so that other tasks can
+    run in between.
     """
     first = total = 0
     for at, item in enumerate(items):

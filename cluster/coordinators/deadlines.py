@@ -22,7 +22,7 @@ _FEW: Final = 64
 
 
 Entry = list[Any]
-"""Due time, a sequence number for equal times, and the deadline; None if it was cleared or moved."""
+"""Due time, a sequence number for equal times, and the deadline, or None if it was cleared or moved."""
 
 
 class Deadline:

@@ -22,7 +22,7 @@ class Record(Protocol):
 
 class Producer(Value):
     """The transactional producer of the records. With `ends` the record is its transaction's end marker; otherwise
-    `guard` is the proof that the transaction contains this partition.
+    `guard` proves that the transaction contains this partition.
     """
 
     producer_id: int
@@ -68,7 +68,7 @@ class Append(Value, frozen=False):
     """Each is a `Record` of a type that the shard handles."""
     settled: Callable[[Moment, ErrorCode], Appends]
     producer: Producer | None = None
-    """None: not transactional, so the records apply once committed."""
+    """Without one, the records apply once committed."""
 
 
 Appends = Sequence[Append]

@@ -22,7 +22,7 @@ _HIGHEST: Final = {ConfigType.LONG: LONG_MAX, ConfigType.INT: INT_MAX}
 
 
 class Component(NamedTuple):
-    """One component of a filter. `name` is for EXACT; None never matches."""
+    """One component of a filter. `name` is for EXACT; a null name never matches."""
 
     kind: str
     match_type: int
@@ -116,7 +116,7 @@ def checked_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
 def altered(
     entity: QuotaEntity, config: Mapping[str, str], changes: Iterable[tuple[str, float | None]]
 ) -> dict[str, str]:
-    """The configuration after changes; None removes a key. Raises ApiError INVALID_REQUEST."""
+    """The configuration after changes, with keys set to None removed. Raises ApiError INVALID_REQUEST."""
     keys = CLIENT_QUOTA_KEYS if entity.ip is None else IP_QUOTA_KEYS
     result = dict(config)
     for key, value in changes:
@@ -158,7 +158,8 @@ def check_config(entity: QuotaEntity, config: Mapping[str, str]) -> None:
 
 async def removal(coordination: Coordination, path: str, parents: Sequence[str]) -> list[Operation] | None:
     """Return the operations that delete a node with an empty configuration, and those of its `parents` (a user's node,
-    and the parent of that user's client ids) without other data or children. None if the node itself has children.
+    and the parent of that user's client ids) without other data or children. Returns None if the node itself has
+    children.
     """
     try:
         if (await coordination.children(path))[0]:

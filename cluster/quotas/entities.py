@@ -40,7 +40,7 @@ class Default(Enum):
 
 DEFAULT: Final = Default.ALL
 Name = str | Default | None
-"""A name or the default; None if an entity lacks that part."""
+"""A name or the default, or None if an entity lacks that part."""
 
 
 class QuotaEntity(Value):
@@ -133,7 +133,7 @@ class Limits:
     __hash__ = None  # type: ignore[assignment]
 
     def sharers(self, user: str, client_id: str) -> Sharers:
-        """The key under which this client shares a limit, if it has one."""
+        """The key of the limit that this client shares, if it has one."""
         limits = self._limits
         for known in (user, DEFAULT):
             if (known, client_id) in limits or (known, DEFAULT) in limits:

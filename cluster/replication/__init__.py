@@ -1,1 +1,1 @@
-"""One replica's role, in-sync replicas, leader epoch and high watermark."""
+"""A replica's role, in-sync replicas, leader epoch and high watermark."""

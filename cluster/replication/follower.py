@@ -1,12 +1,12 @@
-"""A follower's decisions on its leader's answers (Kafka: `AbstractFetcherThread`; KIP-101, KIP-279, KIP-320, KIP-595).
+"""How a follower reacts to fetch responses (Kafka: `AbstractFetcherThread`; KIP-101, KIP-279, KIP-320, KIP-595).
 
-A follower appends where its log ends. With every fetch it tells the leader epoch that it follows in, and the epoch of
-its last record. The leader answers with records only when it has that very record; else it tells where the epoch, or
-the largest one below, ends in its own log. The follower cuts its log there, or where it knows that epoch to end itself,
-and asks again, until the logs agree. The high watermark has no part in it: a follower that was cut there lost records
-that were committed, because it hears of the high watermark late (KIP-101).
+A follower appends at the end of its log. Each fetch carries its current leader epoch and the epoch of its last record.
+The leader responds with records only if its log contains exactly that record. Otherwise it returns the largest epoch
+not above that one, and where it ends in the leader's log. The follower truncates its log there, or at its own end of
+that epoch if that is lower, and fetches again until the logs agree. The high watermark is not involved: followers that
+truncated to it lost committed records, because they learn it late (KIP-101).
 
-Everything here is a decision on a log as it is at that moment; nothing waits and nothing is written.
+These are pure decisions on the current log: they neither wait nor write.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class FollowedLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     def latest_epoch(self) -> int:
-        """The newest leader epoch of the log; -1 when there is none."""
+        """The newest leader epoch in the log; -1 if it lacks any."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """The largest known epoch not above `epoch` and its end offset; (-1, -1) when not known."""
+        """The largest known epoch not above `epoch`, and its end offset; (-1, -1) if unknown."""
         ...
 
 
 class FetchPosition(NamedTuple):
-    """The part of a fetch about one partition."""
+    """One partition's part of a fetch request."""
 
     leader_epoch: int
     fetch_offset: int
@@ -48,33 +48,33 @@ class FetchPosition(NamedTuple):
 
 
 class Step(Enum):
-    """Something that is to be done."""
+    """The next action of a follower."""
 
     IGNORE = auto()
-    """Nothing: the answer is to a question that another role, or another log end, has made obsolete."""
+    """Do nothing: the role or the log end has changed since the fetch."""
     APPEND = auto()
-    """Append the records, and take the leader's high watermark over."""
+    """Append the records, and adopt the leader's high watermark."""
     TRUNCATE = auto()
-    """Drop what is at `offset` and behind it."""
+    """Drop all records from `offset` on."""
     BEGIN_ANEW = auto()
-    """Drop everything and begin at `offset`."""
+    """Drop everything and start at `offset`."""
     BEGIN_ANEW_AND_APPEND = auto()
-    """The same, and append the records, the first batch of which begins there."""
+    """Drop everything, start at `offset`, and append the records, whose first batch starts there."""
     ASK_FOR_OFFSETS = auto()
-    """Ask the leader where its log begins and ends, and decide with `after_offsets`."""
+    """Ask for the leader's log start and end, and decide with `after_offsets`."""
     RETRY_LATER = auto()
     """Fetch again after a pause."""
 
 
 class Decision(NamedTuple):
-    """A step, and the offset it needs."""
+    """A step, and its offset."""
 
     step: Step
     offset: int = UNKNOWN
 
 
 def position(log: FollowedLog, leader_epoch: int) -> FetchPosition:
-    """Give what the next fetch says."""
+    """The position for the next fetch."""
     return FetchPosition(leader_epoch, log.log_end_offset, log.latest_epoch(), log.log_start_offset)
 
 
@@ -87,9 +87,8 @@ def after_answer(
     leader_start_offset: int,
     first_offset: int | None,
 ) -> Decision:
-    """The step after the answer to `asked`, for a replica that follows in `leader_epoch` now. `leader_start_offset` is
-    where the leader's log begins, -1 when it does not say; `first_offset` is that of the first batch that came, None
-    without one.
+    """The step after the response to `asked`, for a replica that follows in `leader_epoch`. `leader_start_offset` is
+    the leader's log start, -1 if not given; `first_offset` is the offset of the first batch, if any.
     """
     end_offset = log.log_end_offset
     if asked.leader_epoch != leader_epoch or asked.fetch_offset != end_offset:
@@ -97,35 +96,37 @@ def after_answer(
     if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return Decision(Step.ASK_FOR_OFFSETS)
     if error_code:
-        # With FENCED_LEADER_EPOCH a new role is on its way; with UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER the
-        # leader has not heard of its own yet; UNKNOWN_TOPIC_OR_PARTITION comes with topics that are being made or gone.
+        # All of these are transient. FENCED_LEADER_EPOCH: a LeaderAndIsr for this replica will follow.
+        # UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER: the leader has not received its own yet.
+        # UNKNOWN_TOPIC_OR_PARTITION: the topic is being created or deleted.
         return Decision(Step.RETRY_LATER)
     if diverging is not None:
         offset = truncation_point(log, diverging)
         if offset >= end_offset and diverging.epoch >= log.latest_epoch():
-            return Decision(Step.RETRY_LATER)  # it would ask the same again
+            return Decision(Step.RETRY_LATER)  # the next fetch would be the same
         if offset < leader_start_offset:
-            # The leader knows nothing of what is left: it may have diverged, and would come to light again if this
-            # broker died before it had kept its new log start. At exactly that offset the log is truncated first, and
-            # begins anew after the next answer: this replica may be in the ISR, and must not end below it meanwhile.
+            # The remaining records all lie below the leader's log start and may diverge from its log. If this broker
+            # crashed before persisting its new log start, they would become visible again. If the offsets are equal,
+            # truncate first, and start anew after the next response: this replica may be in the ISR, and must not end
+            # below that offset meanwhile.
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset
     if is_unknown and asked.last_fetched_epoch != leader_epoch:
-        # The leader knows none of our records, and could not tell whether they are its own. See above.
+        # All of our records lie below the leader's log start, so it could not compare them. See above.
         return Decision(Step.BEGIN_ANEW, leader_start_offset)
     if first_offset is None or first_offset >= end_offset:
         return Decision(Step.APPEND)
     if end_offset == log.log_start_offset:
-        # The leader's log start lies within a batch, of which the follower has nothing yet.
+        # The leader's log start lies within a batch that the empty follower lacks.
         return Decision(Step.BEGIN_ANEW_AND_APPEND, first_offset)
     return Decision(Step.RETRY_LATER)
 
 
 def truncation_point(log: FollowedLog, diverging: EpochEntry) -> int:
-    """Where to cut when the leader says that the largest epoch that it knows, not above ours, ends there (KIP-279).
+    """Where to truncate, given the leader's largest epoch not above ours, and its end (KIP-279).
 
-    Where our log does not have that epoch, we cut behind the largest one below it, and the leader is asked about that.
+    If our log lacks that epoch, truncate to the end of the largest one below; the next fetch compares that one.
     """
     end_offset = log.log_end_offset
     if diverging.start_offset < 0:
@@ -141,10 +142,10 @@ def truncation_point(log: FollowedLog, diverging: EpochEntry) -> int:
 
 
 def after_offsets(log: FollowedLog, leader_start_offset: int, leader_end_offset: int) -> Decision:
-    """The step when the leader did not have the offset that was asked for.
+    """The step after OFFSET_OUT_OF_RANGE.
 
-    A log that reaches beyond the leader's is cut at the leader's end. One that ends before the leader's begins has
-    nothing in common with it any more. Otherwise the leader's log has moved since it answered.
+    A log that ends above the leader's is truncated to the leader's end. A log that ends below the leader's start has
+    nothing in common with it, and starts anew. Otherwise the leader's log has moved since the response.
     """
     if leader_end_offset < log.log_end_offset:
         return Decision(Step.TRUNCATE, leader_end_offset)

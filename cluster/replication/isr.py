@@ -1,15 +1,15 @@
-"""The in-sync replicas of a partition, as its leader sees them: how far each follower has come (Kafka classes
-`Replica`, `ReplicaState`), which change of the ISR to ask the controller for, and what is committed (Kafka:
+"""The in-sync replicas of a partition as tracked by its leader: the progress of each follower (Kafka classes `Replica`,
+`ReplicaState`), ISR changes to request from the controller, and what is committed (Kafka:
 `Partition.updateFollowerFetchState`, `maybeShrinkIsr`, `maybeExpandIsr`).
 
 Source of the rules: Kafka's Partition class; KIP-497 (one change in flight, the maximal ISR), KIP-903 (broker epochs),
-KIP-966 (nothing is committed below min.insync.replicas).
+KIP-966 (commits stop below min.insync.replicas).
 
-`image.isr` is the ISR that the controller has committed. While a replica is to join, the maximal ISR has it already:
-the controller may have added it, and elect it, before the leader hears of it (KAFKA-13091). While a replica is to
-leave, it stays in the maximal ISR until the controller has confirmed that it is gone.
+`image.isr` is the ISR that the controller has committed. The maximal ISR already includes a replica that is being
+added: the controller may have added it, and may elect it, before the leader learns of that (KAFKA-13091). A replica
+that is being removed stays in the maximal ISR until the controller has confirmed the removal.
 
-Times are of the monotonic clock: a wall clock that jumps ahead must not put all followers out of sync at once.
+Times are monotonic: a wall clock that jumps ahead must not put all followers out of sync at once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NO_EPOCH = -1
 
 
 UNKNOWN_BROKER_EPOCH: Final = -1
-"""The leader has not heard of the broker in this epoch; its incarnation is not checked."""
+"""The broker's epoch is unknown, so its incarnation is not checked."""
 
 NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The controller tells that it has not applied the change, and that no other will: the leader's partition epoch is the
-right one, and the epochs of controllers only rise.
+"""The controller did not apply the change, and no later controller will: the leader's partition epoch is current, and
+controller epochs only rise.
 """
 
 SUPERSEDED: Final = frozenset(
@@ -48,16 +48,16 @@ SUPERSEDED: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The leader knows something old, or was never told. Whether the change was applied is not known: it stays pending
-until the controller sends the leader its role again. Every other error is passing: the same change is sent once more.
+"""The leader's view is outdated, or was wrong. The change may or may not have been applied, so it stays pending until
+the controller sends the leader a new LeaderAndIsr. All other errors are transient: the same change is sent again.
 """
 
 
 class IsrChange(Value, eq=False):
-    """The in-sync replicas that a partition is to have, with the epochs of their brokers' registrations.
+    """The requested in-sync replicas of a partition, with their broker epochs.
 
-    It is applied only while the partition has this leader epoch and this partition epoch. To send it twice does no
-    harm. Two are never equal, so that an answer is matched with the very change that was asked for.
+    The change applies only in this leader epoch and this partition epoch, so sending it twice is harmless. Two changes
+    are never equal, so a response matches only the change it answers.
     """
 
     topic_partition: TopicPartition
@@ -65,7 +65,7 @@ class IsrChange(Value, eq=False):
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[tuple[int, int], ...]
-    """(broker id, broker epoch), the epoch -1 when it is not known."""
+    """(broker id, broker epoch); the epoch is -1 if unknown."""
     leader_recovery_state: int = 0
 
     @property
@@ -79,7 +79,7 @@ NEVER_MS = -(1 << 62)
 
 
 class SessionFetches:
-    """The fetches of one fetch session. Each confirms what the follower has of all partitions of the session."""
+    """The fetches of one fetch session. Each confirms the follower's progress in all partitions of the session."""
 
     __slots__ = ("last_ms",)
 
@@ -88,7 +88,7 @@ class SessionFetches:
 
 
 class FollowerProgress:
-    """The progress that the fetches of one follower have confirmed: everything below `log_end_offset` is in its log."""
+    """A follower's confirmed progress: its log contains everything below `log_end_offset`."""
 
     __slots__ = (
         "_session",
@@ -107,17 +107,17 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
         self.last_fetch_ms = self.last_caught_up_ms = NEVER_MS
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        """Of the incarnation that fetched last."""
+        """The broker epoch of the last fetch."""
         self.may_join_from_ms = NEVER_MS
-        """Before, this incarnation is not to be proposed for the ISR."""
+        """Until then, do not propose this incarnation for the ISR."""
         self.is_awaited = False
-        """Whether it was caught up when that was looked at last."""
+        """Whether it was caught up at the last check."""
         self._session: SessionFetches | None = None
-        """Its fetches are as if they were recorded here, while it has everything."""
+        """While the follower is caught up, this session's fetches are as good as recorded here."""
 
     def begin_epoch(self, now_ms: int, *, is_in_sync: bool) -> None:
-        """This broker begins to lead, or goes on in a new epoch. A follower that is in sync has until
-        `replica.lag.time.max.ms` from now to show it; another one does not hold the high watermark back.
+        """Start a leader epoch. An in-sync follower has `replica.lag.time.max.ms` from now to fetch; other followers do
+        not hold the high watermark back.
         """
         self.last_fetch_ms = self.last_caught_up_ms = now_ms if is_in_sync else NEVER_MS
         self.may_join_from_ms = NEVER_MS
@@ -125,16 +125,16 @@ class FollowerProgress:
         self._session = None
 
     def go_on(self, leader_end_offset: int) -> None:
-        """This broker leads on: what the follower has confirmed in the epoch before still holds."""
+        """Keep the follower's confirmed progress in a new epoch of the same leader."""
         self.last_fetch_leader_end_offset = leader_end_offset
 
     def record(
         self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int, now_ms: int
     ) -> None:
-        """A fetch came, which asks for what begins at `fetch_offset` while the leader's log ended where it says.
+        """Record a fetch at `fetch_offset`, while the leader's log ended at `leader_end_offset`.
 
-        The follower was caught up now if it has everything; or when it fetched last if it has everything that was there
-        then. So one that fetches without pause stays caught up even when records come all the time.
+        The follower is caught up now if it has reached that end. If it has only reached the end at its previous fetch,
+        it was caught up then. So a follower that fetches continuously stays caught up under a steady load.
         """
         if self._session is not None:
             self.take_over(self._session)
@@ -151,15 +151,15 @@ class FollowerProgress:
             self.may_join_from_ms = NEVER_MS
 
     def confirm_by(self, session: SessionFetches) -> None:
-        """It has everything, and the fetch that said so was recorded. Those of the session that follow say the same
-        until `take_over`, which is to be called before the first one that comes after an append.
+        """The follower is caught up, and this fetch was recorded. Later fetches of the session confirm the same until
+        `take_over`, to be called before the first fetch after an append.
         """
         if self._session is not None:
             self.take_over(self._session)
         self._session = session
 
     def take_over(self, session: SessionFetches) -> None:
-        """Record the last fetch of the session, if it was one that confirms this; its later ones do not."""
+        """Record the session's last fetch if the session confirms this progress; later fetches no longer do."""
         if self._session is session:
             self.last_fetch_ms = max(self.last_fetch_ms, session.last_ms)
             self.last_caught_up_ms = max(self.last_caught_up_ms, session.last_ms)
@@ -167,17 +167,17 @@ class FollowerProgress:
 
     @property
     def caught_up_ms(self) -> int:
-        """When it had everything last, as far as that is known."""
+        """The last time it was known to be caught up."""
         session = self._session
         return self.last_caught_up_ms if session is None else max(self.last_caught_up_ms, session.last_ms)
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether it has everything, or had everything at a time not longer ago than that."""
+        """Whether it is caught up, or was within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms
 
 
 class Outcome(Value):
-    """The consequences: whether the high watermark moved, a change to send to the controller, and whether the low
+    """What to do next: whether the high watermark moved, a change to send to the controller, and whether the low
     watermark may have moved.
     """
 
@@ -197,10 +197,10 @@ def record_fetch(
     leader_end_offset: int,
     monotonic_ms: int,
 ) -> Outcome:
-    """A follower's fetch was served: it has everything below `fetch_offset`. `leader_end_offset` is the log end when
-    the records were looked up, so that appends since then do not count against the follower.
+    """Record a served fetch: the follower has everything below `fetch_offset`. `leader_end_offset` is the log end at
+    the time of the read, so that later appends do not count against the follower.
 
-    To be called once for each request, and not for one that was answered with an error or a diverging epoch.
+    Call it once per request, and not for responses with an error or a diverging epoch.
     """
     in_sync = partition.in_sync
     follower = None if in_sync is None else in_sync.follower(params.replica_id, params.replica_epoch)
@@ -221,7 +221,7 @@ def record_fetch(
 
 
 def low_watermark(partition: Partition, is_alive: Callable[[int], bool]) -> int:
-    """The least log start offset of the replicas whose brokers live; -1 while a follower has told none. Raises
+    """The lowest log start offset of replicas on live brokers; -1 while a follower's is unknown. Raises
     NOT_LEADER_OR_FOLLOWER.
     """
     partition.check_leader(NO_EPOCH)
@@ -233,8 +233,8 @@ def low_watermark(partition: Partition, is_alive: Callable[[int], bool]) -> int:
 
 
 def settled_follower(partition: Partition, params: FetchParams, fetch_offset: int) -> FollowerProgress | None:
-    """The progress of a follower for which further fetches from that offset change nothing but times: it is in sync,
-    and what it has confirmed is the whole log and committed.
+    """The progress of a follower if more fetches at that offset would only change times: it is in sync, and has
+    confirmed the whole log, all of it committed.
     """
     in_sync = partition.in_sync
     if in_sync is None or in_sync.pending is not None or params.replica_id not in partition.image.isr:
@@ -251,8 +251,8 @@ def settled_follower(partition: Partition, params: FetchParams, fetch_offset: in
 
 
 def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
-    """Time has passed: followers that are behind for longer than `replica.lag.time.max.ms` have to leave. To be called
-    regularly, at least every half of that time.
+    """Request the removal of followers that lag for more than `replica.lag.time.max.ms`. Call it at least every half of
+    that time.
     """
     in_sync = partition.in_sync
     if in_sync is None:
@@ -271,9 +271,8 @@ def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
 
 
 def brokers_left(partition: Partition, gone: set[int]) -> Outcome:
-    """These brokers are not alive any more, or are other incarnations: the leader waits neither for their fetches nor
-    for their log starts. The other followers may have confirmed all they have, so that no fetch of theirs comes to move
-    the high watermark.
+    """These brokers have died or restarted: the leader no longer waits for their fetches or log starts. This has to
+    advance the high watermark, because the other followers may already have confirmed everything.
     """
     in_sync = partition.in_sync
     if in_sync is None or gone.isdisjoint(in_sync.followers):
@@ -282,10 +281,10 @@ def brokers_left(partition: Partition, gone: set[int]) -> Outcome:
 
 
 def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> Outcome:
-    """The controller answered `change` with the state of the partition, or with an error. `Outcome.change` is to be
-    sent once more.
+    """Handle the controller's response to `change`: the state of the partition, or an error. `Outcome.change` is to be
+    sent again.
 
-    An answer to what is no longer pending is of no use: the leader has got its role anew since.
+    A response to a change that is no longer pending is ignored, since the leader has received a new role meanwhile.
     """
     in_sync = partition.in_sync
     if in_sync is None or in_sync.pending is not change:
@@ -316,8 +315,8 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
 DEFAULT_LAG_TIME_MAX_MS = 30_000
 """Kafka's default of replica.lag.time.max.ms."""
 INELIGIBLE_FOR_MS = 1_000
-"""How long a follower is not proposed again that the controller has found ineligible: it may be about to stop, and
-goes on to fetch until it is told not to.
+"""The pause before proposing a follower again that the controller called ineligible: it may be shutting down, and
+fetches until it receives its StopReplica.
 """
 
 
@@ -326,9 +325,10 @@ def _everybody(_broker_id: int, _broker_epoch: int) -> bool:
 
 
 class IsrRules(Value):
-    """The rules for in-sync replicas, the same for all partitions of a broker.
+    """The rules for in-sync replicas, common to all partitions of a broker.
 
-    `is_eligible(broker_id, broker_epoch)` says whether the broker is alive, and in that incarnation if both are known.
+    `is_eligible(broker_id, broker_epoch)` says whether the broker is alive, in that incarnation if both epochs are
+    known.
     """
 
     lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS
@@ -339,22 +339,22 @@ ALL_ARE_ELIGIBLE = IsrRules()
 
 
 class InSyncReplicas:
-    """The followers of one partition that this broker leads. Lives as long as the leadership."""
+    """The followers of one partition, while this broker leads it."""
 
     __slots__ = ("_joining", "_rules", "followers", "pending")
 
     def __init__(self, rules: IsrRules) -> None:
         self._rules = rules
         self.followers: dict[int, FollowerProgress] = {}
-        """By broker id: all replicas but the leader's own."""
+        """By broker id: all replicas except the leader."""
         self.pending: IsrChange | None = None
-        """The one change that the controller was asked for. It may or may not have been applied."""
+        """The one change in flight. It may or may not have been applied."""
         self._joining = -1
-        """The replica that joins with `pending`; -1 for none."""
+        """The replica that `pending` adds; -1 if it adds none."""
 
     def begin_epoch(self, image: PartitionImage, leader_end_offset: int, now_ms: int) -> None:
-        """The leader epoch of `image` begins. A change that is pending is given up: `image` is newer, and an answer to
-        it belongs to nothing any more.
+        """Start the leader epoch of `image`. A pending change is dropped: `image` is newer, and its response will be
+        ignored.
         """
         known = self.followers
         self.followers = {}
@@ -371,12 +371,12 @@ class InSyncReplicas:
         self.settle()
 
     def settle(self) -> None:
-        """Nothing is pending any more."""
+        """Clear the pending change."""
         self.pending = None
         self._joining = -1
 
     def refuse(self) -> None:
-        """The follower that joins with the pending change is ineligible, for now."""
+        """The follower that the pending change adds is ineligible for now."""
         follower = self.followers.get(self._joining)
         if follower is not None:
             follower.may_join_from_ms = follower.last_fetch_ms + INELIGIBLE_FOR_MS
@@ -385,8 +385,8 @@ class InSyncReplicas:
     # -- progress ------------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
-        """The progress of a follower that fetches; None when the broker has no replica. Raises NOT_LEADER_OR_FOLLOWER
-        for an incarnation that is older than one that has fetched already: it confirms what may be gone by now.
+        """The progress of a fetching follower, or None if the broker is not a replica. Raises NOT_LEADER_OR_FOLLOWER
+        for an older incarnation than the last one to fetch, because the records it confirms may be lost by now.
         """
         follower = self.followers.get(broker_id)
         if follower is not None and UNKNOWN_BROKER_EPOCH < broker_epoch < follower.broker_epoch:
@@ -397,18 +397,18 @@ class InSyncReplicas:
         return follower
 
     def size_of_maximal_isr(self, image: PartitionImage) -> int:
-        """Replicas in the committed ISR, and the one that joins."""
+        """The number of replicas in the committed ISR, plus the one being added."""
         return len(image.isr) + (self._joining >= 0)
 
     def look_at(self, follower: FollowerProgress, leader_end_offset: int, now_ms: int) -> None:
-        """Find out whether a follower is caught up: it has fetched, or time has passed."""
+        """Check whether a follower is caught up, after a fetch or a time."""
         follower.is_awaited = follower.is_caught_up(leader_end_offset, now_ms, self._rules.lag_time_max_ms)
 
     def committed_end(self, image: PartitionImage, end_offset: int) -> int:
-        """The offset below which all in-sync replicas have everything, at most `end_offset`; -1 when it is not known.
+        """The offset up to which all in-sync replicas have everything, at most `end_offset`; -1 if unknown.
 
-        A replica outside of the maximal ISR is waited for as well, if it is caught up and may join: it would never
-        reach a high watermark that runs ahead of it with the leader's end, and so never join.
+        It also waits for a caught-up replica outside the maximal ISR that may join: if the high watermark moved with
+        the leader's log end, that replica would never reach it, and so never join.
         """
         isr = image.isr
         for broker_id, follower in self.followers.items():
@@ -421,7 +421,7 @@ class InSyncReplicas:
         return end_offset
 
     def _may_join(self, broker_id: int, follower: FollowerProgress) -> bool:
-        """Whether the controller would let a follower join that has everything."""
+        """Whether the controller would accept a caught-up follower into the ISR."""
         return follower.last_fetch_ms >= follower.may_join_from_ms and self._rules.is_eligible(
             broker_id, follower.broker_epoch
         )
@@ -436,10 +436,10 @@ class InSyncReplicas:
         broker_id: int,
         least_offset: int,
     ) -> IsrChange | None:
-        """The change that lets a follower join, which is pending from now on; None when it may not.
+        """A change that adds the follower, now pending; None if it may not join.
 
-        `least_offset` is the high watermark, or where the leader epoch began if that is higher: below it may lie
-        records that were committed under an earlier leader and are above our high watermark still (KAFKA-7128).
+        `least_offset` is the high watermark, or the start of the leader epoch if that is higher: records below it may
+        have been committed by an earlier leader, although our high watermark has not reached them yet (KAFKA-7128).
         """
         if self.pending is not None or broker_id in image.isr:
             return None
@@ -452,7 +452,7 @@ class InSyncReplicas:
     def shrinkage(
         self, name: TopicPartition, topic_id: Uuid, image: PartitionImage, leader_end_offset: int, now_ms: int
     ) -> IsrChange | None:
-        """The change that drops the followers which are behind for too long, pending from now on; None when none is."""
+        """A change that removes the followers that lag too long, now pending, or None if all keep up."""
         if self.pending is not None:
             return None
         slow = self.out_of_sync(image, leader_end_offset, now_ms)

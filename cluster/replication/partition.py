@@ -1,8 +1,8 @@
 """One replica of a partition on this broker: its role, the in-sync replicas, the leader epoch and the high watermark.
 
-Source of the rules: Kafka's Partition class; KIP-101, KIP-320 (epoch checks). The log's bytes belong to `UnifiedLog`;
-which broker leads belongs to the controller; what a leader knows of its followers is in `in_sync_replicas`, and what
-follows from their fetches in `isr_maintenance`. This class owns what follows from all: the high watermark.
+Source of the rules: Kafka's Partition class; KIP-101, KIP-320 (epoch checks). `UnifiedLog` owns the bytes of the log,
+the controller picks the leader, and `isr` tracks the followers' progress. This class combines them into the high
+watermark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import UNLIMITED
 
-"""A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
+"""The client does not check leader epochs (before Fetch 9, ListOffsets 4)."""
 ACKS_ALL = -1
 _CLIENT = AppendOrigin.CLIENT
 
@@ -40,9 +40,9 @@ _CLIENT = AppendOrigin.CLIENT
 class Partition:
     """This broker's replica of `topic_partition`.
 
-    Invariants: log_start_offset <= high_watermark <= log_end_offset. The high watermark never falls while the leader
-    epoch stays the same and nothing is cut off. It does not pass the log's `flush_limit_offset`: whoever completes a
-    flush calls `advance_high_watermark`.
+    Invariants: log_start_offset <= high_watermark <= log_end_offset. Within a leader epoch the high watermark never
+    falls, unless the log is truncated. It does not pass the log's `flush_limit_offset`: call `advance_high_watermark`
+    after each flush.
     """
 
     __slots__ = (
@@ -73,17 +73,17 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.image = image
         self.messages_in = self.bytes_in = self.bytes_out = 0
-        """Since this broker took it up."""
+        """Since this broker has had the replica."""
         self.aborted_transactions = AbortedTransactions()
         self.leader_epoch_start_offset = 0
         self.in_sync: InSyncReplicas | None = None
-        """The followers, while this replica leads and there are others."""
+        """The followers, while this replica leads and has any."""
         self._is_leader = False
         self._rules = rules
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica knows."""
+        """The current leader epoch of this replica."""
         return self.image.leader_epoch
 
     @property
@@ -92,7 +92,7 @@ class Partition:
         return self._is_leader
 
     def become_leader(self, image: PartitionImage, monotonic_ms: int = 0) -> None:
-        """Lead from `image.leader_epoch` on.
+        """Become the leader from `image.leader_epoch` on.
 
         The (epoch, log end) pair is persisted before the first append can happen (KIP-101).
         """
@@ -110,16 +110,16 @@ class Partition:
         self.advance_high_watermark()
 
     def resign(self, image: PartitionImage) -> None:
-        """Stop leading; `image` names the leader, if there is one.
+        """Stop leading; `image` names the new leader, if any.
 
-        The high watermark stays where it is, and so does the log: only a leader knows what is to be cut off (KIP-101).
+        The high watermark and the log stay unchanged: only a leader knows where to truncate (KIP-101).
         """
         self.image = image
         self._is_leader = False
         self.in_sync = None
 
     def check_leader(self, requested_epoch: int) -> None:
-        """Refuse a request that this replica must not answer.
+        """Raise an error for a request that this replica must not answer.
 
         Raises FENCED_LEADER_EPOCH (the client is behind), UNKNOWN_LEADER_EPOCH (we are) or NOT_LEADER_OR_FOLLOWER.
         """
@@ -128,7 +128,9 @@ class Partition:
             raise self._does_not_lead()
 
     def check_epoch(self, requested_epoch: int) -> None:
-        """As `check_leader`, but followers pass, unless they have no leader: their logs may be cut (trap M22)."""
+        """As `check_leader`, but followers pass if they have a leader. Without one, their logs may be truncated below
+        the high watermark.
+        """
         if requested_epoch not in (NO_EPOCH, self.image.leader_epoch):
             raise other_epoch(self.topic_partition, requested_epoch, self.image.leader_epoch)
         if self.image.leader == NO_LEADER:
@@ -148,13 +150,13 @@ class Partition:
         current_leader_epoch: int = NO_EPOCH,
         last_fetched_epoch: int = NO_EPOCH,
     ) -> LogReadInfo:
-        """Where the records from `fetch_offset` are, as far as this reader may see them; never waits for the disk.
+        """Find the records from `fetch_offset` that this reader may see; never waits for the disk.
 
-        `topic_id` is zero for a reader that does not know it. `last_fetched_epoch` is the leader epoch of the reader's
-        last record, for a reader that wants to know whether its log has split from this one (KIP-595).
+        `topic_id` is zero if unknown to the reader. `last_fetched_epoch` is the leader epoch of the reader's last
+        record, for a reader that asks whether its log diverges from this one (KIP-595).
 
-        Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH or
-        NOT_LEADER_OR_FOLLOWER for a broker that is not a replica, and what `UnifiedLog.read` raises.
+        Raises the errors of `check_leader`, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH
+        or NOT_LEADER_OR_FOLLOWER for a broker that is not a replica, and the errors of `UnifiedLog.read`.
         """
         (self.check_leader if params.leader_only else self.check_epoch)(current_leader_epoch)
         log = self.log
@@ -186,7 +188,7 @@ class Partition:
         return info
 
     def refer_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:
-        """As `read`, for a consumer that shall ask another replica."""
+        """As `read`, for a consumer to be sent to another replica."""
         self.check_epoch(current_leader_epoch)
         return LogReadInfo(
             self.high_watermark,
@@ -209,10 +211,10 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
-        """Append one batch and move the high watermark as far as the in-sync replicas allow.
+        """Append one batch, and advance the high watermark as far as the in-sync replicas allow.
 
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas; not for a duplicate,
-        which Kafka refuses too) and what `LogAppender.append_as_leader` raises.
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas, except for a duplicate,
+        which Kafka rejects too) and the errors of `LogAppender.append_as_leader`.
         """
         log = self.log
         if not self._is_leader:
@@ -226,24 +228,24 @@ class Partition:
         self.bytes_in += len(records)
         self.advance_high_watermark()
         if origin is not _CLIENT:
-            log.on_high_watermark(self.high_watermark)  # it may have been the marker of a transaction
+            log.on_high_watermark(self.high_watermark)  # it may have been a transaction's marker
         if info.last_offset >= self.high_watermark:
             info.is_acknowledged = self.is_acknowledged(info.last_offset, required_acks)
         return info
 
     @property
     def effective_min_isr(self) -> int:
-        """`min.insync.replicas`; a topic with fewer replicas asks for all it has."""
+        """`min.insync.replicas`, or the number of replicas if that is smaller."""
         return min(self.log.local.config.min_insync_replicas, len(self.image.replicas))
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether nothing more is committed (KIP-966): too few replicas are in sync, or were for the controller."""
+        """Whether commits have stopped (KIP-966): too few replicas are in sync, or the controller still says so."""
         in_sync, is_frozen = len(self.image.isr), self.image.eligible is not None
         return is_frozen or (in_sync < self.log.local.config.min_insync_replicas and in_sync < self.effective_min_isr)
 
     def _refuse_unless_stored(self, records: memoryview, origin: AppendOrigin) -> None:
-        """Raise NOT_ENOUGH_REPLICAS, unless a client sends again what is stored already."""
+        """Raise NOT_ENOUGH_REPLICAS, unless the batch is a client's retry of one already stored."""
         if origin is not _CLIENT or not self.log.appender.has_batch(records):
             code, size = ErrorCode.NOT_ENOUGH_REPLICAS, len(self.image.isr)
             text = f"The size of the current ISR {size} is insufficient to satisfy the min.isr requirement of "
@@ -251,10 +253,10 @@ class Partition:
 
     def is_acknowledged(self, last_offset: int, required_acks: int) -> bool:
         """Whether the record at `last_offset` may be acknowledged: with acks=all once the high watermark is above it,
-        else once flush.messages allows it.
+        otherwise once flush.messages allows it.
 
-        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR when it never will be, and NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        when acks=all was reached by fewer replicas than min.insync.replicas.
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR if it never can be, and NOT_ENOUGH_REPLICAS_AFTER_APPEND if
+        fewer replicas than min.insync.replicas have it under acks=all.
         """
         log = self.log
         if not self._is_leader:
@@ -276,9 +278,9 @@ class Partition:
             )
 
     def advance_high_watermark(self) -> bool:
-        """Recompute the high watermark of a leader from the in-sync replicas; whether it moved.
+        """Recompute a leader's high watermark from the in-sync replicas; whether it moved.
 
-        It stands still while there are fewer of them than min.insync.replicas (KIP-966).
+        It stands still while fewer than min.insync.replicas are in sync (KIP-966).
         """
         log = self.log.local
         end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
@@ -300,12 +302,12 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> int:
-        """Append what the leader of `leader_epoch` sent, and take over as much of its high watermark and its log start
-        offset as this log has; returns by how much the log end rose.
+        """Append the records from the leader of `leader_epoch`, and adopt its high watermark and log start offset, as
+        far as this log reaches. Returns the growth of the log end.
 
-        To be called only for an answer that tells of no divergence: then this log has all that its end says, and none
-        of it is to be cut off. Raises NOT_LEADER_OR_FOLLOWER when this replica leads or is in another epoch by now, and
-        what `LogAppender.append_as_follower` raises.
+        Call it only for a response without a diverging epoch: only then is the whole log valid. Raises
+        NOT_LEADER_OR_FOLLOWER if this replica leads or is in another epoch by now, and the errors of
+        `LogAppender.append_as_follower`.
         """
         if self._is_leader or leader_epoch != self.image.leader_epoch:
             raise ApiError(
@@ -325,10 +327,10 @@ class Partition:
         return local.log_end_offset - before
 
     def begin_truncation(self, offset: int, now_ms: int) -> TruncationTask:
-        """Begin to drop the records from `offset` on, for a follower whose log has diverged from its leader's. Run the
+        """Start dropping the records from `offset` on, for a follower whose log has diverged from its leader's. Run the
         task on another thread, then call `end_truncation`.
 
-        Nothing may be appended in between. Raises INVALID_REQUEST when this replica leads, and KAFKA_STORAGE_ERROR.
+        Appends are not allowed in between. Raises INVALID_REQUEST if this replica leads, and KAFKA_STORAGE_ERROR.
         """
         self._refuse_to_truncate_as_leader()
         task = self.log.prepare_truncation(offset, now_ms)
@@ -336,8 +338,8 @@ class Partition:
         return task
 
     def begin_new_start(self, offset: int, now_ms: int) -> TruncationTask:
-        """As `begin_truncation`, to drop everything and begin at `offset`: for a follower whose log ends below the
-        beginning of its leader's.
+        """As `begin_truncation`, but drop everything and start at `offset`: for a follower whose log ends below its
+        leader's log start.
         """
         self._refuse_to_truncate_as_leader()
         task = self.log.prepare_new_start(offset, now_ms)
@@ -349,21 +351,22 @@ class Partition:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{self.topic_partition} is led here; its log is not truncated")
 
     def end_truncation(self, task: TruncationTask) -> None:
-        """The disk has done its part. Raises KAFKA_STORAGE_ERROR when it could not."""
+        """The truncation task has run. Raises KAFKA_STORAGE_ERROR if it failed."""
         task.complete()
         self._bound_high_watermark()
 
     def _bound_high_watermark(self) -> None:
-        """Move the high watermark down to the log end, which may be below the requested offset: a truncation ends on a
-        batch. A log that was begun anew begins above the high watermark that it had (KAFKA-9491).
+        """Lower the high watermark to the log end, which may be below the requested offset since truncations end at a
+        batch. A log that was started anew may begin above its old high watermark (KAFKA-9491).
         """
         local = self.log.local
         self.high_watermark = max(min(self.high_watermark, local.log_end_offset), local.log_start_offset)
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset up to `offset` (-1: the high watermark); the new log start offset.
+        """Raise the log start offset to `offset` (-1: the high watermark) and return the new one.
 
-        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION where the topic is not deleted from.
+        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION if the topic's cleanup.policy is not
+        delete.
         """
         self.check_leader(NO_EPOCH)
         target = self.high_watermark if offset == -1 else offset
@@ -380,15 +383,15 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed reader must stop: the first transaction that is open, or whose end lies above
-        the high watermark, else the high watermark.
+        """Where a read_committed reader must stop: the start of the first transaction that is open, or that ends at or
+        above the high watermark; without any, the high watermark.
         """
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether the high watermark has reached what there was when this broker became leader. Before that, offsets
-        that were visible under the last leader may seem not to be there (KIP-207).
+        """Whether the high watermark has reached the start of this leader epoch. Until then, offsets that were visible
+        under the last leader may seem to be missing (KIP-207).
         """
         return self.high_watermark >= self.leader_epoch_start_offset
 

@@ -1,4 +1,4 @@
-"""Reads of a partition: parameters, results, and which replica a consumer is sent to (KIP-392; Kafka:
+"""Reads of a partition: parameters, results, and the choice of a replica for a consumer (KIP-392; Kafka:
 `ReplicaSelector`, `RackAwareReplicaSelector`, `ReplicaManager.findPreferredReadReplica`).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
-"""Of a reader that is not a broker and asks about any replica, whoever leads."""
+"""The replica id of debugging tools that read from any replica, leader or not."""
 
 
 class IsolationLevel(IntEnum):
@@ -35,7 +35,7 @@ class IsolationLevel(IntEnum):
 
     @staticmethod
     def of(value: int) -> IsolationLevel:
-        """The level a request names. Raises INVALID_REQUEST for one that does not exist."""
+        """The level in a request. Raises INVALID_REQUEST for an unknown one."""
         if value == 0:
             return IsolationLevel.READ_UNCOMMITTED
         if value == 1:
@@ -44,16 +44,16 @@ class IsolationLevel(IntEnum):
 
 
 class FetchParams(Value):
-    """Parameters of a read, for all its partitions together (Kafka class `FetchParams`).
+    """Parameters of a read, common to all its partitions (Kafka class `FetchParams`).
 
-    `reads_zstd` says whether the reader knows zstd. A broker that fetches as a follower tells its id, and the epoch of
-    its registration if it knows it; both are -1 for a consumer. A follower reads up to the log end, and so does the
-    tool that compares replicas (`DEBUGGING_REPLICA_ID`).
+    `reads_zstd` says whether the reader supports zstd. A following broker sends its id, and its broker epoch if known;
+    both are -1 for a consumer. Followers read up to the log end, and so does the tool that compares replicas
+    (`DEBUGGING_REPLICA_ID`).
 
-    `leader_only`: the reader is not served by a follower. A consumer that may be tells its rack ("" for none) and the
-    listener by which it came (KIP-392).
+    With `leader_only`, followers do not serve the reader. Other consumers have a rack ("" if unset) and the name of the
+    listener they connected to (KIP-392).
 
-    `min_one_message`: the first batch is read even if it is larger than all limits.
+    With `min_one_message`, the first batch is returned even if it exceeds all limits.
     """
 
     isolation: IsolationLevel
@@ -70,12 +70,12 @@ class FetchParams(Value):
 
 
 class LogReadInfo(Value, frozen=False):
-    """The result of reading one partition. The offsets are of one moment, so that they agree.
+    """The result of reading one partition. All offsets are from one point in time, so they are consistent.
 
-    `records` is None when there is nothing to read. `aborted` is None for a reader of uncommitted records. With a
-    `diverging_epoch` the reader has to truncate its log: the largest epoch that both know, and where it ends.
-    `cold` is set when the disk would have had to be waited for: to be called on another thread before the next try.
-    With a `preferred_read_replica` nothing was read: the consumer shall ask that broker.
+    `records` is None if the read found none. `aborted` is None for read_uncommitted. With a `diverging_epoch`, the
+    largest common epoch and its end, the reader has to truncate its log. `cold` is set if the read would have waited
+    for the disk: call it on another thread and then try again. With a `preferred_read_replica` nothing was read: the
+    consumer has to fetch from that broker.
     """
 
     high_watermark: int
@@ -89,13 +89,13 @@ class LogReadInfo(Value, frozen=False):
 
     @property
     def size(self) -> int:
-        """Bytes of records."""
+        """The records' size in bytes."""
         return 0 if self.records is None else self.records.size
 
 
 def check_log(log: UnifiedLog, params: FetchParams, topic_id: Uuid) -> None:
-    """Refuse a read of another topic than the reader means (INCONSISTENT_TOPIC_ID), or in a codec that it does not know
-    (UNSUPPORTED_COMPRESSION_TYPE).
+    """Raise INCONSISTENT_TOPIC_ID if the reader means another topic of that name, and UNSUPPORTED_COMPRESSION_TYPE if
+    it does not support the codec.
     """
     if log.topic_id is not None and topic_id not in (log.topic_id, ZERO_UUID):
         raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.topic_partition} has another topic id")
@@ -105,8 +105,8 @@ def check_log(log: UnifiedLog, params: FetchParams, topic_id: Uuid) -> None:
 
 
 def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, knows_epoch: bool) -> ApiError:
-    """The error for a broker that is not a follower. One that `knows_epoch`, which is the current one, may know of a
-    reassignment before we do.
+    """The error for a broker that is not a follower. If it `knows_epoch`, the current one, it may have learned of a
+    reassignment before we did.
     """
     return ApiError(
         ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -115,7 +115,7 @@ def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, knows
 
 
 def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> ApiError:
-    """The error for a request in another leader epoch (KIP-320): the client is behind, or this replica is."""
+    """The error for a request with another leader epoch (KIP-320): either the client or this replica is behind."""
     if requested < known:
         return ApiError(
             ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} of {topic_partition} is older than {known}"
@@ -126,10 +126,10 @@ def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> 
 
 
 def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
-    """The end of what `log` has in common with one that ends at `fetch_offset` in `last_fetched_epoch`; None when that
-    is the whole of the other.
+    """Where `log` diverges from a log that ends at `fetch_offset` in `last_fetched_epoch`: the largest common epoch and
+    its end. None if `log` contains all of the other one.
 
-    Raises OFFSET_OUT_OF_RANGE where nothing is known of that epoch, or the offset lies before the log start.
+    Raises OFFSET_OUT_OF_RANGE if that epoch is unknown, or the offset lies before the log start.
     """
     epoch, end_offset = log.end_offset_for_epoch(last_fetched_epoch)
     if end_offset < 0:
@@ -147,23 +147,23 @@ def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int)
 
 
 NO_PREFERENCE: Final = -1
-"""The consumer goes on with the leader."""
+"""The consumer stays with the leader."""
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class RackAwareReplicaSelector:
-    """Sends a consumer to a replica in its own rack, where there is one that has what it asks for."""
+    """Sends a consumer to a replica in its own rack that has the requested offset."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        """`image()` is the metadata of the moment: it knows the racks."""
+        """`image()` returns the current metadata, which contains the racks."""
         self._image = image
 
     def select(self, partition: Partition, params: FetchParams, fetch_offset: int) -> int:
-        """The broker that the consumer shall ask from now on about a partition that is led here, or NO_PREFERENCE.
+        """The broker from which the consumer should fetch a partition that is led here, or NO_PREFERENCE.
 
-        It is in sync, has the offset, and has the listener by which the consumer came. Of several the one that is most
-        caught up counts, then the highest id.
+        That broker is in sync, has the offset, and has the consumer's listener. Among several, the most caught-up wins,
+        then the highest id.
         """
         in_sync, rack = partition.in_sync, params.client_rack
         if not rack or in_sync is None:

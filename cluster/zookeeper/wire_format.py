@@ -106,7 +106,7 @@ _ERROR_CODES: dict[type[CoordinationError], int] = {
     InvalidAclError: -114,
 }
 ResolveAcl = Callable[[Iterable[AclEntry]], Acl]
-"""Turns a requested list into the one that the node stores."""
+"""Turns a requested list into a storable one."""
 
 _SYSTEM_ERROR = -1
 _ROLLED_BACK, _NOT_TRIED = 0, -2

@@ -72,7 +72,7 @@ TreeOperation = Operation | SetAcl
 
 
 class Multi(Value):
-    """Operations of one session, all or none. `identities` must have the rights for them; None skips the check."""
+    """Operations of one session, all or none. Unless `identities` is None, these must have the rights for them."""
 
     session_id: int
     operations: tuple[TreeOperation, ...]
