@@ -192,8 +192,8 @@ class ControllerContext:
         return dict.fromkeys(back)
 
     def replicas(self) -> Iterator[TopicStates]:
-        """All partitions, topic by topic. Those of a topic marked for deletion have their leader removed, because
-        records that it acknowledged would be deleted with the topic.
+        """All partitions, topic by topic. Topics marked for deletion appear without leaders, because records that these
+        acknowledged would be deleted with the topic.
         """
         for states in self.states_of(self.topics):
             if states.topic in self.topics_to_be_deleted:

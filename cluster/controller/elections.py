@@ -26,7 +26,7 @@ neither a leader nor a write.
 
 
 def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> PartitionState | None:
-    """The first leader and ISR of a new partition: its live replicas. None while all of them are down."""
+    """The first leader and ISR of a new partition: its live replicas. Returns None while all of them are down."""
     alive = tuple(
         broker for broker in replicas if broker in context.live_brokers and broker not in context.shutting_down
     )
@@ -40,7 +40,7 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
 
     A usable leader stays, unless it is shutting down and another replica can take over. Otherwise the first usable
     member of the ISR, in replica order, becomes the leader. Unusable members leave the ISR. Without any usable member,
-    the partition has no leader and keeps its ISR, because only those replicas have every committed record; eligible
+    the partition loses its leader but keeps its ISR, because only those replicas have every committed record; eligible
     replicas are the exception (see `stand_in`).
 
     Each change raises the leader epoch, so that all replicas learn of it.

@@ -30,9 +30,9 @@ def is_trusted(broker_id: int, partition: PartitionImage, context: ControllerCon
 def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int, tuple[int, ...]]:
     """Leader and ISR if no member of the ISR can lead.
 
-    That is the first usable eligible replica. Without one, the partition has no leader and waits for the trusted
-    members of the ISR, or else for eligible replicas. Without those, it falls back to the last leader, which most
-    likely has the most records.
+    That is the first usable eligible replica. Without one, the partition waits leaderless for the trusted members of
+    the ISR, or else for eligible replicas. Without those, it falls back to the last leader, which most likely has the
+    most records.
     """
     eligible = partition.eligible
     if eligible is None or not context.keeps_eligible_leaders:

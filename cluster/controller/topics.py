@@ -29,8 +29,8 @@ USE_DEFAULT = -1
 """As a number of partitions or a replication factor: use the broker's default, or the manual assignment."""
 
 MAX_NEW_PARTITIONS = 10_000
-"""Per topic and request. Kafka's ZooKeeper controller has no limit and runs out of memory instead; this limit, its
-error code and message are the KRaft controller's (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH).
+"""Per topic and request. Kafka's ZooKeeper controller runs out of memory instead; this limit, its error code and
+message are the KRaft controller's (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH).
 """
 
 RandomBelow = Callable[[int], int]

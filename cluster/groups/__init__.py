@@ -1,4 +1,4 @@
-"""Group coordinators: an event comes in, records to append and replies come out. No clock, no I/O, no randomness.
+"""Group coordinators: events go in, records to append and replies come out. Free of clocks, I/O and randomness.
 
 docs/decisions/cluster.md gives the reasons.
 """

@@ -30,18 +30,18 @@ Offsets = dict[TopicPartition, CommittedOffset]
 PartitionErrors = dict[TopicPartition, ErrorCode]
 
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
-"""The answer of a fetch where nothing is committed."""
+"""The result of a fetch without a committed offset."""
 
 
 class OffsetDeletion(Value, frozen=False):
-    """The outcome for the group; with NONE, for each partition as well."""
+    """The result for the group and, with NONE, for each partition."""
 
     error_code: ErrorCode
     partitions: PartitionErrors = field(default_factory=dict)
 
 
 def metadata_length(metadata: str) -> int:
-    """Length of the metadata as offset.metadata.max.bytes limits it: in Java characters."""
+    """Length of the metadata in Java characters, the unit of offset.metadata.max.bytes."""
     return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -49,7 +49,7 @@ logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 _LATEST_TIMESTAMP_MS: Final = 2**63 - 1
 _MAX_TOMBSTONES: Final = 500
-"""Tombstones to a batch: far below what message.max.bytes allows, and appended without holding anybody up."""
+"""Tombstones per batch: far below message.max.bytes, and quick to append."""
 
 _COMMIT_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -71,10 +71,10 @@ class CommittedOffsets:
         self._rebalancer = rebalancer
         self._deleted = DeletedTopics(table, self._clean_up)
         self.next_number = 0
-        """That of the next commit; see `CommittedOffset`."""
+        """The number of the next commit; see `CommittedOffset`."""
 
     def close(self) -> None:
-        """Another broker coordinates."""
+        """Another broker is the coordinator now."""
         self._deleted.close()
 
     # -- commit --------------------------------------------------------------------------------------------------------
@@ -88,10 +88,10 @@ class CommittedOffsets:
         retention_ms: int = -1,
         producer: Producer | None = None,
     ) -> Result[PartitionErrors]:
-        """Commit `offsets`, of partitions that exist. Gives a code for each, when they are committed. Those of a
-        `producer` count once its transaction is committed (`end_transaction`); until then they are unstable.
+        """Commit `offsets` of existing partitions. Returns a code for each once they are committed. Transactional ones,
+        with a `producer`, are unstable until the transaction is committed (`end_transaction`).
 
-        Those without a timestamp get the time of now. `retention_ms` is the client's own wish, -1 for none.
+        Missing timestamps default to the current time. `retention_ms` is the client's, -1 if not given.
         """
         try:
             if producer is None:
@@ -144,7 +144,7 @@ class CommittedOffsets:
         return self._deleted.go_on(now, group.group_id)
 
     def _group_to_commit(self, now: Moment, group_id: str, who: Caller) -> Group:
-        """The group that may commit; a commit keeps its member alive."""
+        """The group, if the caller may commit; a commit keeps its member alive."""
         group = self._table.groups.get(group_id)
         if group is None:
             if who.generation_id >= 0:
@@ -153,7 +153,7 @@ class CommittedOffsets:
         if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
         if group.state is EMPTY and who.generation_id < 0:
-            return group  # it uses Kafka for its offsets alone, or an administrator sets them
+            return group  # it uses Kafka only for its offsets, or an administrator sets them
         member = group.check_member(who.member_id, who.group_instance_id)
         group.check_generation(who.generation_id)
         if group.state is COMPLETING_REBALANCE:
@@ -162,7 +162,7 @@ class CommittedOffsets:
         return group
 
     def _group_of_transaction(self, now: Moment, group_id: str, who: Caller) -> Group:
-        """The group that a transaction commits offsets of. Producers from before KIP-447 do not say who they are."""
+        """The group that a transaction commits offsets of. Producers before KIP-447 do not send member fields."""
         group = self._table.groups.get(group_id)
         if group is None:
             group = self._table.create(group_id, now)
@@ -178,8 +178,8 @@ class CommittedOffsets:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def end_transaction(self, _: Moment, producer: Producer, marker: EndTxnMarker) -> Result[ErrorCode]:
-        """Write the marker that ends the transaction of a producer. Answered with the log's error, or with NONE once
-        its offsets count or are dropped.
+        """Write the end marker of a producer's transaction. Answered with the log's error, or with NONE once its
+        offsets are committed or dropped.
         """
         reply: Reply[ErrorCode] = Reply()
         groups = self._table.durable.groups_of(producer.producer_id)
@@ -191,7 +191,7 @@ class CommittedOffsets:
     ) -> Appends:
         for group_id in group_ids:
             if self._table.durable.get(group_id) is not None and group_id not in self._table.groups:
-                self._table.create(group_id, now)  # it was deleted amid the transaction
+                self._table.create(group_id, now)  # it was deleted during the transaction
         reply.set(error_code)
         return ()
 
@@ -200,7 +200,7 @@ class CommittedOffsets:
     def fetch(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool
     ) -> dict[TopicPartition, CommittedOffset | ErrorCode]:
-        """Offsets of `partitions` (None: all there are), or UNSTABLE_OFFSET_COMMIT where a commit is under way."""
+        """Offsets of `partitions` (None: all committed ones), or UNSTABLE_OFFSET_COMMIT while a commit is pending."""
         group = self._table.groups.get(group_id)
         durable = self._table.durable.get(group_id)
         if group is None or group.state is DEAD:
@@ -217,7 +217,7 @@ class CommittedOffsets:
     # -- removal -------------------------------------------------------------------------------------------------------
 
     def delete(self, _: Moment, group_id: str, partitions: Collection[TopicPartition]) -> Result[OffsetDeletion]:
-        """Delete offsets that nobody uses (KIP-496). Answered when that is committed."""
+        """Delete offsets without subscribers (KIP-496). Answered once that is committed."""
         group = self._table.groups.get(group_id)
         if group is None or group.state is DEAD:
             return Result(OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -238,7 +238,7 @@ class CommittedOffsets:
         return Result(reply, self._clean_up(group, free, settled))
 
     def delete_group(self, _: Moment, group_id: str) -> Result[ErrorCode]:
-        """Delete a group without members, and its offsets. Answered when that is committed."""
+        """Delete a group without members, and its offsets. Answered once that is committed."""
         group = self._table.groups.get(group_id)
         if group is None or group.state is DEAD:
             return Result(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -252,14 +252,14 @@ class CommittedOffsets:
         return Result(reply, self._clean_up(group, (), settled, group_too=True))
 
     def forget_topics(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Result[None]:
-        """Topics were deleted when `next_number` was `first_kept`: what a group had committed in them goes, and with it
-        a group that has nothing else.
+        """Topics were deleted when `next_number` was `first_kept`: remove the group's earlier commits to them, and the
+        group if it then is empty.
         """
         return Result(None, self._deleted.forget(now, group_id, topics, first_kept))
 
     def expire(self, now: Moment, group_id: str) -> Result[None]:
-        """Remove the offsets of a group that are past their retention (KIP-211), and a group without members and
-        offsets.
+        """Remove the group's offsets past their retention (KIP-211), and the group itself once it has neither members
+        nor offsets.
         """
         group = self._table.groups.get(group_id)
         if group is None or group.state is DEAD:
@@ -295,12 +295,13 @@ class CommittedOffsets:
     def _clean_up(
         self, group: Group, partitions: Collection[TopicPartition], settled: Settled, *, group_too: bool = False
     ) -> Appends:
-        """Write tombstones for offsets, and for an empty group that has none left; `group_too`: for all that it has.
+        """Write tombstones for offsets, and for the group once it is empty without any left; with `group_too`, for all
+        of it.
 
-        `settled` is called when the last of them is committed or not; at once if there is nothing to write.
+        `settled` is called once the last of them is committed or has failed; at once if there are none.
         """
         durable = self._table.durable.get(group.group_id) or DurableGroup()
-        # A commit that is being written will be in the log before these tombstones.
+        # A commit in progress will precede these tombstones in the log.
         known = durable.offsets | group.pending_commits
         gone = known if group_too else [each for each in dict.fromkeys(partitions) if each in known]
         records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, each, None) for each in gone]

@@ -1,4 +1,4 @@
-"""The end of committed offsets of deleted topics. Kafka's GroupMetadataManager tries once to write it."""
+"""Removes committed offsets of deleted topics. Kafka's GroupMetadataManager tries to write that only once."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _GROUPS_AT_ONCE: Final = 1000
 
 
 class DeletedTopics:
-    """Offsets that groups have in topics that are deleted. Tombstones are written until they are committed, or until
-    another broker coordinates. Offsets without one are then there for good, as in Kafka: a new coordinator cannot tell
-    them from those of topics that it has not heard of yet.
+    """Groups' offsets in deleted topics. Tombstones are retried until they are committed, or until another broker
+    coordinates. Then the remaining offsets stay forever, as in Kafka: a new coordinator cannot tell them from those of
+    topics that it has not learned of yet.
 
-    A topic of the same name may be there again: only what was committed before the deletion goes. `clean_up` writes
-    the tombstones of a group.
+    The topic may be recreated under the same name, so only earlier commits are removed. `clean_up` writes the
+    tombstones of a group.
     """
 
     def __init__(self, table: GroupTable, clean_up: CleanUp) -> None:
         self._table = table
         self._clean_up = clean_up
         self._left: dict[str, dict[TopicPartition, int]] = {}
-        """By group, the partitions whose offset is to go if its commit has a lower number than this."""
+        """Per group, partitions whose offset must be removed if its commit has a lower number than the value."""
         self._being_written: set[str] = set()
         """Groups whose tombstones are being written."""
         self._retry = Deadline(table.deadlines, self._try_again)
 
     def forget(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Appends:
-        """Forget topics that were deleted when `first_kept` was the number of the next commit."""
+        """Forget topics that were deleted when the number of the next commit was `first_kept`."""
         group = self._table.groups.get(group_id)
         if group is None:
             return ()
@@ -56,23 +56,25 @@ class DeletedTopics:
         return self.go_on(now, group_id, is_first=True)
 
     def close(self) -> None:
-        """Another broker coordinates. Nothing refers to the shard in a cycle any more, so that it is freed at once."""
+        """Another broker is the coordinator now. Breaks all reference cycles with the shard, so that it is freed at
+        once.
+        """
         self._left.clear()
         self._retry.clear()
         self._clean_up = _write_nothing
 
     def go_on(self, now: Moment, group_id: str, *, is_first: bool = False) -> Appends:
-        """Write the tombstones of a group that can be written now, if it has any left."""
+        """Write the group's remaining tombstones, except where a commit is pending."""
         left, group = self._left.get(group_id), self._table.groups.get(group_id)
         if left is None or group is None:
-            self._left.pop(group_id, None)  # a group that is gone has no offsets
+            self._left.pop(group_id, None)  # the group is gone, with its offsets
             return ()
         if self._retry.due_ms is None:
             self._retry.set(now.monotonic_ms + _RETRY_MS)
         if group_id in self._being_written or group.state is DEAD:
             return ()
         durable = self._durable(group_id)
-        under_way = _under_way(group, durable)  # a commit of the new topic may be among them
+        under_way = _under_way(group, durable)  # may include commits to the new topic
         gone: dict[TopicPartition, int] = {}
         for topic_partition, first_kept in list(left.items()):
             standing = durable.offsets.get(topic_partition)
@@ -106,7 +108,7 @@ class DeletedTopics:
     def _try_again(self, now: Moment) -> Appends:
         appends: list[Append] = []
         for group_id in list(islice(self._left, _GROUPS_AT_ONCE)):
-            self._left[group_id] = self._left.pop(group_id)  # the others' turn comes first
+            self._left[group_id] = self._left.pop(group_id)  # move to the end, so that all groups get their turn
             appends += self.go_on(now, group_id)
         if self._left:
             self._retry.set(now.monotonic_ms + _RETRY_MS)
@@ -121,5 +123,5 @@ def _write_nothing(_: Group, _gone: Collection[TopicPartition], _settled: Settle
 
 
 def _under_way(group: Group, durable: DurableGroup) -> set[TopicPartition]:
-    """Partitions with commits that are being written, or that wait for the end of their transaction."""
+    """Partitions with commits that are being written, or wait for the end of their transaction."""
     return set(group.pending_commits).union(*durable.pending.values())

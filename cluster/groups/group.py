@@ -1,4 +1,4 @@
-"""A group's membership of the moment (Kafka's GroupMetadata, KIP-345 for static members). Bookkeeping, no decisions."""
+"""A group's current membership (Kafka's GroupMetadata, KIP-345 for static members). Bookkeeping, no decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LENGTH: Final = struct.Struct(">h")
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics that these subscriptions name; None when one of them cannot be read."""
+    """All topics in these subscriptions, or None if one of them is unreadable."""
     topics: set[str] = set()
     try:
         for subscription in subscriptions:
@@ -48,7 +48,7 @@ def _topics(subscription: bytes) -> Iterable[str]:
 
 
 class GroupState(Enum):
-    """The states of a classic group; the values are what clients are told.
+    """The states of a classic group; the values are Kafka's names.
 
     EMPTY: no members, maybe offsets. PREPARING_REBALANCE: waits for members to join. COMPLETING_REBALANCE: waits for
     the leader's assignment. STABLE: every member may have its assignment. DEAD: being removed.
@@ -62,11 +62,11 @@ class GroupState(Enum):
 
 
 EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
-"""The states, for code that every request runs: Python 3.11 takes 0.1 us to find one as an attribute of its class."""
+"""The states as constants, for hot code: Python 3.11 takes 0.1 us to look one up as an attribute of its class."""
 
 
 class Member:
-    """One member. `awaiting_join` and `awaiting_sync` are the requests of it that wait, None when none does."""
+    """One member. `awaiting_join` and `awaiting_sync` are its waiting requests, or None."""
 
     __slots__ = (
         "assignment",
@@ -104,26 +104,26 @@ class Member:
         self.awaiting_join: Reply[JoinGroupResponse] | None = None
         self.awaiting_sync: Reply[SyncGroupResponse] | None = None
         self.is_new = False
-        """Has not yet been through a completed join, so that its own request is the only sign of life."""
+        """It has not completed a join yet, so only its own request shows that it is alive."""
         self.session: Deadline | None = None
 
     @property
     def is_static(self) -> bool:
-        """Whether the member has a group instance id, and so survives its absence (KIP-345)."""
+        """Whether the member has a group instance id, and so survives a restart (KIP-345)."""
         return self.group_instance_id is not None
 
     @property
     def needs_no_heartbeat(self) -> bool:
-        """Whether a waiting request of the member stands for its heartbeat."""
+        """Whether a waiting request makes heartbeats unnecessary."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of a length that the client chooses."""
+        """Size of the fields with a length chosen by the client."""
         return len(self.client_id) + len(self.group_instance_id or "") + size_of(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The member's metadata for a protocol; empty when it has none."""
+        """The member's metadata for a protocol; empty if it lacks that."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -131,7 +131,7 @@ class Member:
 
 
 class Group:
-    """Members, their protocols and what they wait for. Methods keep the counters and indexes right."""
+    """Members, their protocols and waiting requests. Methods keep the counters and indexes consistent."""
 
     def __init__(self, group_id: str, deadlines: Deadlines, now_ms: int) -> None:
         self.group_id = group_id
@@ -144,13 +144,15 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, Deadline] = {}
-        """Ids handed out with MEMBER_ID_REQUIRED that have not come back yet (KIP-394)."""
+        """Ids handed out with MEMBER_ID_REQUIRED that were not used to join yet (KIP-394)."""
         self.pending_sync: dict[str, None] = {}
-        """Members that have not asked for their assignments yet, as keys."""
+        """Members that have not requested their assignments yet, as keys."""
         self.awaiting_join_count = 0
         self.new_member_added = False
         self.initial_join_remaining_ms: int | None = None
-        """While a group that was empty gathers members: how often its delay may still be extended. None otherwise."""
+        """For a previously empty group gathering members: the time by which its delay may still be extended. Otherwise
+        None.
+        """
         self.join_round = Deadline(deadlines)
         self.sync_round = Deadline(deadlines)
         self.subscribed_topics: frozenset[str] | None = None
@@ -159,18 +161,18 @@ class Group:
         self.pending_commits: Counter[TopicPartition] = Counter()
         """Partitions with commits that are being written."""
         self.size_in_bytes = 0
-        """Bytes of the members, and of the ids of pending ones, as far as clients choose their length."""
+        """Bytes of the members and pending member ids that clients choose."""
         self._supported: Counter[str] = Counter()
 
     @classmethod
     def restored(cls, group_id: str, value: GroupMetadataValue, deadlines: Deadlines, now_ms: int) -> Group:
-        """The group as its record describes it: stable, or empty without members (Kafka's GroupMetadata.loadGroup)."""
+        """The group in a record: stable, or empty without members (Kafka's GroupMetadata.loadGroup)."""
         group = cls(group_id, deadlines, now_ms)
         group.generation_id = value.generation
         group.protocol_name = value.protocol
         group.leader_id = value.leader
         for stored in value.members:
-            # Records of before rebalance timeouts existed (value v0) mean the session timeout.
+            # Records from before rebalance timeouts existed (value v0) use the session timeout.
             rebalance_timeout_ms = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
             member = Member(
                 stored.member_id,
@@ -197,7 +199,7 @@ class Group:
     # -- members -------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in; the first one leads and decides the protocol type."""
+        """Add a member; the first one becomes the leader and determines the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader_id is None:
@@ -212,7 +214,7 @@ class Group:
         self.forget_pending(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or a pending one. The eldest of the others leads where the leader goes."""
+        """Remove a member, or a pending one. If it led, the eldest of the others becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self.size_in_bytes -= member.size_in_bytes
@@ -230,7 +232,7 @@ class Group:
         self.pending_sync.pop(member_id, None)
 
     def update(self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
-        """Replace what a member told when it joined."""
+        """Replace the fields of a member's JoinGroup."""
         if protocols != member.protocols:
             self._forget_support(member)
             self.size_in_bytes += size_of(protocols) - size_of(member.protocols)
@@ -240,19 +242,19 @@ class Group:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def _forget_support(self, member: Member) -> None:
-        """Take back that a member supports its protocols, and keep no name that nobody supports."""
+        """Remove a member's votes for its protocols, and names without votes."""
         for name, _ in member.protocols:
             self._supported[name] -= 1
             if not self._supported[name]:
                 del self._supported[name]
 
     def replace_static(self, old_member_id: str, new_member_id: str) -> Member:
-        """Give a static member a new member id and change nothing else. What the old id waits for is fenced."""
+        """Give a static member a new member id and change nothing else. Waiting requests of the old id are fenced."""
         member = self.members[old_member_id]
         self.answer_join(member, join_error(old_member_id, ErrorCode.FENCED_INSTANCE_ID))
         self.answer_sync(member, sync_error(ErrorCode.FENCED_INSTANCE_ID))
         member.member_id = new_member_id
-        # The order of members is the order of joining, so the entry is renamed where it stands.
+        # Members are kept in the order of joining, so rename the entry in its position.
         self.members = {each.member_id: each for each in self.members.values()}
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
@@ -261,7 +263,7 @@ class Group:
         return member
 
     def clear_deadlines(self) -> None:
-        """Expect nothing more of the group, which is not coordinated here any more: nothing refers to it in a cycle."""
+        """Clear all deadlines of a group that is not coordinated here any more. This also breaks reference cycles."""
         for deadline in (self.join_round, self.sync_round, *self.pending_members.values()):
             deadline.clear()
         for member in self.members.values():
@@ -269,22 +271,22 @@ class Group:
                 member.session.clear()
 
     def forget_pending(self, member_id: str) -> None:
-        """Strike an id off the pending ones."""
+        """Remove a pending member id."""
         deadline = self.pending_members.pop(member_id, None)
         if deadline is not None:
             self.size_in_bytes -= len(member_id)
             deadline.clear()
 
     def add_pending(self, member_id: str, deadline: Deadline) -> None:
-        """Expect a member that was given this id to join with it, until `deadline`."""
+        """Expect a join with this member id until `deadline`."""
         self.size_in_bytes += len(member_id)
         self.pending_members[member_id] = deadline
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member behind a request.
+        """The member of a request.
 
-        Raises FENCED_INSTANCE_ID when another member id has taken over the instance id, UNKNOWN_MEMBER_ID when the
-        instance or the member is not known.
+        Raises FENCED_INSTANCE_ID if the instance id belongs to another member id by now, and UNKNOWN_MEMBER_ID for an
+        unknown instance or member.
         """
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
@@ -311,7 +313,7 @@ class Group:
     # -- waiting requests ----------------------------------------------------------------------------------------------
 
     def await_join(self, member: Member) -> Reply[JoinGroupResponse]:
-        """Let a member's JoinGroup wait; one that waited already is sent back to join again."""
+        """Let a member's JoinGroup wait; an earlier waiting one is told to rejoin."""
         if member.awaiting_join is None:
             self.awaiting_join_count += 1
         else:
@@ -320,21 +322,21 @@ class Group:
         return member.awaiting_join
 
     def await_sync(self, member: Member) -> Reply[SyncGroupResponse]:
-        """Let a member's SyncGroup wait; one that waited already is sent back to join again."""
+        """Let a member's SyncGroup wait; an earlier waiting one is told to rejoin."""
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = make_reply()
         return member.awaiting_sync
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
-        """Answer a member's waiting JoinGroup, if one waits."""
+        """Complete a member's waiting JoinGroup, if any."""
         if member.awaiting_join is not None:
             member.awaiting_join.set(response)
             member.awaiting_join = None
             self.awaiting_join_count -= 1
 
     def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
-        """Answer a member's waiting SyncGroup; whether one waited."""
+        """Complete a member's waiting SyncGroup; whether one waited."""
         if member.awaiting_sync is None:
             return False
         member.awaiting_sync.set(response)
@@ -343,30 +345,32 @@ class Group:
 
     @property
     def all_members_joined(self) -> bool:
-        """Whether nobody is missing for the next generation."""
+        """Whether all members of the next generation have joined."""
         return len(self.members) == self.awaiting_join_count and not self.pending_members
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks to be waited for."""
+        """The highest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # -- protocols -----------------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this type and these protocols can join the present members."""
+        """Whether a member with this type and these protocols is compatible with the present members."""
         if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type:
             return False
         supported, everybody = self._supported, len(self.members)
-        for name, _ in protocols:  # noqa: SIM110  all members of a group ask this in each of its rebalances
+        for name, _ in protocols:  # noqa: SIM110  called for each member in each rebalance
             if supported[name] == everybody:
                 return True
         return False
 
     def select_protocol(self) -> str:
-        """The protocol with most votes among those that every member can do; each votes for the first it prefers."""
+        """The protocol with the most votes among those that all members support; each votes for its most preferred
+        one.
+        """
         candidates = {name for name, supporters in self._supported.items() if supporters == len(self.members)}
         if len(candidates) == 1:
             return candidates.pop()
@@ -376,7 +380,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def start_next_generation(self, now_ms: int) -> None:
-        """Begin a generation with the members there are."""
+        """Start a generation with the present members."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
@@ -384,7 +388,7 @@ class Group:
         self.pending_sync.clear()
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who has joined; False when nobody has."""
+        """Make sure that the leader has joined; False if no member has."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is None:
@@ -395,14 +399,14 @@ class Group:
         return True
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """Topics that the members of a consumer group subscribe to; None when that cannot be known."""
+        """Topics that the members of a consumer group subscribe to, or None if unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         if not self.members:
             return frozenset()
         if self.protocol_name is None:
             return None
-        # Most members say the same.
+        # Most members have the same subscription.
         return subscribed_topics({member.metadata(self.protocol_name) for member in self.members.values()})
 
     # -- views ---------------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value
 
 PROTOCOLS_OF_A_GROUP: Final = 4
-"""The record of a group has the metadata of one protocol. Kafka Connect offers three, other clients one or two."""
+"""The record of a group has the metadata of one protocol only. Kafka Connect offers three, other clients one or two."""
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 
 class _Comeback(Value):
-    """An instance that came back under a new member id, and what it was before."""
+    """A static member that rejoined under a new member id, and its former state."""
 
     group: Group
     member: Member
@@ -45,7 +45,7 @@ class _Comeback(Value):
 
     @property
     def is_over(self) -> bool:
-        """Whether a rebalance has begun since, and answers."""
+        """Whether a rebalance has started since, which completes the request."""
         return self.group.state is not STABLE or self.member.awaiting_join is not self.reply
 
 
@@ -59,7 +59,7 @@ class Membership:
     # -- JoinGroup -----------------------------------------------------------------------------------------------------
 
     def join(self, now: Moment, group_id: str, joining: Joining) -> Result[JoinGroupResponse]:
-        """A member joins, or joins again. Answered when the generation it belongs to begins, or with an error."""
+        """Add or rejoin a member. Answered when its generation begins, or with an error."""
         config, member_id = self._table.config, joining.member_id
         group = self._table.groups.get(group_id)
         if not (
@@ -89,13 +89,13 @@ class Membership:
             return self._join_new(now, group, joining)
         if member_id in group.pending_members:
             if joining.group_instance_id is not None:
-                # Ids are pending for dynamic members only; Kafka fails here with an IllegalStateException.
+                # Only dynamic members can be pending; Kafka fails here with an IllegalStateException.
                 return Result(join_error(member_id, ErrorCode.UNKNOWN_SERVER_ERROR))
             return self._add(now, group, joining, member_id)
         return self._join_known(now, group, joining)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """group.max.size: while members gather, those who came first stay; later, those who are in."""
+        """group.max.size: during a rebalance the first to rejoin stay; at other times the present members do."""
         limit = self._table.config.group_max_size
         member = group.members.get(member_id)
         if group.state is PREPARING_REBALANCE:
@@ -106,7 +106,7 @@ class Membership:
         return True
 
     def _fits(self, group: Group, joining: Joining) -> bool:
-        """Whether the group's record could be written with the member, if its members offer few protocols."""
+        """Whether the group's record would still fit with this member, for members that offer few protocols."""
         instance_id, member_id = joining.group_instance_id, joining.member_id
         known_id = member_id if instance_id is None else group.static_members.get(instance_id, member_id)
         known = group.members.get(known_id)
@@ -157,9 +157,9 @@ class Membership:
         changed = member.protocols != joining.protocols
         leads = group.leader_id == member.member_id
         if changed or (leads and group.state is STABLE):
-            # The leader's wish is enough: what it assigns may have changed (topics) while no metadata has.
+            # A rejoining leader always triggers a rebalance: its topics may have changed with the same metadata.
             return self._rejoin(now, group, joining, member)
-        # Nothing changed: the reply got lost, or a follower asks again before its heartbeat told it more.
+        # A repeated request: the response was lost, or the follower rejoined without need.
         return Result(join_response(group, member.member_id))
 
     def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
@@ -175,7 +175,9 @@ class Membership:
     def _come_back(
         self, now: Moment, group: Group, joining: Joining, new_member_id: str, old_member_id: str
     ) -> Result[JoinGroupResponse]:
-        """An instance comes back under a new member id: nothing moves if the group is stable and stays so."""
+        """A static member rejoins under a new member id. A stable group keeps its generation if it selects the same
+        protocol.
+        """
         old_leader_id = group.leader_id
         member = group.replace_static(old_member_id, new_member_id)
         self._rebalancer.renew_session(now, group, member)
@@ -185,7 +187,7 @@ class Membership:
         came_back = f"instance {joining.group_instance_id} came back"
         appends: Appends = ()
         if group.state is COMPLETING_REBALANCE:
-            # The leader assigns to the old member id already.
+            # The leader may already have assigned to the old member id.
             appends = self._rebalancer.prepare(now, group, f"{came_back} as {new_member_id}")
         elif group.state is STABLE and group.select_protocol() != group.protocol_name:
             appends = self._rebalancer.prepare(now, group, f"{came_back} with other protocols")
@@ -207,7 +209,8 @@ class Membership:
             response.skip_assignment = group.leader_id == member.member_id
             group.answer_join(member, response)
         else:
-            # Under the old leader's name nobody runs the assignment again, which a stable group would not use.
+            # Name the old leader id, so that the client does not compute an assignment, which a stable group would
+            # ignore.
             group.answer_join(member, join_response(group, member.member_id, leader_id=comeback.old_leader_id))
         return ()
 
@@ -236,7 +239,9 @@ class Membership:
         protocol_name: str | None,
         assignments: dict[str, bytes],
     ) -> Result[SyncGroupResponse]:
-        """Answer a member's request for its assignment once it is committed; the leader sends everybody's."""
+        """Respond with the member's assignment once it is committed; the leader sends the assignments of all
+        members.
+        """
         try:
             group, member = self._check_generation(group_id, who)
             if protocol_type is not None and protocol_type != group.protocol_type:
@@ -262,7 +267,7 @@ class Membership:
     # -- Heartbeat -----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, now: Moment, group_id: str, who: Caller) -> Result[ErrorCode]:
-        """Keep a member alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        """Keep a member alive. REBALANCE_IN_PROGRESS tells it to rejoin."""
         try:
             group, member = self._check_generation(group_id, who)
         except ApiError as error:
@@ -287,7 +292,7 @@ class Membership:
     # -- LeaveGroup ----------------------------------------------------------------------------------------------------
 
     def leave(self, now: Moment, group_id: str, members: list[Leaving]) -> Result[Left]:
-        """Members leave, or are removed by an administrator who names their instance ids only (KIP-345)."""
+        """Remove members that leave, or that an administrator names by instance id only (KIP-345)."""
         group = self._table.groups.get(group_id)
         if group is None:
             return Result(Left(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)))

@@ -1,5 +1,5 @@
-"""The groups of one shard: as its log of __consumer_offsets has them, which only replaying records changes, the live
-layer beside that, and the configuration they go by.
+"""The groups of one shard: their state in the log of __consumer_offsets, changed only by replaying records; their live
+membership; and their configuration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INT_MAX: Final = 0x7FFFFFFF
 
 
 class GroupConfig(Value):
-    """Kafka's group.* and offsets.* settings, under their names, in the units that the names say."""
+    """Kafka's group.* and offsets.* settings, with their names and units."""
 
     group_min_session_timeout_ms: int = 6000
     group_max_session_timeout_ms: int = 1_800_000
@@ -34,14 +34,14 @@ class GroupConfig(Value):
 
 
 class DurableGroup(Value, frozen=False):
-    """One group. `pending` holds offsets of open transactions by producer id (KIP-98); they count once committed."""
+    """One group. `pending` are offsets of open transactions by producer id (KIP-98), which apply once committed."""
 
     metadata: GroupMetadataValue | None = None
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
     def is_void(self) -> bool:
-        """Whether the group has no state left."""
+        """Whether the group is completely empty."""
         return self.metadata is None and not self.offsets and not self.pending
 
 
@@ -51,7 +51,7 @@ class DurableGroups:
     def __init__(self) -> None:
         self.groups: dict[str, DurableGroup] = {}
         self._in_transactions: dict[int, dict[str, None]] = {}
-        """Groups with pending offsets, by the producer of the transaction."""
+        """Groups with pending offsets, by the transaction's producer id."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DurableGroups) and self.groups == other.groups
@@ -59,17 +59,15 @@ class DurableGroups:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def get(self, group_id: str) -> DurableGroup | None:
-        """The group, or None when the log knows nothing of it."""
+        """The group, or None if the log does not contain it."""
         return self.groups.get(group_id)
 
     def groups_of(self, producer_id: int) -> list[str]:
-        """The groups with offsets in the open transaction of a producer."""
+        """The groups with offsets in a producer's open transaction."""
         return list(self._in_transactions.get(producer_id, ()))
 
     def replay(self, record: CoordinatorRecord, log_offset: int, transactional_producer: int | None = None) -> None:
-        """Apply one committed record that stands at `log_offset`, in the transaction of a producer if there is one.
-        Records come in the order of the log.
-        """
+        """Apply one committed record at `log_offset`, in a producer's transaction if given. Call it in log order."""
         if isinstance(record, EndTxnRecord):
             if transactional_producer is not None:
                 self._end(transactional_producer, commit=record.marker.control_type is ControlRecordType.COMMIT)
@@ -90,7 +88,7 @@ class DurableGroups:
         offset: CommittedOffset | None,
         transactional_producer: int | None = None,
     ) -> None:
-        """Apply one offset, whose place in the log it knows; None removes it."""
+        """Apply one offset with its `log_offset` set; None removes it."""
         group = self._group(group_id)
         offsets = group.offsets
         if transactional_producer is not None:
@@ -103,7 +101,7 @@ class DurableGroups:
             self._drop_void(group_id, group)
 
     def _end(self, producer_id: int, *, commit: bool) -> None:
-        """The offsets of a transaction count now, or are dropped. One that a plain commit has overtaken is too late."""
+        """Apply or drop the offsets of a transaction. Offsets older than a later plain commit are dropped."""
         for group_id in self._in_transactions.pop(producer_id, ()):
             group = self.groups.get(group_id)
             if group is None:
@@ -129,9 +127,9 @@ logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 
 class GroupTable:
-    """`durable` changes by replay alone; `groups` holds the membership of the same groups, and of some without records.
+    """`durable` changes only by replay; `groups` holds the membership of these groups, and of some without records.
 
-    `new_id()` gives the random part of a member id, `most_record_bytes()` the largest record that the log takes.
+    `new_id()` returns the random part of a member id, `most_record_bytes()` the maximum record size of the log.
     """
 
     def __init__(
@@ -149,12 +147,12 @@ class GroupTable:
         self.groups: dict[str, Group] = {}
 
     def create(self, group_id: str, now: Moment) -> Group:
-        """A new, empty group."""
+        """Create an empty group."""
         group = self.groups[group_id] = Group(group_id, self.deadlines, now.now_ms)
         return group
 
     def restore(self, now: Moment) -> None:
-        """Build the live layer after loading."""
+        """Build the live groups after loading."""
         for group_id, durable in self.durable.groups.items():
             if durable.metadata is None:
                 self.create(group_id, now)
@@ -163,7 +161,7 @@ class GroupTable:
 
 
 def unattended(records: Sequence[CoordinatorRecord], what: str) -> Append:
-    """An append without a waiting client. If it fails, the log says that `what` was not written."""
+    """An append without a waiting client. If it fails, a log message says that `what` was not written."""
     return Append(records, partial(_log_failure, what))
 
 

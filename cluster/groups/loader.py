@@ -19,46 +19,46 @@ _OLD_OFFSET_KEY: Final = b"\0\0"
 _OFFSET_KEY: Final = b"\0\1"
 
 _NAME_AT: Final = 4
-"""Behind the version and the length of the group's id."""
+"""The offset after the version and the length of the group id."""
 
 _Values = dict[bytes | None, bytes]
-"""Log offset (`_LOG_OFFSET`) and value of a record in one piece, by its key. A dictionary of nothing but bytes is one
-that the garbage collector never looks at; one of tuples it walked again and again, for 200 ms with a million of them.
+"""Log offset (`_LOG_OFFSET`) and value of a record in one bytes object, by key. The garbage collector does not track
+dictionaries that contain only bytes. With tuples it repeatedly took 200 ms for a million of them.
 """
 
 _LOG_OFFSET: Final = struct.Struct(">q")
 
 
 class GroupLoader:
-    """Takes the log chunk by chunk with `take`; `finish` gives the groups.
+    """Builds the groups from the log: feed it chunks with `take`, then call `finish`.
 
-    Most values in a log are superseded by later ones. So values are kept as bytes, the last one of each key, and only
-    those that are left in the end are decoded. Memory is bounded by what is live, and one chunk.
+    Later records supersede most values in a log. So it keeps the last value of each key as bytes, and decodes only the
+    survivors in the end. Memory is bounded by the live records plus one chunk.
 
-    An offset in a transaction counts once the transaction is committed, unless a plain commit of the same partition
-    stands behind it in the log (KIP-98).
+    An offset in a transaction applies once the transaction is committed, unless the log contains a later plain commit
+    of the same partition (KIP-98).
 
-    Uses nothing that anybody else uses, so it may run on any thread.
+    It shares nothing, so it may run on any thread.
     """
 
     def __init__(self) -> None:
         self._offsets: dict[bytes, _Values] = {}
-        """By the part of the key that names the group, then by the rest. One dictionary of all would grow by copying
-        all that it has while nothing else runs: 30 ms with a million records.
+        """By the part of the key that names the group, then by the rest. A single dictionary would have to copy all
+        entries when it grows, which blocks for 30 ms with a million records.
         """
         self._names: dict[bytes, bytes] = {}
-        """The rests of keys, each to be kept once."""
+        """The rests of keys, interned."""
         self._others: _Values = {}
-        """Records of groups, and those that cannot be read."""
+        """Records of groups, and unreadable ones."""
         self._pending: dict[int, _Values] = {}
         self._group_ids: dict[bytes, str] = {}
         self._partitions: dict[bytes, TopicPartition] = {}
         self._texts: dict[str, str] = {}
 
     def take(self, batches: memoryview) -> int | None:
-        """Take the complete batches that `batches` begins with; gives the offset behind them, or None without any.
+        """Take the complete batches at the start of `batches`. Returns the offset after them, or None without any.
 
-        Raises ApiError for a batch whose records cannot be read.
+        Raises ApiError for a batch with unreadable records.
         """
         next_offset = None
         for batch in read_batches(batches):
@@ -87,7 +87,7 @@ class GroupLoader:
                 logger.error("The group record at offset %d has a value of an unknown version and is left out", offset)
 
     def _place_of(self, key: bytes | None) -> tuple[_Values, bytes | None]:
-        """The dictionary for a key, and what it is called there."""
+        """The dictionary for a key, and the key within it."""
         if key is None or len(key) < _NAME_AT or key[:2] != _OFFSET_KEY:
             return self._others, key
         end_of_group = _NAME_AT + (key[2] << 8 | key[3])
@@ -117,7 +117,7 @@ class GroupLoader:
                     values[name] = at_offset
 
     def finish(self) -> DurableGroups:
-        """The groups. A record that cannot be read is logged and left out. The loader is empty afterwards."""
+        """The groups. Unreadable records are logged and skipped. Empties the loader."""
         groups = DurableGroups()
         self._replay(groups, self._others)
         while self._offsets:
@@ -131,7 +131,7 @@ class GroupLoader:
     def _replay(
         self, groups: DurableGroups, values: _Values, producer_id: int | None = None, group: bytes | None = None
     ) -> None:
-        """Apply what is left; keys are what is behind `group`, if that is given."""
+        """Apply the remaining records; with `group`, keys lack that prefix."""
         while values:
             key, at_offset = values.popitem()
             if group is not None and key is not None:
@@ -154,7 +154,7 @@ class GroupLoader:
             groups.replay_offset(group_id, topic_partition, committed, producer_id)
 
     def _names_of(self, key: bytes | None) -> tuple[str, TopicPartition | None] | None:
-        """As `decode_key`. Groups name the same partitions: there is one object for each, found by its bytes."""
+        """As `decode_key`, but with interned partitions, since many groups use the same ones."""
         if key is None or key[:2] != _OFFSET_KEY:
             return decode_key(key)
         end_of_group = _NAME_AT + (key[2] << 8 | key[3]) if len(key) >= _NAME_AT else len(key)

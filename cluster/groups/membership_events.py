@@ -1,4 +1,4 @@
-"""Requests of members, in the coordinator's own terms, and how they are refused."""
+"""Requests of members in the coordinator's own types, and their error responses."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value, field, maker
 
 Protocols = list[tuple[str, bytes]]
-"""Names and metadata of the assignment protocols a member can do, the preferred one first."""
+"""Names and metadata of the assignment protocols that a member supports, the preferred one first."""
 
 UNKNOWN_MEMBER_ID = ""
 
 PROTOCOLS_OF_A_MEMBER: Final = 1_000
-"""Most protocols that a member may offer. Kafka Connect offers three, other clients one or two."""
+"""Maximum protocols per member. Kafka Connect offers three, other clients one or two."""
 FEW_PROTOCOLS: Final = 4
 PROTOCOL_BYTES: Final = 150
-"""Memory of a protocol beside its name and metadata. The first few of a member are not charged for it."""
+"""Memory per protocol besides its name and metadata. The first few of a member are not charged."""
 
 
 class Joining(Value):
-    """Who joins with what, and what its version of JoinGroup can express.
+    """The joining member, and the features of its JoinGroup version.
 
-    `requires_known_member_id`: a new member is sent away with its id first (v4+, KIP-394). `skips_assignment`: a static
-    leader can be told to leave the assignment as it is (v9+, KIP-814).
+    `requires_known_member_id`: a new member first gets its id and has to rejoin (v4+, KIP-394). `skips_assignment`: a
+    static leader can be told to keep the assignment (v9+, KIP-814).
     """
 
     member_id: str
@@ -44,7 +44,7 @@ make_joining = maker(Joining)
 
 
 class Caller(Protocol):
-    """Whoever an event is of: a request that has these fields, or a `GroupMember`."""
+    """The sender of an event: a request with these fields, or a `GroupMember`."""
 
     member_id: str
     generation_id: int
@@ -52,7 +52,7 @@ class Caller(Protocol):
 
 
 class GroupMember(Value, frozen=False):
-    """The member of an event, and the generation that it knows (-1 and no id stand for no member)."""
+    """A member and its generation (-1 and an empty id if it is not a member)."""
 
     member_id: str
     generation_id: int
@@ -60,7 +60,7 @@ class GroupMember(Value, frozen=False):
 
 
 class Leaving(Value):
-    """A member that leaves; without a member id the instance is removed by an administrator (KIP-345)."""
+    """A leaving member; without a member id, an administrator removes the instance (KIP-345)."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -68,21 +68,21 @@ class Leaving(Value):
 
 
 class Left(Value, frozen=False):
-    """The outcome for the group, and for each member that leaves in the order of asking."""
+    """The result for the group, and for each leaving member in request order."""
 
     error_code: ErrorCode
     members: list[ErrorCode] = field(default_factory=list)
 
 
 def size_of(protocols: Protocols) -> int:
-    """Bytes that the protocols take: names, metadata and, of more than a few, what keeps them."""
+    """Bytes of the protocols: names, metadata and, above the first few, overhead."""
     return PROTOCOL_BYTES * max(len(protocols) - FEW_PROTOCOLS, 0) + sum(
         len(name) + len(metadata) for name, metadata in protocols
     )
 
 
 def distinct(protocols: Protocols) -> Protocols:
-    """The first protocol of each name: one that a client names twice counts once."""
+    """The protocols without later duplicates of a name."""
     if len(protocols) == 1:
         return protocols
     by_name: dict[str, bytes] = {}
@@ -92,10 +92,10 @@ def distinct(protocols: Protocols) -> Protocols:
 
 
 def join_error(member_id: str, error_code: ErrorCode) -> JoinGroupResponse:
-    """The answer to a JoinGroup that is refused."""
+    """An error response to a JoinGroup."""
     return JoinGroupResponse(error_code=error_code, protocol_name=None, leader="", member_id=member_id, members=[])
 
 
 def sync_error(error_code: ErrorCode) -> SyncGroupResponse:
-    """The answer to a SyncGroup that is refused."""
+    """An error response to a SyncGroup."""
     return SyncGroupResponse(error_code=error_code, assignment=b"")

@@ -1,5 +1,5 @@
-"""A group moving from one generation to the next (Kafka's GroupCoordinator, prepareRebalance and what follows), and the
-responses to its members.
+"""Rebalances: a group's transition from one generation to the next (Kafka's GroupCoordinator, from prepareRebalance
+on), and the responses to its members.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _make_sync_response = maker(SyncGroupResponse)
 
 
 def join_response(group: Group, member_id: str, *, leader_id: str | None = None) -> JoinGroupResponse:
-    """The current generation as a member is told it: the leader, with all members' metadata, itself included.
+    """The current generation for a member. The leader's response includes the metadata of all members.
 
-    `leader_id` names another leader than the real one. An empty protocol name is told as null (Kafka class
-    JoinGroupResponse).
+    `leader_id` replaces the real leader. An empty protocol name becomes null (Kafka class JoinGroupResponse).
     """
     leader = group.leader_id if leader_id is None else leader_id
     protocol_name = group.protocol_name
@@ -64,13 +63,13 @@ def sync_response(group: Group, member: Member) -> SyncGroupResponse:
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""A new member cannot send heartbeats before its first join completes, so its request may wait this long."""
+"""A new member cannot send heartbeats before its first join completes, so its request may wait for so long."""
 SHORTEST_JOIN_ROUND_MS: Final = 1000
-"""Shortest next round after one in which no member joined in time."""
+"""Minimum duration of the next round after one without any joined member."""
 
 
 class Rebalancer:
-    """Carries groups through rebalances. `table` owns the groups."""
+    """Runs the rebalances of the groups in `table`."""
 
     def __init__(self, table: GroupTable) -> None:
         self._table = table
@@ -90,7 +89,7 @@ class Rebalancer:
         return self.remove_member(now, group, member, "its session expired")
 
     def add_pending(self, now: Moment, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Expect a member to join again with its new id."""
+        """Expect a rejoin with the new member id."""
         deadline = Deadline(self._table.deadlines, partial(self._pending_expired, group, member_id))
         group.add_pending(member_id, deadline)
         deadline.set(now.monotonic_ms + timeout_ms)
@@ -102,12 +101,12 @@ class Rebalancer:
         return self.remove_pending(now, group, member_id)
 
     def remove_pending(self, now: Moment, group: Group, member_id: str) -> Appends:
-        """Expect a pending member no more."""
+        """Stop expecting a pending member."""
         group.remove(member_id)
         return self.try_complete_join(now, group)
 
     def remove_member(self, now: Moment, group: Group, member: Member, reason: str) -> Appends:
-        """Take a member out and let the others share what it had."""
+        """Remove a member and rebalance the others."""
         group.answer_join(member, join_error(UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
@@ -118,7 +117,7 @@ class Rebalancer:
     # -- joining -------------------------------------------------------------------------------------------------------
 
     def maybe_prepare(self, now: Moment, group: Group, reason: str) -> Appends:
-        """Start a rebalance unless one is gathering members already."""
+        """Start a rebalance unless one is already gathering members."""
         if group.state in (STABLE, COMPLETING_REBALANCE, EMPTY):
             return self.prepare(now, group, reason)
         return ()
@@ -126,8 +125,8 @@ class Rebalancer:
     def prepare(self, now: Moment, group: Group, reason: str) -> Appends:
         """Start a rebalance: from now on members join.
 
-        A group that was empty waits group.initial.rebalance.delay.ms for company, and again as long as more come,
-        within the rebalance timeout; others go on as soon as all members joined.
+        A previously empty group waits group.initial.rebalance.delay.ms, and again while more members arrive, up to the
+        rebalance timeout; other groups continue once all members have joined.
         """
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
@@ -149,7 +148,7 @@ class Rebalancer:
         return self.try_complete_join(now, group)
 
     def try_complete_join(self, now: Moment, group: Group) -> Appends:
-        """Start the next generation if no member is missing."""
+        """Start the next generation if all members have joined."""
         waits = group.state is PREPARING_REBALANCE and group.initial_join_remaining_ms is None
         if waits and group.all_members_joined:
             return self._complete_join(now, group)
@@ -174,7 +173,7 @@ class Rebalancer:
             logger.info("Group %s continues without %s, which did not join", group.group_id, member.member_id)
             group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only absent static members are left: their sessions decide.
+            # Only absent static members are left; their session timeouts will remove them.
             logger.error("Group %s could not complete its rebalance because no member joined", group.group_id)
             group.join_round.set(now.monotonic_ms + max(group.rebalance_timeout_ms, SHORTEST_JOIN_ROUND_MS))
             return ()
@@ -202,7 +201,7 @@ class Rebalancer:
     # -- syncing -------------------------------------------------------------------------------------------------------
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member came for its assignment."""
+        """The member has requested its assignment."""
         group.pending_sync.pop(member_id, None)
         if not group.pending_sync:
             group.sync_round.clear()
@@ -217,7 +216,7 @@ class Rebalancer:
         return self.prepare(now, group, f"members {silent} did not ask for their assignments in time")
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> Append:
-        """Write the generation with its assignments; when it is committed, the members get them."""
+        """Write the generation with its assignments; once committed, members get them."""
         group.storing_generation = group.generation_id
         return Append(
             [GroupRecord(group.group_id, group.to_value(assignments))],
@@ -244,7 +243,7 @@ class Rebalancer:
         for member in group.members.values():
             response = sync_response(group, member) if is_stored else sync_error(error_code)
             if group.answer_sync(member, response):
-                # While it waited, the member was excused from heartbeats.
+                # The member did not have to send heartbeats while it waited.
                 self.renew_session(now, group, member)
 
 
@@ -261,5 +260,5 @@ _GROUP_ERRORS: Final = {
 
 
 def group_error(log_error: ErrorCode) -> ErrorCode:
-    """The error that members get when a group record could not be written (GroupMetadataManager.storeGroup)."""
+    """The error for members if a group record could not be written (GroupMetadataManager.storeGroup)."""
     return _GROUP_ERRORS.get(log_error, log_error)

@@ -1,8 +1,8 @@
-"""Records of __consumer_offsets, in Kafka's formats, so that Kafka's coordinator and other readers understand it.
+"""Records of __consumer_offsets in Kafka's formats, readable for Kafka's coordinator and other readers.
 
-Keys: OffsetCommitKey v1 (v0 is read too), GroupMetadataKey v2. Values: OffsetCommitValue v3, or v1 when the client gave
-an expiry of its own; GroupMetadataValue v3. No value: a tombstone. (Kafka class GroupMetadataManager; KIP-848 keys 3 to
-8 are those of a coordinator that this one is not.)
+Keys: OffsetCommitKey v1 (v0 is read too), GroupMetadataKey v2. Values: OffsetCommitValue v3, or v1 with an expiry from
+the client; GroupMetadataValue v3. Null values are tombstones. (Kafka class GroupMetadataManager; the KIP-848 keys 3 to
+8 belong to a coordinator that Odradek does not implement.)
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _VALUE_VERSIONS: Final = frozenset(
 
 
 class CommittedOffset(Value, frozen=False):
-    """A committed position. Times are wall-clock milliseconds; leader epoch and expiry are -1 when there is none.
+    """A committed position. Times are wall-clock milliseconds; leader epoch and expiry are -1 if unset.
 
-    `log_offset` is where the record stands in the partition of __consumer_offsets. Commits have numbers in the order in
-    which this coordinator has taken them; -1: an earlier one has.
+    `log_offset` is the record's offset in the partition of __consumer_offsets. `number` counts the commits that this
+    coordinator has accepted; -1 if an earlier coordinator did.
     """
 
     offset: int
@@ -52,20 +52,20 @@ class CommittedOffset(Value, frozen=False):
 
 
 class OffsetRecord(NamedTuple):
-    """The committed offset of one partition in one group; without a value, its end."""
+    """The committed offset of one partition in one group; without a value, a tombstone."""
 
     group_id: str
     topic_partition: TopicPartition
     value: CommittedOffset | None
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        """The record's key and value. Raises EncodeError for a value that cannot be encoded."""
         topic, partition = self.topic_partition
         group, name = self.group_id.encode(), topic.encode()
         if max(len(group), len(name)) > _MAX_STRING:
             key = encode_versioned(OffsetCommitKey(group=self.group_id, topic=topic, partition=partition), _OFFSET_KEY)
         else:
-            # By hand, as below: a commit of many partitions encodes many of these at once.
+            # Written by hand, as below: a commit of many partitions encodes many of these at once.
             head, size_of_name = _KEY_HEAD.pack(_OFFSET_KEY, len(group)), _VERSION.pack(len(name))
             key = b"".join((head, group, size_of_name, name, _PARTITION.pack(partition)))
         committed = self.value
@@ -87,24 +87,24 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(Value):
-    """A group's generation with its members and their assignments; without a value, the group's end."""
+    """A group's generation with its members and assignments; without a value, a tombstone."""
 
     group_id: str
     value: GroupMetadataValue | None
 
     def encode(self) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        """The record's key and value. Raises EncodeError for a value that cannot be encoded."""
         key = encode_versioned(GroupMetadataKey(group=self.group_id), _GROUP_KEY)
         return key, None if self.value is None else encode_versioned(self.value, _GROUP_VALUE)
 
 
 class EndTxnRecord(NamedTuple):
-    """The marker that ends the transaction of a producer, and with it decides about its offsets."""
+    """The end marker of a producer's transaction, which commits or drops its offsets."""
 
     marker: EndTxnMarker
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Key and value as they stand in the log."""
+        """The record's key and value."""
         return encode_end_txn_marker(self.marker)
 
 
@@ -112,9 +112,9 @@ CoordinatorRecord = OffsetRecord | GroupRecord | EndTxnRecord
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord | None:
-    """The record behind a key and a value; None for a key version this coordinator does not keep.
+    """The record with this key and value, or None for an unsupported key version.
 
-    Raises DecodeError, or ApiError UNSUPPORTED_VERSION, for what cannot be read.
+    Raises DecodeError, or ApiError UNSUPPORTED_VERSION.
     """
     decoded = decode_key(key)
     if decoded is None:
@@ -126,7 +126,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> OffsetRecord | Grou
 
 
 def decode_key(key: bytes | None) -> tuple[str, TopicPartition | None] | None:
-    """Group id, and partition unless the key is that of a group's own record; None for other key versions.
+    """Group id, and partition unless the key is a group's own, or None for other key versions.
 
     Raises DecodeError.
     """
@@ -142,7 +142,7 @@ def decode_key(key: bytes | None) -> tuple[str, TopicPartition | None] | None:
 
 
 def is_readable(value: bytes) -> bool:
-    """Whether `value` is in a version of OffsetCommitValue and GroupMetadataValue that is known."""
+    """Whether `value` has a supported version of OffsetCommitValue or GroupMetadataValue."""
     return value[:2] in _VALUE_VERSIONS
 
 
@@ -154,7 +154,7 @@ def decode_group(value: bytes) -> GroupMetadataValue:
 def decode_offset(value: bytes, log_offset: int = -1) -> CommittedOffset:
     """The value of an offset. Raises as `decode_record`."""
     if len(value) == _PLAIN_OFFSET.size and value[:2] == _VERSION_3:
-        # Nearly all values are this one: the version of today, without metadata. A load decodes millions.
+        # The fast path for nearly all values: the current version, without metadata. A load decodes millions.
         _, offset, leader_epoch, metadata_size, commit_timestamp = _PLAIN_OFFSET.unpack(value)
         if not metadata_size:
             return CommittedOffset(offset, leader_epoch, "", commit_timestamp, NO_TIMESTAMP, log_offset)

@@ -1,4 +1,4 @@
-"""One partition of __consumer_offsets, as its coordinator: where the parts come together."""
+"""The coordinator of one partition of __consumer_offsets; it combines the other modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.value import Value, field
 
 
 class DescribedMember(NamedTuple):
-    """A member; its metadata and assignment are empty while the group is not stable."""
+    """A member; metadata and assignment are empty unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -28,7 +28,7 @@ class DescribedMember(NamedTuple):
 
 
 class GroupDescription(Value, frozen=False):
-    """A group as administrators see it."""
+    """A group in DescribeGroups."""
 
     state: GroupState
     protocol_type: str = ""
@@ -37,12 +37,12 @@ class GroupDescription(Value, frozen=False):
 
 
 class GroupShard:
-    """The groups of one partition. Events go to `membership` and `offsets`; all of it belongs to one thread.
+    """The groups of one partition. Events go to `membership` and `offsets`, all on one thread.
 
-    `new_id()` gives unique text for member ids, `most_record_bytes()` the largest record that the log takes.
+    `new_id()` returns unique text for member ids, `most_record_bytes()` the maximum record size of the log.
 
-    Every event says when it happens and gives a `Result` (or `Appends` alone): the driver has to make the appends in
-    order, and to report each with `complete` or `fail`, in the order of the log.
+    Each event takes its time and returns a `Result` (or just `Appends`): the driver must make the appends in order, and
+    report each with `complete` or `fail`, in log order.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class GroupShard:
         self.offsets = CommittedOffsets(self._table, self._rebalancer)
         self._restored_with_members: list[Group] = []
         self.deadlines = self._table.deadlines
-        """They say when `expire` is to be called next."""
+        """Their `next_ms` is the time for the next `expire`."""
 
     @property
     def durable(self) -> DurableGroups:
-        """The groups as the log has them. To be read only."""
+        """The groups according to the log. Read only."""
         return self._table.durable
 
     @property
     def groups(self) -> dict[str, Group]:
-        """The groups by id. To be read only."""
+        """The groups by id. Read only."""
         return self._table.groups
 
     def restore(self, now: Moment) -> None:
@@ -76,9 +76,9 @@ class GroupShard:
         self._restored_with_members = [group for group in self._table.groups.values() if group.members]
 
     def start(self, now: Moment) -> Appends:
-        """Begin to serve the restored groups. Session timeouts of the members begin now."""
+        """Start serving the restored groups. Session timeouts start now."""
         appends: list[Append] = []
-        groups, self._restored_with_members = self._restored_with_members, []  # of a million, few have members
+        groups, self._restored_with_members = self._restored_with_members, []  # few of a million have members
         for group in groups:
             if len(group.members) > self._table.config.group_max_size:
                 reason = "more members were loaded than group.max.size allows"
@@ -88,22 +88,22 @@ class GroupShard:
         return appends
 
     def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
-        """`append` is committed, its first record at `base_offset` of the log: replay its records and go on."""
+        """`append` is committed, its first record at `base_offset` of the log: replay its records and continue."""
         producer_id = None if append.producer is None else append.producer.producer_id
         for position, record in enumerate(append.records):
             self._table.durable.replay(record, base_offset + position, producer_id)
         return append.settled(now, ErrorCode.NONE)
 
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
-        """`append` was not committed, and leaves no trace."""
+        """`append` failed, without any effect."""
         return append.settled(now, error_code)
 
     def expire(self, now: Moment) -> Appends:
-        """Time has passed: act on the deadlines that were reached."""
+        """Run the deadlines that have passed."""
         return self._table.deadlines.expire(now)
 
     def resign(self, now: Moment) -> None:
-        """Resign: another broker coordinates now. Waiting members are sent there."""
+        """Another broker is the coordinator now. Waiting members are redirected with an error."""
         for group in self._table.groups.values():
             group.transition_to(DEAD, now.now_ms)
             for member in group.members.values():
@@ -113,7 +113,7 @@ class GroupShard:
         self.offsets.close()
 
     def describe(self, group_id: str) -> GroupDescription:
-        """A group as administrators see it; one that does not exist is dead."""
+        """Describe a group; a missing one is dead."""
         group = self._table.groups.get(group_id)
         if group is None:
             return GroupDescription(DEAD)

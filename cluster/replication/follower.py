@@ -57,9 +57,9 @@ class Step(Enum):
     TRUNCATE = auto()
     """Drop all records from `offset` on."""
     BEGIN_ANEW = auto()
-    """Drop everything and start at `offset`."""
+    """Drop everything and restart at `offset`."""
     BEGIN_ANEW_AND_APPEND = auto()
-    """Drop everything, start at `offset`, and append the records, whose first batch starts there."""
+    """Drop everything, restart at `offset`, and append the records, whose first batch starts there."""
     ASK_FOR_OFFSETS = auto()
     """Ask for the leader's log start and end, and decide with `after_offsets`."""
     RETRY_LATER = auto()
@@ -105,8 +105,8 @@ def after_answer(
         if offset >= end_offset and diverging.epoch >= log.latest_epoch():
             return Decision(Step.RETRY_LATER)  # the next fetch would be the same
         if offset < leader_start_offset:
-            # The remaining records all lie below the leader's log start and may diverge from its log. If this broker
-            # crashed before persisting its new log start, they would become visible again. If the offsets are equal,
+            # The remaining records all lie below the leader's log start and may diverge from its log. A crash before
+            # this broker has persisted its new log start would make them visible again. If the offsets are equal,
             # truncate first, and start anew after the next response: this replica may be in the ISR, and must not end
             # below that offset meanwhile.
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
@@ -145,7 +145,7 @@ def after_offsets(log: FollowedLog, leader_start_offset: int, leader_end_offset:
     """The step after OFFSET_OUT_OF_RANGE.
 
     A log that ends above the leader's is truncated to the leader's end. A log that ends below the leader's start has
-    nothing in common with it, and starts anew. Otherwise the leader's log has moved since the response.
+    nothing in common with it, and restarts there. Otherwise the leader's log has moved since the response.
     """
     if leader_end_offset < log.log_end_offset:
         return Decision(Step.TRUNCATE, leader_end_offset)

@@ -177,7 +177,7 @@ class FollowerProgress:
 
 
 class Outcome(Value):
-    """What to do next: whether the high watermark moved, a change to send to the controller, and whether the low
+    """The next actions: whether the high watermark moved, a change to send to the controller, and whether the low
     watermark may have moved.
     """
 
@@ -408,7 +408,7 @@ class InSyncReplicas:
         """The offset up to which all in-sync replicas have everything, at most `end_offset`; -1 if unknown.
 
         It also waits for a caught-up replica outside the maximal ISR that may join: if the high watermark moved with
-        the leader's log end, that replica would never reach it, and so never join.
+        the leader's log end, the replica would never reach it, and so never join.
         """
         isr = image.isr
         for broker_id, follower in self.followers.items():
@@ -436,7 +436,7 @@ class InSyncReplicas:
         broker_id: int,
         least_offset: int,
     ) -> IsrChange | None:
-        """A change that adds the follower, now pending; None if it may not join.
+        """A change that adds the follower, now pending, or None if it may not join.
 
         `least_offset` is the high watermark, or the start of the leader epoch if that is higher: records below it may
         have been committed by an earlier leader, although our high watermark has not reached them yet (KAFKA-7128).

@@ -357,7 +357,7 @@ class Partition:
 
     def _bound_high_watermark(self) -> None:
         """Lower the high watermark to the log end, which may be below the requested offset since truncations end at a
-        batch. A log that was started anew may begin above its old high watermark (KAFKA-9491).
+        batch. A restarted log may begin above its old high watermark (KAFKA-9491).
         """
         local = self.log.local
         self.high_watermark = max(min(self.high_watermark, local.log_end_offset), local.log_start_offset)
@@ -365,8 +365,8 @@ class Partition:
     def delete_records_before(self, offset: int) -> int:
         """Raise the log start offset to `offset` (-1: the high watermark) and return the new one.
 
-        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION if the topic's cleanup.policy is not
-        delete.
+        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION unless the topic's cleanup.policy
+        includes delete.
         """
         self.check_leader(NO_EPOCH)
         target = self.high_watermark if offset == -1 else offset

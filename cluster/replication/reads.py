@@ -126,8 +126,8 @@ def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> 
 
 
 def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
-    """Where `log` diverges from a log that ends at `fetch_offset` in `last_fetched_epoch`: the largest common epoch and
-    its end. None if `log` contains all of the other one.
+    """The divergence of `log` from a log that ends at `fetch_offset` in `last_fetched_epoch`: the largest common epoch
+    and its end in `log`, or None if `log` contains all of the other one.
 
     Raises OFFSET_OUT_OF_RANGE if that epoch is unknown, or the offset lies before the log start.
     """
@@ -160,7 +160,7 @@ class RackAwareReplicaSelector:
         self._image = image
 
     def select(self, partition: Partition, params: FetchParams, fetch_offset: int) -> int:
-        """The broker from which the consumer should fetch a partition that is led here, or NO_PREFERENCE.
+        """The broker that the consumer should fetch a partition of this leader from, or NO_PREFERENCE.
 
         That broker is in sync, has the offset, and has the consumer's listener. Among several, the most caught-up wins,
         then the highest id.

@@ -1,1 +1,1 @@
-"""Who a client is, as values without sockets or clocks."""
+"""Client identities and access control, as values without sockets or clocks."""

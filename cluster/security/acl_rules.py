@@ -1,8 +1,9 @@
-"""Who may do what: Kafka's rules over access control lists (Kafka class `AclAuthorizer`, KIP-11, KIP-679).
+"""Authorization: Kafka's rules for access control lists (Kafka class `AclAuthorizer`, KIP-11, KIP-679).
 
-What matters for a resource is its literal pattern, the wildcard, and the prefixes of its name. Each pattern has a table
-from principal and host to the operations that are allowed and denied, as bits; so a decision is a handful of look-ups,
-however many lists there are. Prefixes are looked up by those lengths that some prefixed pattern has.
+The entries for a resource are those of its literal pattern, of the wildcard, and of the prefixes of its name. Each
+pattern has a table from principal and host to bit sets of allowed and denied operations, so a decision takes a handful
+of look-ups, regardless of the number of entries. Only prefixes with the length of an existing prefixed pattern are
+looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from protocol.acl_types import (
 )
 
 EVERY_OPERATION: Final = sum(1 << each for each in AclOperation if each > AclOperation.ALL)
-"""The bits of all operations; the bit of an operation is its number in the protocol."""
+"""The bits of all operations; each bit position is the operation's number in the protocol."""
 
 _ALSO_ALLOWED: Final = {
     AclOperation.ALL: EVERY_OPERATION,
@@ -34,15 +35,15 @@ _ALSO_ALLOWED: Final = {
     ),
     AclOperation.ALTER_CONFIGS: 1 << AclOperation.DESCRIBE_CONFIGS,
 }
-"""The operations that an allowed one implies. A denied one implies nothing, but for ALL."""
+"""Operations implied by an allowed one. A denied operation implies others only if it is ALL."""
 
 _Masks = dict[tuple[str, str], tuple[int, int]]
-"""By principal and host: operations that are allowed, and operations that are denied."""
+"""Allowed and denied operations, by principal and host."""
 _Scope = tuple[str, str, AclOperation, AclPermissionType, ResourceType, PatternType]
 
 
 class Matching:
-    """The lists that are about one resource."""
+    """The entries for one resource."""
 
     __slots__ = ("_tables",)
 
@@ -51,7 +52,7 @@ class Matching:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has said anything about the resource."""
+        """Whether the resource has no entries at all."""
         return not self._tables
 
     def operations(self, principal: str, host: str) -> int:
@@ -77,19 +78,19 @@ class AclIndex:
             PatternType.PREFIXED: {},
         }
         self._lengths: dict[ResourceType, Counter[int]] = {}
-        """How many prefixes have each length."""
+        """The number of prefixed patterns by name length."""
         self._names: dict[_Scope, dict[str, None]] = {}
-        """The names of the patterns that have an entry."""
+        """The names of the patterns with an entry."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entries(self, pattern: ResourcePattern) -> Collection[AccessControlEntry]:
-        """Those of one pattern."""
+        """The entries of one pattern."""
         return self._entries.get(pattern, ())
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
-        """Have the pattern have these entries and no others; without any, nobody has said anything about it."""
+        """Replace the entries of the pattern; without any, the pattern is removed."""
         new = dict.fromkeys(entries)
         resource_type, name, pattern_type = pattern
         old = self._entries.pop(pattern, ())
@@ -114,14 +115,14 @@ class AclIndex:
         self._tables[pattern_type][resource_type, name] = _masks(new)
 
     def replace_all(self, entries: Mapping[ResourcePattern, Collection[AccessControlEntry]]) -> None:
-        """Forget everything else."""
+        """Replace all entries of all patterns."""
         for pattern in [each for each in self._entries if each not in entries]:
             self.replace(pattern, ())
         for pattern, found in entries.items():
             self.replace(pattern, found)
 
     def matching(self, resource_type: ResourceType, name: str) -> Matching:
-        """The lists that are about the resource of this name."""
+        """The entries for the resource with this name."""
         literal, prefixed = self._tables[PatternType.LITERAL], self._tables[PatternType.PREFIXED]
         found = [literal.get((resource_type, WILDCARD))]
         if name != WILDCARD:
@@ -131,7 +132,7 @@ class AclIndex:
         return Matching([table for table in found if table is not None])
 
     def find(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """The bindings that a filter chooses."""
+        """The bindings that match a filter."""
         for pattern, entries in self._entries.items():
             if wanted.resource.matches(pattern):
                 for entry in entries:
@@ -139,7 +140,7 @@ class AclIndex:
                         yield AclBinding(pattern, entry)
 
     def patterns(self) -> Iterable[ResourcePattern]:
-        """Every pattern that has an entry."""
+        """All patterns with entries."""
         return self._entries
 
     def names(
@@ -151,7 +152,7 @@ class AclIndex:
         resource_type: ResourceType,
         pattern_type: PatternType,
     ) -> list[Collection[str]]:
-        """The names of the patterns with an entry for exactly this operation, or for all; nothing implied."""
+        """The names of patterns with an entry for exactly this operation, or for ALL, without implied ones."""
         scopes = (
             (who, where, what, permission, resource_type, pattern_type)
             for who in (principal, WILDCARD_PRINCIPAL)
@@ -175,12 +176,12 @@ def _masks(entries: Iterable[AccessControlEntry]) -> _Masks:
 
 
 MOST_REMEMBERED: Final = 20_000
-"""Resources of which is remembered what a principal may do there."""
+"""Maximum of cached decisions, by principal, host and resource."""
 
 
 class AclRules:
-    """Decisions. A super user may do everything; an entry that denies outweighs all that allow; what nobody has said
-    anything about is denied, or with `allows_unmentioned` allowed.
+    """Authorization decisions. Super users may do everything; a denying entry outweighs allowing ones; a resource
+    without entries is denied, or allowed with `allows_unmentioned`.
     """
 
     def __init__(self, super_users: Iterable[str] = (), *, allows_unmentioned: bool = False) -> None:
@@ -191,11 +192,11 @@ class AclRules:
         self._remembered: dict[tuple[str, str, ResourceType, str], int] = {}
 
     def changed(self) -> None:
-        """To be called when the index has been changed."""
+        """Call it after changing the index."""
         self._remembered.clear()
 
     def operations(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
-        """Bits of the operations that the principal may do with a resource."""
+        """Bits of the operations that the principal may perform on a resource."""
         asked = (principal, host, resource_type, name)
         known = self._remembered.get(asked)
         if known is None:
@@ -215,14 +216,14 @@ class AclRules:
     def allows(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether the principal may do it."""
+        """Whether the principal may perform the operation on the resource."""
         known = self._remembered.get((principal, host, resource_type, name))
         if known is None:
             known = self.operations(principal, host, resource_type, name)
         return known >> operation & 1 == 1
 
     def allows_somewhere(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether there could be a resource with which the principal may do it (`authorizeByResourceType`)."""
+        """Whether a resource may exist on which the principal can perform the operation (`authorizeByResourceType`)."""
         if principal in self.super_users:
             return True
 

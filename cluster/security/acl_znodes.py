@@ -1,6 +1,6 @@
-"""Access control lists in the coordination tree, as Kafka writes them (Kafka classes `ZkAclStore`, `AclEntry`).
+"""Access control lists in the coordination tree, in Kafka's format (Kafka classes `ZkAclStore`, `AclEntry`).
 
-Literal patterns are below /kafka-acl, others below /kafka-acl-extended. Whoever changes one leaves a notice.
+Literal patterns are below /kafka-acl, others below /kafka-acl-extended. Each change also writes a notification.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.acl_types import (
 )
 
 ROOTS: Final = {PatternType.LITERAL: "/kafka-acl", PatternType.PREFIXED: "/kafka-acl-extended/prefixed"}
-"""Where the patterns of each type are, by the type of their resource."""
+"""The parents of patterns by type; their children are resource types."""
 CHANGES: Final = {PatternType.LITERAL: "/kafka-acl-changes", PatternType.PREFIXED: "/kafka-acl-extended-changes"}
 CHANGE_PREFIX: Final = "acl_changes_"
 _VERSION: Final = 1
@@ -36,7 +36,7 @@ def _by_title(codes: type[_E]) -> dict[str, _E]:
 
 
 RESOURCE_TYPES: Final = _by_title(ResourceType)
-"""By the names of their nodes."""
+"""Resource types by the names of their nodes."""
 _OPERATIONS: Final = _by_title(AclOperation)
 _PERMISSIONS: Final = _by_title(AclPermissionType)
 
@@ -48,16 +48,16 @@ PERSISTENT_PATHS: Final = (
     *(f"{ROOTS[PatternType.PREFIXED]}/{name}" for name in RESOURCE_TYPES),
     *CHANGES.values(),
 )
-"""Nodes that a broker with an authorizer makes at its first start, parents first, all without data."""
+"""Nodes that a broker with an authorizer creates at its first start, parents first, all without data."""
 
 
 def acl_path(pattern: ResourcePattern) -> str:
-    """The node with the entries of a pattern."""
+    """The node of a pattern, which contains its entries."""
     return f"{ROOTS[pattern.pattern_type]}/{title(pattern.resource_type)}/{pattern.name}"
 
 
 def encode_acls(entries: Iterable[AccessControlEntry]) -> bytes:
-    """The payload of a pattern's node. Kafka's order of the keys is that of Java's hash maps."""
+    """The payload of a pattern's node. The keys are in Kafka's order, that of Java's hash maps."""
     acls = [
         {
             "principal": each.principal,
@@ -71,7 +71,7 @@ def encode_acls(entries: Iterable[AccessControlEntry]) -> bytes:
 
 
 def decode_acls(path: str, data: bytes | None) -> list[AccessControlEntry]:
-    """From the payload of a pattern's node, without data none. Raises ZnodeFormatError."""
+    """Parse the payload of a pattern's node; empty without data. Raises ZnodeFormatError."""
     if not data:
         return []
     try:
@@ -95,7 +95,7 @@ def decode_acls(path: str, data: bytes | None) -> list[AccessControlEntry]:
 
 
 def encode_change(pattern: ResourcePattern) -> bytes:
-    """The notice that the entries of a pattern are others now."""
+    """The notification that a pattern's entries have changed."""
     if pattern.pattern_type is PatternType.LITERAL:
         return f"{pattern.resource_type.name}:{pattern.name}".encode()
     return _dump(
@@ -109,7 +109,7 @@ def encode_change(pattern: ResourcePattern) -> bytes:
 
 
 def decode_change(kind: PatternType, path: str, data: bytes | None) -> ResourcePattern:
-    """The pattern that a notice of literal or other patterns is about. Raises ZnodeFormatError."""
+    """The pattern in a notification for patterns of this `kind`. Raises ZnodeFormatError."""
     try:
         if kind is PatternType.LITERAL:
             type_name, colon, name = (data or b"").decode().partition(":")

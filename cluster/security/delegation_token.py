@@ -1,8 +1,8 @@
-"""Delegation tokens: who may do what with one, for how long, and how the coordination tree keeps it (KIP-48, KIP-373).
+"""Delegation tokens: rights, lifetimes, and their format in the coordination tree (KIP-48, KIP-373).
 
 Kafka's classes are `DelegationTokenManagerZk` and `TokenInformation`.
 
-A token's HMAC is its password. It follows from the token's id and the brokers' secret key, and is kept nowhere.
+A token's HMAC is its password. It is computed from the token id and the brokers' secret key, and never stored.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ROOT: Final = "/delegation_token"
 TOKENS: Final = f"{ROOT}/tokens"
 CHANGES: Final = f"{ROOT}/token_changes"
 PERSISTENT_PATHS: Final = (ROOT, TOKENS, CHANGES)
-"""Nodes that a broker with a secret key makes at its start, parents first, all without data."""
+"""Nodes that a broker with a secret key creates at its start, parents first, all without data."""
 CHANGE_NOTICE: Final = f"{CHANGES}/token_change_"
-"""The path, but for the number, of the notice that a token has changed; its data are the token's id."""
+"""The path of a token's change notification, without its number; its data are the token id."""
 _VERSION: Final = 3
 _LATEST_MS: Final = 2**63 - 1
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class DelegationToken(Value):
-    """A token. Times are in milliseconds since 1970; no renewal goes beyond `max_ms`."""
+    """A token. Times are in milliseconds since 1970; renewals cannot exceed `max_ms`."""
 
     token_id: str
     owner: Principal
@@ -42,30 +42,30 @@ class DelegationToken(Value):
     expiry_ms: int
 
     def is_known_to(self, principal: Principal) -> bool:
-        """Whether it may be described to this principal without more rights."""
+        """Whether this principal may describe it without further rights."""
         return principal in self.known_to()
 
     def known_to(self) -> tuple[Principal, ...]:
-        """The principals to whom it may be described without more rights."""
+        """The principals that may describe it without further rights."""
         return (self.owner, self.requester, *self.renewers)
 
     def has_expired(self, now_ms: int) -> bool:
-        """Whether it may not be used any more."""
+        """Whether it is past its expiry."""
         return min(self.max_ms, self.expiry_ms) < now_ms
 
     def check_renewer(self, principal: Principal) -> None:
-        """Raise ApiError for a principal that may neither renew nor expire it."""
+        """Raise ApiError unless the principal may renew and expire it."""
         if principal != self.owner and principal not in self.renewers:
             raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, f"{principal} neither owns nor renews the token")
 
     def ending(self, now_ms: int, period_ms: int) -> DelegationToken:
-        """The same token, to end after `period_ms`. Raises ApiError when it has ended already."""
+        """The same token with an expiry `period_ms` from now. Raises ApiError if it has expired."""
         if self.has_expired(now_ms):
             raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has expired")
         return self.replace(expiry_ms=min(self.max_ms, now_ms + period_ms))
 
     def encode(self) -> bytes:
-        """The payload of its node. Kafka's order of the keys is that of Scala's hash maps."""
+        """The payload of its node. The keys are in Kafka's order, that of Scala's hash maps."""
         value = {
             "issueTimestamp": self.issue_ms,
             "renewers": [sanitized(str(each)) for each in self.renewers],
@@ -80,7 +80,7 @@ class DelegationToken(Value):
 
     @classmethod
     def decode(cls, token_id: str, data: bytes) -> DelegationToken:
-        """From the payload of its node, of version 1, 2 or 3. Raises ZnodeFormatError."""
+        """Parse the payload of its node, version 1, 2 or 3. Raises ZnodeFormatError."""
         try:
             value = parse_json(data)
             if not 1 <= value["version"] <= _VERSION:
@@ -108,7 +108,7 @@ def new_token(
     lifetime_ms: int,
     first_period_ms: int,
 ) -> DelegationToken:
-    """A token that ends after `first_period_ms`, and can be renewed until `lifetime_ms` after now."""
+    """A token that expires after `first_period_ms`, and can be renewed until `lifetime_ms` from now."""
     max_ms = min(now_ms + lifetime_ms, _LATEST_MS)
     return DelegationToken(token_id, owner, requester, renewers, now_ms, max_ms, min(max_ms, now_ms + first_period_ms))
 
@@ -119,7 +119,7 @@ def token_path(token_id: str) -> str:
 
 
 def is_token_id(text: str) -> bool:
-    """Whether a token may have this id; what a client calls one may be no name of a node."""
+    """Whether this is a valid token id; a client's text may not even be a valid node name."""
     return _ID.fullmatch(text) is not None
 
 
@@ -129,7 +129,7 @@ def token_hmac(secret_key: str, token_id: str) -> bytes:
 
 
 def _principal(text: Any) -> Principal:
-    """Of a principal as a node has it. Raises ValueError, AttributeError."""
+    """The principal in a node. Raises ValueError, AttributeError."""
     kind, colon, name = desanitized(text).partition(":")
     if not colon:
         raise ValueError(f"expected a string in format principalType:principalName but got {text}")

@@ -1,4 +1,4 @@
-"""Whom a connection belongs to (Kafka class `KafkaPrincipal`)."""
+"""The authenticated client of a connection (Kafka class `KafkaPrincipal`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Principal(Value):
     kind: str
     name: str
     has_token: bool = field(default=False, compare=False)
-    """Whether it was a delegation token that said who the client is."""
+    """Whether the client authenticated with a delegation token."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
-"""A client that has not said who it is."""
+"""A client that has not authenticated."""

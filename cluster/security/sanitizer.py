@@ -1,4 +1,4 @@
-"""Names of users and clients as parts of a znode's path (Kafka class `Sanitizer`)."""
+"""User names and client ids as parts of a znode's path (Kafka class `Sanitizer`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def sanitized(name: str) -> str:
 
 
 def desanitized(name: str) -> str:
-    """The name of which `sanitized` made this. What is no `%XX` stays as it is."""
+    """The inverse of `sanitized`. Malformed %XX sequences stay unchanged."""
     if "%" not in name and "+" not in name:
         return name
     first, *escaped = name.replace("+", " ").encode().split(b"%")

@@ -1,4 +1,4 @@
-"""Changes of SCRAM credentials: which are allowed, in Kafka's words (`ZkAdminManager.alterUserScramCredentials`)."""
+"""Changes of SCRAM credentials: validation, with Kafka's messages (`ZkAdminManager.alterUserScramCredentials`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_NAME: Final = "Username must not be empty"
 
 
 class CredentialChange(Value):
-    """A credential to set, or to remove where `salted_password` is None."""
+    """A credential to set, or to remove if `salted_password` is None."""
 
     user: str
     mechanism: int
@@ -23,7 +23,7 @@ class CredentialChange(Value):
 
 
 def check(changes: Sequence[CredentialChange]) -> None:
-    """Refuse changes of one user that are not allowed, whatever the user has now. Raises ApiError."""
+    """Raise ApiError for invalid changes of one user, independent of the user's current credentials."""
     for change in changes:
         _check(change)
     if len({change.mechanism for change in changes}) < len(changes):
@@ -46,8 +46,8 @@ def _check(change: CredentialChange) -> None:
 
 
 def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> dict[str, str]:
-    """A user's configuration after changes that `check` allows. Raises ApiError(RESOURCE_NOT_FOUND)."""
-    from security.sasl_exchange import ScramCredential  # most brokers never need it, nor OpenSSL's hashes
+    """A user's configuration after changes that passed `check`. Raises ApiError(RESOURCE_NOT_FOUND)."""
+    from security.sasl_exchange import ScramCredential  # imports OpenSSL's hashes, which most brokers never need
 
     result = dict(config)
     for change in changes:
@@ -64,7 +64,7 @@ def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> d
 
 
 def iterations_of(config: Mapping[str, str]) -> dict[int, int]:
-    """Iterations of each credential of a user, by the mechanism's number. Raises ApiError for one that is damaged."""
+    """Iterations of each of a user's credentials, by the mechanism's number. Raises ApiError for a damaged one."""
     from security.sasl_exchange import ScramCredential
 
     found = {}
