@@ -1,4 +1,4 @@
-"""TLS, SASL and the names of clients: what the keys ssl.* and sasl.* ask for, and both sides of each exchange.
+"""TLS, SASL and principals: the configuration in ssl.* and sasl.*, and both sides of each exchange.
 
-Brokers and clients import it, and it imports neither.
+Brokers and clients import this package, and it imports neither.
 """

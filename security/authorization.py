@@ -1,5 +1,5 @@
-"""The keys of the authorizer, which Kafka leaves to the authorizer's class (`AclAuthorizer`), and of delegation tokens
-(Kafka class `DelegationTokenManagerConfigs`).
+"""The authorizer's own keys, which Kafka leaves to the authorizer's class (`AclAuthorizer`), and those of delegation
+tokens (Kafka class `DelegationTokenManagerConfigs`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTHORIZER_KEYS: Final = table(
         ConfigKey(ALLOW_UNMENTIONED, BOOLEAN, False, "Whether everybody may use what no ACL is about."),
     )
 )
-"""They count in a file, and DescribeConfigs does not tell of them."""
+"""They are read from the properties file, but DescribeConfigs does not return them."""
 
 
 class Authorization(Value):
@@ -32,7 +32,7 @@ class Authorization(Value):
 
 
 def authorization(originals: Mapping[str, str]) -> Authorization | None:
-    """The settings, None when nothing is authorized. Raises ConfigError, ValueError."""
+    """The settings, or None without an authorizer. Raises ConfigError, ValueError."""
     if not originals.get(CLASS_NAME):
         return None
     allows = AUTHORIZER_KEYS[ALLOW_UNMENTIONED]
@@ -42,7 +42,7 @@ def authorization(originals: Mapping[str, str]) -> Authorization | None:
 
 
 def authorization_rules(originals: Mapping[str, str]) -> Iterator[tuple[str, bool, str]]:
-    """Rules, in the form of `config.rules`."""
+    """Rules in the form of `config.rules`."""
     has_authorizer = bool(originals.get(CLASS_NAME))
     for name in AUTHORIZER_KEYS:
         if name in originals:
@@ -65,7 +65,9 @@ def _principals(text: str) -> frozenset[str]:
 
 
 class TokenSettings(NamedTuple):
-    """How long tokens live: at most, and between renewals. All brokers of a cluster need the same secret key."""
+    """Lifetimes of tokens: the maximum, and until the next renewal. All brokers of a cluster need the same secret
+    key.
+    """
 
     secret_key: str
     max_lifetime_ms: int
@@ -77,7 +79,7 @@ class TokenSettings(NamedTuple):
 
 
 def settings_of_tokens(values: Mapping[str, Any]) -> TokenSettings | None:
-    """The settings in the parsed values of all keys; None without a secret key, when there are no tokens."""
+    """The settings from the parsed values of all keys, or None without a secret key, which disables tokens."""
     secret_key = values["delegation.token.secret.key"]
     if secret_key is None:
         secret_key = values["delegation.token.master.key"]

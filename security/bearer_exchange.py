@@ -1,8 +1,9 @@
-"""SASL/OAUTHBEARER on the server's side, without sockets: the exchange (RFC 7628), the rules of a listener for tokens,
-and their claims (RFC 7519; Kafka classes `OAuthBearerValidatorCallbackHandler`,
+"""The server side of SASL/OAUTHBEARER, without sockets: the exchange (RFC 7628), a listener's rules for tokens, and
+their claims (RFC 7519; Kafka classes `OAuthBearerValidatorCallbackHandler`,
 `OAuthBearerUnsecuredValidatorCallbackHandler`).
 
-Kafka accepts unsigned tokens where no class is named. Here a class must be named: a missing line lets nobody in.
+Kafka accepts unsigned tokens by default. Here a callback handler class is required, so a missing line lets no client
+in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from security.oauth import UnsecuredRules
 from security.sasl_exchange import AuthenticationError
 
 MAX_TOKEN_BYTES: Final = 1 << 15
-"""Larger ones are refused unread; those of real issuers have some kilobytes."""
+"""Larger tokens are rejected unread; real issuers' tokens have a few kilobytes."""
 _FIRST: Final = re.compile(
     r"n,(?:a=(?P<authzid>(?:[\x02-+\--<>-\x7f]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[!-~ \t\r\n]+\x01)*)\x01"
 )
@@ -27,9 +28,9 @@ _WRONG: Final = "Authentication failed during authentication due to invalid cred
 
 
 class TokenError(Exception):
-    """A token that does not count; the message is for the log and never has the token.
+    """An invalid token. The message is for the log and never contains the token.
 
-    `scope` is what it lacks, in the form of the answer, where that is what is wrong.
+    `scope` is the missing scope in the form of the response, if that is the reason.
     """
 
     def __init__(self, message: str, scope: str | None = None) -> None:
@@ -38,14 +39,14 @@ class TokenError(Exception):
 
 
 class BearerToken(NamedTuple):
-    """Whose a token is, and until when (milliseconds since 1970)."""
+    """The user of a token, and its expiry (milliseconds since 1970)."""
 
     user: str
     expires_ms: int
 
 
 class ValidateToken(Protocol):
-    """Says what a token means."""
+    """Validates a token."""
 
     async def __call__(self, token: str, /) -> BearerToken:
         """Raises TokenError."""
@@ -53,7 +54,7 @@ class ValidateToken(Protocol):
 
 
 class FirstMessage(NamedTuple):
-    """The message of a client. `extensions` (KIP-342) are of no use here."""
+    """The client's first message. `extensions` (KIP-342) are not used."""
 
     token: str
     authzid: str
@@ -61,12 +62,12 @@ class FirstMessage(NamedTuple):
 
 
 class BearerExchange:
-    """One message when the token counts. Otherwise the client is told why in JSON, and the exchange ends with its next
-    message, whatever that is (Kafka class `OAuthBearerSaslServer`).
+    """A single message if the token is valid. Otherwise the server responds with the error in JSON, and the next
+    message of the client, whatever it is, ends the exchange (Kafka class `OAuthBearerSaslServer`).
     """
 
     def __init__(self, validate: ValidateToken, on_refusal: Callable[[str], None]) -> None:
-        """`on_refusal` is told why a token does not count."""
+        """`on_refusal` is called with the reason why a token is invalid."""
         self._validate = validate
         self._on_refusal = on_refusal
         self._error: str | None = None
@@ -118,7 +119,7 @@ def parse_first_message(message: bytes) -> FirstMessage:
 
 
 def _refusal(error: TokenError) -> str:
-    """Kafka's JSON, blanks and all."""
+    """Kafka's JSON, including its spaces."""
     if error.scope is None:
         return '{"status":"invalid_token"}'
     return f'{{"status":"insufficient_scope", "scope":"{error.scope}"}}'
@@ -128,7 +129,7 @@ _MAX_SECONDS: Final = 1 << 40
 _ENCODED: Final = re.compile(r"[-_A-Za-z0-9]*")
 
 Claims = Mapping[str, Any]
-"""Members of a JSON object, whatever they are."""
+"""The members of a JSON object, not validated."""
 
 
 def parts_of(token: str) -> list[str]:
@@ -152,11 +153,11 @@ def decoded_object(part: str, title: str) -> dict[str, Any]:
 
 
 def json_object(text: bytes, title: str) -> dict[str, Any]:
-    """A JSON object without a name that is there twice. Raises TokenError."""
+    """A JSON object without duplicate names. Raises TokenError."""
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
         if b"\\u" in text:
-            # A user whose name has half of a surrogate pair could be neither logged nor described.
+            # A user name with a lone surrogate could be neither logged nor described.
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise TokenError(f"its {title} is not JSON") from error
@@ -166,8 +167,8 @@ def json_object(text: bytes, title: str) -> dict[str, Any]:
 
 
 def check_times(claims: Claims, now_ms: int, skew_ms: int, *, needs_issue: bool) -> int:
-    """When the token ends, in milliseconds since 1970. Raises TokenError when it has ended or not begun, `skew_ms`
-    apart; with `needs_issue` also when it does not say when it was issued.
+    """The token's expiry in milliseconds since 1970. Raises TokenError if it has expired or is not valid yet, with a
+    tolerance of `skew_ms`; with `needs_issue` also if `iat` is missing.
     """
     expires_ms = _time_ms(claims, "exp")
     issued_ms, begins_ms = _time_ms(claims, "iat"), _time_ms(claims, "nbf")
@@ -194,7 +195,9 @@ def subject_of(claims: Claims, name: str) -> str:
 
 
 def scope_of(claims: Claims, name: str) -> list[str]:
-    """The scopes; none where the claim lacks. As in Kafka a text is one, blanks and all. Raises TokenError."""
+    """The scopes; empty if the claim is missing. As in Kafka, a string is a single scope, including its spaces. Raises
+    TokenError.
+    """
     value = claims.get(name)
     words = [value] if isinstance(value, str) else value
     if words is None:
@@ -208,7 +211,7 @@ def scope_of(claims: Claims, name: str) -> list[str]:
 
 
 def check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
-    """Raise TokenError unless the token is for one of those `expected`; for nobody in particular, where none is."""
+    """Raise TokenError unless the token's audience is one of `expected`, or both are empty."""
     value = claims.get("aud")
     audiences = [value] if isinstance(value, str) else value
     if not expected:
@@ -220,7 +223,7 @@ def check_audience(claims: Claims, expected: tuple[str, ...]) -> None:
 
 
 def unsecured_token(token: str, now_ms: int, rules: UnsecuredRules) -> BearerToken:
-    """The meaning of an unsigned token (Kafka class `OAuthBearerUnsecuredValidatorCallbackHandler`).
+    """Validate an unsigned token (Kafka class `OAuthBearerUnsecuredValidatorCallbackHandler`).
 
     Raises TokenError.
     """

@@ -1,5 +1,5 @@
-"""Security of one connection or listener: the keys of clients, of brokers among themselves, and of all listeners of a
-broker (Kafka class `ChannelBuilders`).
+"""Security of one connection or listener: configuration of clients, of inter-broker connections, and of all listeners
+of a broker (Kafka class `ChannelBuilders`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
 
 
 class ChannelConfig(NamedTuple):
-    """TLS, a login or both."""
+    """TLS, a login, or both."""
 
     ssl: ClientSsl | None
     login: Login | KerberosLogin | TokenLogin | None
 
 
 def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfig:
-    """TLS and SASL of a client with these properties. `protocol` is not PLAINTEXT. Raises ConfigError."""
+    """TLS and SASL of a client with these properties. `protocol` must not be PLAINTEXT. Raises ConfigError."""
     ssl = None
     login: Login | KerberosLogin | TokenLogin | None = None
     if protocol.endswith("SSL"):
@@ -56,7 +56,7 @@ def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfi
 
 
 def _values(properties: Mapping[str, str], begin: str) -> dict[str, Value]:
-    """Of all keys that begin so. Raises ConfigError, also for what only Java could do."""
+    """The values of all keys with this prefix. Raises ConfigError, also for settings that need Java."""
     values: dict[str, Value] = {}
     for name, key in _CLIENT_KEYS.items():
         if name.startswith(begin):
@@ -74,7 +74,7 @@ def broker_channel(
     keys: Mapping[str, ConfigKey],
     sasl: SaslConfig | None,
 ) -> ChannelConfig:
-    """How brokers reach one another on `listener`, which has this SASL. Raises ConfigError."""
+    """How brokers connect to one another on `listener`, which has this SASL. Raises ConfigError."""
     prefix = f"listener.name.{listener.lower()}."
     ssl = None
     login: Login | KerberosLogin | TokenLogin | None = None
@@ -126,7 +126,7 @@ def security_of(config: Listeners, keys: Mapping[str, ConfigKey]) -> ListenerSec
             found.sasl[name] = parse_sasl(name, values, originals, keys)
         if protocol.endswith("SSL"):
             found.ssl[name] = parse_ssl(name, values, originals, keys, is_sasl=is_sasl)
-        # A broker on its own asks no other.
+        # A standalone broker does not connect to others.
         if name == config.inter_broker_listener_name and protocol != "PLAINTEXT" and values["zookeeper.connect"]:
             channel = broker_channel(name, protocol, values, originals, keys, found.sasl.get(name))
             found = found._replace(inter_broker_channel=channel)

@@ -1,4 +1,4 @@
-"""SASL/GSSAPI on both sides, without sockets (RFC 4752; Java's `GssKrb5Server`, `GssKrb5Client`). Runs off the event
+"""Both sides of SASL/GSSAPI, without sockets (RFC 4752; Java's `GssKrb5Server`, `GssKrb5Client`). Runs off the event
 loop.
 """
 
@@ -12,24 +12,24 @@ from security.principals import NoNameError, ShortNames
 from security.sasl_exchange import AuthenticationError, ClientExchange, ServerError
 
 MAX_TOKEN_BYTES: Final = 65_536
-"""Above any ticket: Windows, whose tickets are the largest, allows 65,535."""
+"""Larger than any ticket: Windows, with the largest ones, allows 65,535."""
 _NO_LAYER: Final = 1
 _OFFER: Final = bytes((_NO_LAYER, 0, 0, 0))
-"""Neither integrity nor confidentiality, which is TLS's task; and so a buffer of nothing."""
+"""Neither integrity nor confidentiality, which TLS provides; therefore the maximum buffer size is 0."""
 _WRONG: Final = "Authentication failed during authentication due to invalid credentials with SASL mechanism GSSAPI"
 
 OffLoop = Callable[[Callable[[bytes], bytes], bytes], Awaitable[bytes]]
-"""Calls a function with a token where it blocks nobody."""
+"""Runs a function with a token on a thread where it may block."""
 
 
 class GssapiExchange:
-    """A ticket in one token or more, then the agreement that no security layer follows.
+    """A ticket in one or more tokens, then the agreement not to use a security layer.
 
-    The client is told nothing but that it is not let in; the reason is for the log.
+    The client only learns that authentication failed; the reason is for the log.
     """
 
     def __init__(self, context: GssContext, names: ShortNames, default_realm: str, off_loop: OffLoop) -> None:
-        """`context` is new; `default_realm` is the one that the rule DEFAULT is for."""
+        """`context` is new; the rule DEFAULT applies to principals of `default_realm`."""
         self._context = context
         self._names = names
         self._default_realm = default_realm
@@ -58,7 +58,7 @@ class GssapiExchange:
             if not token:
                 raise GssError("an empty token came")
             answer = self._context.step(token)
-            # A client that is answered sends an empty token before it is made the offer.
+            # After a response, the client sends an empty token before it gets the offer.
             if answer or not self._context.is_complete:
                 return answer
         self._has_offered = True
@@ -68,7 +68,7 @@ class GssapiExchange:
         message = self._context.unwrap(token)
         if len(message) < len(_OFFER) or not message[0] & _NO_LAYER:
             raise GssError("the client does not agree to have no security layer")
-        # As in Kafka (`SaslServerCallbackHandler`), whom the client asks to be, after those four bytes, does not count.
+        # Ignore the authorization id after the first four bytes, as Kafka does (`SaslServerCallbackHandler`).
         user = self._names.name_of(_plain(self._context.initiator()), self._default_realm)
         if not user:
             raise NoNameError(f"the rules make an empty name of {self._context.initiator()}")
@@ -77,8 +77,8 @@ class GssapiExchange:
 
 
 def _plain(principal: str) -> str:
-    """A principal as rules read it. Raises NoNameError where a slash, or another sign, is part of a component: the
-    rules could not tell it from one between components.
+    """A principal in the form that rules expect. Raises NoNameError if a component contains an escaped character, such
+    as a slash: rules could not tell it from a separator.
     """
     if "\\" in principal:
         raise NoNameError(f"the principal {principal} has signs in it that no rule can read")
@@ -86,11 +86,13 @@ def _plain(principal: str) -> str:
 
 
 _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
-"""No security layer, and so a buffer of nothing; who the client wants to be is not said: it is who it is."""
+"""Without a security layer, so the maximum buffer size is 0, and without an authorization id: the client acts as
+itself.
+"""
 
 
 def gssapi_tokens(initiator: Initiator, host: str) -> ClientExchange:
-    """The tokens for the broker on `host`, which has to prove that it is that broker. Raises ServerError."""
+    """The client's tokens for the broker on `host`, with mutual authentication. Raises ServerError."""
     try:
         context = initiator.context(host)
         answer = yield context.step(b"")

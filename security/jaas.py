@@ -1,7 +1,7 @@
-"""JAAS: login modules with options, alone in a key or in sections of the file that KAFKA_OPTS names (Kafka classes
+"""JAAS: login modules with options, either alone in a key or in sections of the file named in KAFKA_OPTS (Kafka classes
 `JaasConfig`, `JaasContext`, `JaasUtils`).
 
-There is no JVM here, but Kafka's scripts are given the file in KAFKA_OPTS, and so is this broker.
+Odradek does not run on a JVM, but Kafka's scripts take the file from KAFKA_OPTS, and so does this broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r'(?:\s|//[^\n]*|#[^\n]*|/\*.*?\*/)*(?:"((?:[^"\\]|\\.)*)"|(
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 
 Failure = Callable[[str], Exception]
-"""Makes the error for a reason, which never repeats the text: it may be a password."""
+"""Builds the error for a reason. It must not quote the text, which may be a password."""
 
 
 class LoginModule(NamedTuple):
@@ -37,7 +37,7 @@ class LoginModule(NamedTuple):
     options: Mapping[str, str]
 
     def to_text(self) -> str:
-        """As a key has it, and as `parse_module` reads it."""
+        """The format of a configuration key, as read by `parse_module`."""
         options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
         return f"{self.class_name} required{options};"
 
@@ -48,7 +48,7 @@ def _quoted(value: str) -> str:
 
 
 def parse_sections(text: str, failure: Failure) -> dict[str, list[LoginModule]]:
-    """The modules of each section of a file."""
+    """The modules of each section in a file."""
     tokens = _tokens(text, failure)
     sections: dict[str, list[LoginModule]] = {}
     for name in tokens:
@@ -65,7 +65,7 @@ def parse_sections(text: str, failure: Failure) -> dict[str, list[LoginModule]]:
 
 
 def parse_module(text: str, failure: Failure) -> LoginModule:
-    """The one module of a key such as sasl.jaas.config."""
+    """The single module in a key such as sasl.jaas.config."""
     tokens = _tokens(text, failure)
     class_name, flag = next(tokens, ""), next(tokens, "")
     if flag.lower() not in _FLAGS:
@@ -107,7 +107,7 @@ def _tokens(text: str, failure: Failure) -> Iterator[str]:
 
 FILE_PROPERTY: Final = "java.security.auth.login.config"
 KERBEROS_PROPERTY: Final = "java.security.krb5.conf"
-"""Java's name of the variable KRB5_CONFIG."""
+"""Java's counterpart of the variable KRB5_CONFIG."""
 SERVER, CLIENT = "KafkaServer", "KafkaClient"
 """Sections."""
 
@@ -115,7 +115,7 @@ Sections = Mapping[str, Sequence[LoginModule]]
 
 
 def system_properties(options: str) -> dict[str, str]:
-    """The properties that the text of KAFKA_OPTS sets (-Dname=value). Raises ConfigError."""
+    """The system properties in KAFKA_OPTS (-Dname=value). Raises ConfigError."""
     try:
         words = [word[2:] for word in shlex.split(options) if word.startswith("-D")]
     except ValueError as error:
@@ -124,12 +124,14 @@ def system_properties(options: str) -> dict[str, str]:
 
 
 def file_of(properties: Mapping[str, str]) -> str:
-    """The path of the file; empty where there is none."""
+    """The path of the JAAS file; empty without one."""
     return properties.get(FILE_PROPERTY, "").removeprefix("=").removeprefix("file:")
 
 
 def sections_of(properties: Mapping[str, str], read: Callable[[str], str]) -> Sections:
-    """The login modules in the file, none where there is no file. `read` gives its text. Raises ConfigError."""
+    """The login modules in the JAAS file, by section; empty without a file. `read` returns a file's text. Raises
+    ConfigError.
+    """
     path = file_of(properties)
     if not path:
         return {}
@@ -148,7 +150,7 @@ def sections_of(properties: Mapping[str, str], read: Callable[[str], str]) -> Se
 
 
 def module_text(sections: Sections, names: Sequence[str], mechanism: str) -> str | None:
-    """The mechanism's login module as a key has it, from the first of the sections `names` that is there."""
+    """The mechanism's login module as text for a key, from the first existing section among `names`."""
     modules = next((sections[name] for name in names if name in sections), ())
     for module in modules:
         if module.class_name == MODULES.get(mechanism):
@@ -162,11 +164,11 @@ _SERVER_USER = "zookeeper.sasl.client.username"
 _USER = "user_"
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
 _SAME_OPTIONS = (_DIGEST, MODULES["PLAIN"])
-"""ZooKeeper takes user and password of either module."""
+"""ZooKeeper accepts user and password from either module."""
 
 
 class DigestLogin(NamedTuple):
-    """A user of ZooKeeper and the password."""
+    """A ZooKeeper user and password."""
 
     username: str
     password: str
@@ -176,8 +178,8 @@ ZookeeperLogin = DigestLogin | KerberosLogin
 
 
 def zookeeper_login(properties: Mapping[str, str], read: Callable[[str], str]) -> ZookeeperLogin | None:
-    """The broker's user in ZooKeeper; None where no JAAS file has the section, which is `Client` unless
-    zookeeper.sasl.clientconfig names another. `read` gives the text of a file. Raises ConfigError.
+    """The broker's user in ZooKeeper, or None if the JAAS file or its section is missing. The section is `Client`
+    unless zookeeper.sasl.clientconfig names another one. `read` returns a file's text. Raises ConfigError.
     """
     section = properties.get(_SECTION, "Client")
     module = _module_of(properties, section, read, *_SAME_OPTIONS, MODULES["GSSAPI"])
@@ -189,7 +191,7 @@ def zookeeper_login(properties: Mapping[str, str], read: Callable[[str], str]) -
         reason = f"the JAAS configuration {path} has the section {section}, and this would leave it unused"
         raise ConfigError(_SWITCH, properties[_SWITCH], reason)
     if module.class_name == MODULES["GSSAPI"]:
-        # ZooKeeper's client does not look at the option for the service.
+        # ZooKeeper's client ignores the option serviceName.
         login = {name: value for name, value in options.items() if name != "serviceName"}
         return client_login(FILE_PROPERTY, login, properties.get(_SERVER_USER, "zookeeper"))
     username, password = options.get("username"), options.get("password")
@@ -199,8 +201,8 @@ def zookeeper_login(properties: Mapping[str, str], read: Callable[[str], str]) -
 
 
 def zookeeper_users(properties: Mapping[str, str], read: Callable[[str], str]) -> dict[str, str] | None:
-    """The passwords, by user, of those whom a server of the tree lets in; None where no JAAS file has the section,
-    which is `Server` unless zookeeper.sasl.serverconfig names another. Raises ConfigError.
+    """The passwords, by user, of the clients of a tree's server, or None if the JAAS file or its section is missing.
+    The section is `Server` unless zookeeper.sasl.serverconfig names another one. Raises ConfigError.
     """
     module = _module_of(properties, properties.get(_SERVER_SECTION, "Server"), read, *_SAME_OPTIONS)
     if module is None:
@@ -211,7 +213,7 @@ def zookeeper_users(properties: Mapping[str, str], read: Callable[[str], str]) -
 def _module_of(
     properties: Mapping[str, str], section: str, read: Callable[[str], str], *allowed: str
 ) -> LoginModule | None:
-    """The section's module, one of those that are `allowed`; None without a file, or without the section in it."""
+    """The section's module, which must be one of `allowed`, or None if the file or the section is missing."""
     modules = sections_of(properties, read).get(section)
     if modules is None:
         return None

@@ -1,7 +1,8 @@
-"""Java's own key store format, JKS, which no longer changes (JDK classes `JavaKeyStore`, `KeyProtector`).
+"""Java's own key store format, JKS, which is frozen (JDK classes `JavaKeyStore`, `KeyProtector`).
 
 Big-endian: magic, version (1 or 2), entries (a tag, an alias, a time; a private key and its chain, or a certificate),
-and a SHA-1 over password, a fixed text and all before it. A private key is XORed with a stream of SHA-1 hashes.
+and a SHA-1 over the password, a fixed text and all bytes before it. A private key is XORed with a stream of SHA-1
+hashes.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _HASH: Final = 20
 
 
 class JksError(Exception):
-    """A file that cannot be read as JKS; the message says why."""
+    """An invalid JKS file; the message gives the reason."""
 
 
 class JksPasswordError(JksError):
-    """A password that is not that of the store, or of the key."""
+    """A wrong password for the store or the key."""
 
 
 class JksKey(NamedTuple):
-    """A private key as it is protected, and its chain of certificates in PEM."""
+    """A private key in its encrypted form, and its chain of certificates in PEM."""
 
     protected: bytes
     chain: str
 
     def pem(self, password: str) -> str:
-        """The private key. Raises JksError."""
+        """Decrypt the private key. Raises JksError."""
         at = self.protected.find(_PROTECTED_BY_SUN)
         if at < 0:
             raise JksError("its private key is not protected in JKS's way")
@@ -59,7 +60,7 @@ class Jks(NamedTuple):
 
 
 def read_jks(content: bytes, password: str | None) -> Jks:
-    """The content of a store. As Java, it is not checked without a password. Raises JksError."""
+    """Read a store. As in Java, its integrity is not checked without a password. Raises JksError."""
     body, found = content[:-_HASH], content[-_HASH:]
     if password is not None:
         secret = password.encode("utf-16-be")
@@ -72,7 +73,7 @@ def read_jks(content: bytes, password: str | None) -> Jks:
 
 
 def pem(label: str, der: bytes) -> str:
-    """A block of PEM."""
+    """A PEM block."""
     text = b64encode(der).decode()
     lines = "\n".join(text[at : at + 64] for at in range(0, len(text), 64))
     return f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n"
@@ -116,7 +117,7 @@ def _entries(body: bytes) -> Jks:
 
 
 def _octets(der: bytes, at: int) -> bytes:
-    """The octet string in DER that follows the parameters of an algorithm, which are NULL or left out."""
+    """The OCTET STRING in DER after an algorithm's parameters, which are NULL or missing."""
     if der[at : at + 2] == b"\x05\x00":
         at += 2
     if der[at : at + 1] != b"\x04" or at + 2 > len(der):

@@ -1,7 +1,7 @@
-"""Kerberos: logins by the options of Krb5LoginModule (Kafka class `KerberosLogin`), and the library, by the package
-gssapi: credentials, and the two sides of a security context (RFC 2743, 4121).
+"""Kerberos: logins configured by the options of Krb5LoginModule (Kafka class `KerberosLogin`), and the library, through
+the package gssapi: credentials, and both sides of a security context (RFC 2743, 4121).
 
-Contexts wait for files, and a client's also for the key distribution centre. They are used off the event loop, by one
+Contexts wait for files, and clients' contexts also for the key distribution centre. Use them off the event loop, on one
 thread at a time.
 """
 
@@ -17,28 +17,28 @@ from security.principals import ShortNames
 
 
 class KerberosLogin(NamedTuple):
-    """Who one is, by a keytab or by the tickets that kinit got. `key` is to blame when neither can be used."""
+    """A Kerberos identity, from a keytab or from kinit's tickets. `key` is the configuration key to name in errors."""
 
     key: str
     service_name: str
     """The first component of the brokers' principals."""
     principal: str | None
     keytab: str | None
-    """None for tickets."""
+    """Without one, tickets are used."""
     ticket_cache: str | None = None
-    """None for the machine's default."""
+    """Without one, the machine's default cache is used."""
     mechanism: str = "GSSAPI"
 
 
 class KerberosConfig(NamedTuple):
-    """GSSAPI of a listener: as whom it accepts clients, and what they are called."""
+    """GSSAPI of a listener: its own identity, and the names of clients."""
 
     login: KerberosLogin
     names: ShortNames
 
 
 def keytab_login(key: str, options: Mapping[str, str], service_name: Value) -> KerberosLogin:
-    """That of a broker, which accepts clients by the keytab. Raises ConfigError."""
+    """The login of a broker, which accepts clients with a keytab. Raises ConfigError."""
     service = _service_name(key, options, service_name)
     if not _is_true(options, "useKeyTab"):
         raise ConfigError(key, "[hidden]", "a broker needs useKeyTab=true, with keyTab= and principal=")
@@ -46,7 +46,7 @@ def keytab_login(key: str, options: Mapping[str, str], service_name: Value) -> K
 
 
 def client_login(key: str, options: Mapping[str, str], service_name: Value) -> KerberosLogin:
-    """That of whoever connects. Raises ConfigError."""
+    """The login of a client. Raises ConfigError."""
     service = _service_name(key, options, service_name)
     if _is_true(options, "useKeyTab"):
         return _by_keytab(key, options, service)
@@ -64,7 +64,7 @@ def _by_keytab(key: str, options: Mapping[str, str], service_name: str) -> Kerbe
 
 
 def _service_name(key: str, options: Mapping[str, str], configured: Value) -> str:
-    """Kafka's rules and texts."""
+    """Kafka's rules and messages."""
     own = options.get("serviceName")
     if own and configured and own != configured:
         text = "Conflicting serviceName values found in JAAS and Kafka configs value in JAAS file"
@@ -85,21 +85,21 @@ _MISSING: Final = "GSSAPI needs the package gssapi: pip install 'odradek[kerbero
 
 
 class GssError(Exception):
-    """The library refuses a token, or has no credentials; the message is its reason."""
+    """The library rejects a token, or lacks credentials; the message is its reason."""
 
 
 class GssContext:
     """One side of a security context."""
 
     def __init__(self, library: Any, context: Any) -> None:
-        # A failed step is an error at once, rather than at the call after it.
+        # Report a failed step at once instead of in the next call.
         context.__DEFER_STEP_ERRORS__ = False
         self._library = library
         self._context = context
 
     @property
     def is_complete(self) -> bool:
-        """Whether both sides know each other."""
+        """Whether both sides have authenticated."""
         return bool(self._context.complete)
 
     def initiator(self) -> str:
@@ -107,14 +107,14 @@ class GssContext:
         return _call(self._library, lambda: str(self._context.initiator_name))
 
     def step(self, token: bytes) -> bytes:
-        """The token that answers the other side's, empty for none. A client begins with an empty one.
+        """Return the next token after the other side's, empty if none is needed. A client starts with an empty one.
 
         Raises GssError.
         """
         return _call(self._library, self._context.step, token or None) or b""
 
     def wrap(self, message: bytes) -> bytes:
-        """A token with the message, protected from changes. Raises GssError."""
+        """A token with the message, protected against changes. Raises GssError."""
         return bytes(_call(self._library, self._context.wrap, message, False).message)
 
     def unwrap(self, token: bytes) -> bytes:
@@ -123,27 +123,27 @@ class GssContext:
 
 
 class Acceptor:
-    """The side of brokers."""
+    """The broker's side."""
 
     def __init__(self, login: KerberosLogin) -> None:
-        """Raises ConfigError for a keytab without a key of the principal, or without the package."""
+        """Raises ConfigError if the keytab lacks a key for the principal, or the package is missing."""
         self._library = library = _loaded(login)
         self._credentials = _of_keytab(library, login)
         try:
             self.default_realm = _call(library, _default_realm, library)
-        except GssError:  # as in Kafka: DEFAULT is then for nobody
+        except GssError:  # as in Kafka: the rule DEFAULT then never applies
             self.default_realm = ""
 
     def context(self) -> GssContext:
-        """A new one."""
+        """A new context."""
         return GssContext(self._library, self._library.SecurityContext(creds=self._credentials, usage="accept"))
 
 
 class Initiator:
-    """The side of clients. With a keytab, tickets are got in time, and kept in memory."""
+    """The client's side. With a keytab, it renews tickets in time and keeps them in memory."""
 
     def __init__(self, login: KerberosLogin, cache: str) -> None:
-        """`cache` is a name for the tickets that nobody else uses. Raises ConfigError as `Acceptor` does."""
+        """`cache` is a unique name for a ticket cache. Raises ConfigError as `Acceptor` does."""
         self._library = _loaded(login)
         self._login = login
         if login.keytab is not None:
@@ -153,7 +153,7 @@ class Initiator:
             self._store = {} if login.ticket_cache is None else {"ccache": login.ticket_cache}
 
     def context(self, host: str) -> GssContext:
-        """A new one with the broker on `host`. Not to be called, nor to be begun, while another one is.
+        """A new context with the broker on `host`. Neither call this nor start a context while another one is starting.
 
         Raises GssError.
         """
@@ -184,9 +184,10 @@ def _loaded(login: KerberosLogin) -> Any:
 
 
 def _of_keytab(library: Any, login: KerberosLogin) -> Any:
-    """Credentials to accept by the keytab's key of the principal.
+    """Credentials for accepting clients with the principal's key in the keytab.
 
-    Raises ConfigError for a keytab without one; the library itself only tells who connects that there are no tickets.
+    Raises ConfigError if the keytab lacks that key. The library would only report, to each client, that tickets are
+    missing.
     """
     try:
         read_bytes(login.keytab or "")
@@ -200,7 +201,7 @@ def _of_keytab(library: Any, login: KerberosLogin) -> Any:
 
 
 def _credentials(library: Any, login: KerberosLogin, usage: str, store: dict[str, str]) -> Any:
-    """Of Kerberos alone: the library accepts tokens of other mechanisms, which GSSAPI in SASL does not (RFC 4752)."""
+    """Restricted to Kerberos: the library also accepts tokens of other mechanisms, which RFC 4752 does not allow."""
     principal = None
     if login.principal is not None:
         principal = library.Name(login.principal, library.NameType.kerberos_principal)
@@ -214,7 +215,7 @@ def _default_realm(library: Any) -> str:
 
 
 def _call(library: Any, function: Callable[..., T], *arguments: object) -> T:
-    """Raises GssError for the library's errors, and where it cannot be told which keytab (Apple's)."""
+    """Raises GssError for the library's errors, and if it does not support choosing a keytab (Apple's)."""
     try:
         return function(*arguments)
     except library.exceptions.GSSError as error:
@@ -224,7 +225,7 @@ def _call(library: Any, function: Callable[..., T], *arguments: object) -> T:
 
 
 def _reason(error: Any) -> str:
-    """The mechanism's own words, where it has any."""
+    """The mechanism's own message, if it has one."""
     if error.min_code:
         return "; ".join(error.get_all_statuses(error.min_code, False))
     return "; ".join(error.get_all_statuses(error.maj_code, True))

@@ -1,7 +1,6 @@
-"""SASL/OAUTHBEARER for a client: where its token comes from (Kafka classes `OAuthBearerLoginCallbackHandler`,
-`OAuthBearerUnsecuredLoginCallbackHandler`), which URLs are allowed (Kafka class `ConfigurationUtils`), and the HTTP
-request for a token or for an issuer's keys. The request runs off the event loop; it follows no redirection and uses no
-proxy or cookie.
+"""The client side of SASL/OAUTHBEARER: the sources of its token (Kafka classes `OAuthBearerLoginCallbackHandler`,
+`OAuthBearerUnsecuredLoginCallbackHandler`), allowed URLs (Kafka class `ConfigurationUtils`), and the HTTP request for a
+token or for an issuer's keys. The request runs off the event loop; it does not use redirects, proxies or cookies.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def allowed_urls(text: str) -> frozenset[str]:
-    """The URLs in a list."""
+    """The URLs in a comma-separated list."""
     return frozenset(each.strip() for each in text.split(",") if each.strip())
 
 
 def checked_url(name: str, url: str, allowed: frozenset[str] | None) -> str:
-    """`url`, the value of the key `name`, if one may ask there. An address of the network has to be one of `allowed`,
-    letter by letter as in Kafka; None allows each.
+    """`url`, the value of the key `name`, after validation. A network URL must be one of `allowed`, compared as strings
+    like in Kafka, unless that is None.
 
     Raises ConfigError.
     """
@@ -56,7 +55,7 @@ def checked_url(name: str, url: str, allowed: frozenset[str] | None) -> str:
 
 
 def file_path(url: str) -> str:
-    """The path that a file: URL names."""
+    """The path in a file: URL."""
     from urllib.parse import unquote, urlsplit
 
     return unquote(urlsplit(url).path)
@@ -70,14 +69,15 @@ _OLD_SIGNED_RULES: Final = f"{_PACKAGE}secured.OAuthBearerValidatorCallbackHandl
 _RULE_OPTION: Final = "unsecuredValidator"
 
 FindKey = Callable[[str], tuple[str, Value]]
-"""The full name and the value of a key, with the prefixes that count."""
+"""Returns the full name and the value of a key, with the applicable prefix."""
 
 
 class TokenRules(NamedTuple):
-    """Signed tokens. `keys_url` has the issuer's keys; `tls` is how to ask there, None for the machine's authorities.
+    """Rules for signed tokens. `keys_url` returns the issuer's keys; `tls` is for its connection, None for the system's
+    authorities.
 
-    `url_name` is the key to blame for `keys_url`. Without `issuer` each is taken. Without `audiences` only tokens that
-    are for nobody in particular are.
+    `url_name` is the key to name in errors about `keys_url`. Without `issuer`, any is accepted. Without `audiences`,
+    tokens must not have an audience.
     """
 
     url_name: str
@@ -94,7 +94,7 @@ class TokenRules(NamedTuple):
 
 
 class UnsecuredRules(NamedTuple):
-    """Tokens that nobody has signed: for tests."""
+    """Rules for unsigned tokens: for tests."""
 
     sub_claim: str
     scope_claim: str
@@ -109,8 +109,8 @@ def parse_token_rules(
     allowed: frozenset[str],
     tls: ClientSsl | None,
 ) -> TokenRules | UnsecuredRules:
-    """The rules of a listener. `handler` is the name and value of its class's key, `module` the name of the key with
-    its login module, and the options there; `allowed` are the URLs that may be asked. Raises ConfigError.
+    """The rules of a listener. `handler` is the name and value of the handler class's key, `module` the name of the
+    login module's key and its options; `allowed` are the permitted URLs. Raises ConfigError.
     """
     name, class_name = handler
     if class_name == _UNSIGNED_RULES:
@@ -156,7 +156,7 @@ def parse_token_rules(
 
 
 def number_of(find: FindKey, key: str) -> int:
-    """The value of a key that may not be negative. Raises ConfigError."""
+    """The value of a key that must not be negative. Raises ConfigError."""
     name, value = find(key)
     if not isinstance(value, int) or value < 0:
         raise ConfigError(name, value, "Value must be at least 0")
@@ -186,7 +186,7 @@ URLENCODE: Final = ConfigKey(
     False,
     "Whether a client's credentials are encoded as in URLs.",
 )
-"""Clients have it, brokers do not (KAFKA-16345)."""
+"""A client setting that brokers lack (KAFKA-16345)."""
 _EXTENSION_NAME: Final = re.compile(r"(?!auth\Z)[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
@@ -194,14 +194,14 @@ ClaimValue = str | float | tuple[str, ...]
 
 
 class EndpointSource(NamedTuple):
-    """A server that gives tokens for the credentials of a client (the grant `client_credentials`)."""
+    """A token endpoint for a client's credentials (the grant `client_credentials`)."""
 
     url: str
     client_id: str
     client_secret: str
     scope: str | None
     encodes_credentials: bool
-    """Whether id and secret are encoded as in URLs."""
+    """Whether to URL-encode id and secret."""
     tls: ClientSsl | None
     connect_timeout_s: float | None
     read_timeout_s: float | None
@@ -213,20 +213,20 @@ class EndpointSource(NamedTuple):
 
 
 class FileSource(NamedTuple):
-    """A file with a token, which somebody else writes anew in time."""
+    """A file with a token, which another program must renew in time."""
 
     url: str
 
 
 class UnsecuredSource(NamedTuple):
-    """Tokens that one makes oneself and nobody has signed: for tests."""
+    """Unsigned tokens created by the client itself: for tests."""
 
     claims: Mapping[str, ClaimValue]
     lifetime_s: int
 
 
 class Refresh(NamedTuple):
-    """When a token makes room for another one: after `factor`, and a random part up to `jitter`, of its life."""
+    """When to refresh a token: after `factor` of its lifetime, plus a random part of up to `jitter`."""
 
     factor: float
     jitter: float
@@ -235,7 +235,7 @@ class Refresh(NamedTuple):
 
 
 class TokenLogin(NamedTuple):
-    """Who one is towards a server. `extensions` are sent with the token (KIP-342)."""
+    """A client's identity. `extensions` are sent with the token (KIP-342)."""
 
     source: EndpointSource | FileSource | UnsecuredSource
     extensions: Mapping[str, str]
@@ -254,7 +254,7 @@ def parse_token_login(
     allowed: frozenset[str] | None,
     tls: ClientSsl | None,
 ) -> TokenLogin:
-    """The login. The arguments are as those of `parse_token_rules`. Raises ConfigError."""
+    """Parse the login, with the arguments of `parse_token_rules`. Raises ConfigError."""
     name, class_name = handler
     jaas_name, options = module
     if class_name in (SECURED, _OLD_NAME):
@@ -309,7 +309,7 @@ def _secured(
 
 
 def _unsecured_source(jaas_name: str, options: Mapping[str, str]) -> UnsecuredSource:
-    """Claims are options such as unsecuredLoginStringClaim_sub; the first letter of a list is what separates it."""
+    """Claims are options such as unsecuredLoginStringClaim_sub; the first character of a list is its separator."""
     claims: dict[str, ClaimValue] = {}
     for option, value in options.items():
         kind, _, claim = option.partition("Claim_")
@@ -365,7 +365,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 class WebError(Exception):
-    """There is no usable answer; the message never has what was sent. `is_final`: another attempt would not help."""
+    """The request failed. The message never contains anything that was sent. `is_final`: do not retry."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -381,7 +381,7 @@ def fetch(
     connect_timeout_s: float = TIMEOUT_S,
     read_timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """The content of `url`, a file or a page, which is asked with POST when there is a `form`. Raises WebError."""
+    """The content of `url`, a file or a web page, requested with POST if there is a `form`. Raises WebError."""
     if url.startswith("file:"):
         try:
             return read_bytes(file_path(url))
@@ -406,7 +406,7 @@ def fetch(
         connection.request("GET" if form is None else "POST", target, form, given)
         with connection.getresponse() as answer:
             if answer.status not in (200, 201):
-                # Kafka's clients do not try again after these either.
+                # Kafka's clients do not retry after these either.
                 is_final = 400 <= answer.status < 500 and answer.status not in (408, 429)
                 raise WebError(f"{url} answers with HTTP status {answer.status}", is_final=is_final)
             content = answer.read(MAX_BYTES + 1)

@@ -1,8 +1,8 @@
-"""Keys as OpenSSL needs them: private keys in files, because it reads them from a path only, and PKCS12 stores as PEM.
+"""Keys in the forms that OpenSSL needs: private keys as files, because it reads them only from a path, and PKCS12
+stores as PEM.
 
-`cryptography` checks an RSA key when it opens a store and holds the interpreter's lock meanwhile: 0.35 s for a key of
-4,096 bits, during which no other thread runs. A thread other than the main one therefore opens the store in a child
-process.
+When `cryptography` opens a store, it checks RSA keys while holding the GIL: 0.35 s for a key of 4,096 bits, during
+which no other thread runs. Threads other than the main one therefore open the store in a child process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 FileStamp = tuple[int, int, int]
-"""Changes when a file is written anew, or replaced by another one."""
+"""Changes if a file is rewritten or replaced."""
 
 
 def stamp_of(path: str) -> FileStamp | None:
-    """The stamp of a file, None where there is none."""
+    """The stamp of a file, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -45,9 +45,7 @@ def read_bytes(path: str) -> bytes:
 
 @contextmanager
 def secret_file(content: bytes) -> Iterator[str]:
-    """The path of a file with `content` that nobody else can read and that is gone afterwards. On Linux it is only in
-    memory.
-    """
+    """The path of a temporary file with `content` that only this user can read. On Linux it exists only in memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("odradek-key")
         try:
@@ -72,7 +70,7 @@ main()
 
 
 class Pkcs12(NamedTuple):
-    """The content of a store in PEM: a private key with its certificate, and further certificates."""
+    """The content of a store in PEM: a private key with its certificate, and more certificates."""
 
     key: str | None
     certificate: str | None
@@ -80,13 +78,13 @@ class Pkcs12(NamedTuple):
 
 
 def read_pkcs12(content: bytes, password: str | None) -> Pkcs12:
-    """The content of a store. Raises ValueError for a wrong password or another format."""
+    """Open a store. Raises ValueError for a wrong password or another format."""
     if threading.current_thread() is threading.main_thread():
         return _decoded(content, password)
     try:
         return _decoded_by_child(content, password)
     except (OSError, subprocess.SubprocessError):
-        # No process could be started, or it was killed: a late answer is better than none.
+        # The process could not be started, or was killed: blocking is better than failing.
         return _decoded(content, password)
 
 
@@ -108,7 +106,9 @@ def _certificate(found: PKCS12Certificate) -> str:
 
 
 def _decoded_by_child(content: bytes, password: str | None) -> Pkcs12:
-    """Secrets go through pipes: everybody may read a command line. Raises SubprocessError for a child that failed."""
+    """Secrets go through pipes, because command lines are visible to all users. Raises SubprocessError if the child
+    fails.
+    """
     task = json.dumps([b64encode(content).decode(), password]).encode()
     command = [sys.executable, "-P", "-c", _START, _ROOT]
     result = subprocess.run(command, input=task, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
@@ -120,7 +120,7 @@ def _decoded_by_child(content: bytes, password: str | None) -> Pkcs12:
 
 
 def main() -> None:
-    """The child: read a store and its password, write its content or the reason why it cannot be read."""
+    """The child process: read a store and its password, and write the content or the error."""
     content, password = json.load(sys.stdin)
     found, reason = None, None
     try:

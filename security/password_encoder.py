@@ -1,4 +1,4 @@
-"""Passwords as Kafka keeps them in ZooKeeper (Kafka class `EncryptingPasswordEncoder`)."""
+"""Passwords in Kafka's encrypted format for ZooKeeper (Kafka class `EncryptingPasswordEncoder`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_ITERATIONS: Final = 1_000_000
 
 
 class PasswordEncoder:
-    """Encrypts with a key that is made of a secret."""
+    """Encrypts with a key derived from a secret."""
 
     def __init__(self, secret: str, key_factory: str, key_length: int, iterations: int) -> None:
         """`key_factory` is Java's name; `key_length` is in bits."""
@@ -36,7 +36,7 @@ class PasswordEncoder:
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> PasswordEncoder | None:
-        """The one that a broker's keys ask for; None without a secret. Raises ConfigError."""
+        """The encoder configured by a broker's keys, or None without a secret. Raises ConfigError."""
         secret = values[_SECRET]
         if not isinstance(secret, str) or not secret:
             return None
@@ -56,7 +56,7 @@ class PasswordEncoder:
         return cls(secret, key_factory, key_length, iterations)
 
     def encode(self, password: str) -> str:
-        """The text to keep; another one each time."""
+        """The encrypted text, different on each call."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
         from cryptography.hazmat.primitives.padding import PKCS7
 
@@ -77,7 +77,7 @@ class PasswordEncoder:
         return ",".join(f"{name}:{value}" for name, value in parts.items())
 
     def decode(self, text: str) -> str:
-        """The password. Raises ValueError for a text that was not encoded with this secret."""
+        """The password. Raises ValueError if the text was not encoded with this secret."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
         from cryptography.hazmat.primitives.padding import PKCS7
 

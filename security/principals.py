@@ -1,6 +1,6 @@
-"""Names of users from what proves them: ssl.principal.mapping.rules and the subject of a certificate (Kafka class
-`SslPrincipalMapper`, RFC 2253), sasl.kerberos.principal.to.local.rules and a Kerberos principal (Kafka class
-`KerberosShortNamer`). Both have patterns and replacements in the notation of `java.util.regex`.
+"""Names of users: ssl.principal.mapping.rules for certificate subjects (Kafka class `SslPrincipalMapper`, RFC 2253),
+and sasl.kerberos.principal.to.local.rules for Kerberos principals (Kafka class `KerberosShortNamer`). Patterns and
+replacements of both use the notation of `java.util.regex`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from config.definitions import ConfigError
 from protocol.value import Value
 
 Replacement = tuple[str | int, ...]
-"""Text, and numbers of groups."""
+"""Text, and group numbers."""
 
 
 def compiled(name: str, text: str, pattern: str) -> re.Pattern[str]:
-    """A pattern in `text`, the value of the key `name`. Java's named groups are rewritten.
+    """Compile a pattern from `text`, the value of the key `name`. Java's named groups are converted.
 
-    Raises ConfigError for what Python would not understand as Java does.
+    Raises ConfigError for syntax that Python would interpret differently from Java.
     """
     try:
         with warnings.catch_warnings():
@@ -33,10 +33,10 @@ def compiled(name: str, text: str, pattern: str) -> re.Pattern[str]:
 def parse_replacement(
     name: str, text: str, pattern: re.Pattern[str], replacement: str, *, literal_numbers: bool
 ) -> Replacement:
-    """Java's notation: $1 and ${name} stand for groups, \\ for the character behind it.
+    """Parse Java's notation: $1 and ${name} stand for groups, \\ escapes the next character.
 
-    A number takes as many digits as there are groups; with `literal_numbers` one above them is text, where there are
-    any. Raises ConfigError.
+    A number takes as many digits as form an existing group. With `literal_numbers`, a higher one is text if the pattern
+    has groups. Raises ConfigError.
     """
     parts: list[str | int] = []
     for found in re.finditer(r"\\(.)|\$([0-9]{1,9})|\$\{(\w+)\}|([^\\$]+)|(.)", replacement, re.DOTALL):
@@ -54,7 +54,7 @@ def parse_replacement(
 
 
 def filled(replacement: Replacement, found: re.Match[str]) -> str:
-    """The text in the place of a match."""
+    """The replacement for a match."""
     return "".join(part if isinstance(part, str) else found[part] or "" for part in replacement)
 
 
@@ -66,7 +66,7 @@ _CHANGES: dict[str, Callable[[str], str]] = {"": str, "L": str.lower, "U": str.u
 
 
 class _Rule(NamedTuple):
-    """`pattern` None stands for DEFAULT. `replacement` has text and numbers of groups."""
+    """A `pattern` of None is DEFAULT. `replacement` consists of text and group numbers."""
 
     pattern: re.Pattern[str] | None
     replacement: Replacement
@@ -81,13 +81,13 @@ class _Rule(NamedTuple):
 
 
 class PrincipalRules(Value):
-    """Rules of which the first that matches the whole subject counts."""
+    """Mapping rules; the first one to match the whole subject applies."""
 
     rules: tuple[_Rule, ...]
 
     @classmethod
     def parse(cls, name: str, text: str) -> Self:
-        """The rules that `text`, the value of the key `name`, has. Raises ConfigError."""
+        """Parse `text`, the value of the key `name`. Raises ConfigError."""
         rules = []
         at, text = 0, text.strip()
         while at < len(text):
@@ -100,13 +100,13 @@ class PrincipalRules(Value):
                 rules.append(_Rule(None, (), str))
             elif pattern is not None:
                 usable = compiled(name, text, pattern)
-                # A number above those of the groups is text, as in Kafka.
+                # As in Kafka, a number above the group count is text.
                 parts = parse_replacement(name, text, usable, replacement, literal_numbers=True)
                 rules.append(_Rule(usable, parts, _CHANGES[change]))
         return cls(tuple(rules))
 
     def name_of(self, subject: str) -> str | None:
-        """The user's name; None when no rule matches, and the client is to be refused."""
+        """The user's name, or None if no rule matches, so that the client must be rejected."""
         return next((name for rule in self.rules if (name := rule.apply(subject)) is not None), None)
 
 
@@ -117,21 +117,21 @@ _NAME_SHAPE: Final = "it must be DEFAULT or RULE:[n:string](regexp)s/pattern/rep
 
 
 class NoNameError(Exception):
-    """No user's name stands for a principal."""
+    """A principal that cannot be mapped to a user's name."""
 
 
 class _Substitution(NamedTuple):
     pattern: re.Pattern[str]
     replacement: Replacement
     most: int
-    """How many matches are replaced; 0 for all."""
+    """Maximum of replacements; 0 for all."""
 
     def apply(self, text: str) -> str:
         return self.pattern.sub(lambda found: filled(self.replacement, found), text, count=self.most)
 
 
 class _KerberosRule(NamedTuple):
-    """`form` has text and numbers of a principal's parts, of which 0 is the realm."""
+    """`form` consists of text and the numbers of a principal's parts, where 0 is the realm."""
 
     components: int
     form: Replacement
@@ -149,17 +149,17 @@ class _KerberosRule(NamedTuple):
 
 
 class ShortNames(Value):
-    """Rules of which the first that is for a principal counts. None stands for DEFAULT."""
+    """Mapping rules; the first applicable one determines the name. A rule of None is DEFAULT."""
 
     rules: tuple[_KerberosRule | None, ...]
 
     @classmethod
     def parse(cls, name: str, rules: Sequence[str]) -> Self:
-        """The rules that the key `name` has. Raises ConfigError."""
+        """Parse the rules in the key `name`. Raises ConfigError."""
         return cls(tuple(None if rule == "DEFAULT" else _parsed(name, rule) for rule in rules))
 
     def name_of(self, principal: str, default_realm: str) -> str:
-        """The user's name. Raises NoNameError, and the client is to be refused."""
+        """The user's name. Raises NoNameError if the client must be rejected."""
         parts = _parts(principal)
         if len(parts) == 1:
             return principal
@@ -177,7 +177,7 @@ class ShortNames(Value):
 
 
 def _parts(principal: str) -> list[str]:
-    """Realm and components, or the name alone where there is no realm (`KerberosName`). Raises NoNameError."""
+    """Realm and components, or just the name if it lacks a realm (`KerberosName`). Raises NoNameError."""
     found = _NAME.fullmatch(principal)
     if found is None:
         if "@" in principal:
@@ -207,7 +207,7 @@ def _parsed(name: str, rule: str) -> _KerberosRule:
 
 
 def _form(name: str, rule: str, form: str, components: int) -> Replacement:
-    """Raises ConfigError for a number of a part that is not there; Kafka refuses all clients of such a rule."""
+    """Raises ConfigError for the number of a missing part; Kafka rejects all clients of such a rule."""
     parts: list[str | int] = []
     for plain, number in re.findall(r"([^$]+)|\$([0-9]*)", form):
         if plain:
@@ -231,7 +231,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 _ENCODINGS: Final = {12: "utf-8", 19: "utf-8", 20: "utf-8", 22: "utf-8", 27: "utf-8", 30: "utf-16-be"}
-"""Tags of the types that are text to Java. T61String is read as UTF-8 is, as Java does."""
+"""Tags of the string types in Java. T61String is read as UTF-8, as in Java."""
 _ESCAPED: Final = ',=+<>#;"\\'
 _VERSION_TAG: Final = 0xA0
 
@@ -243,7 +243,7 @@ class _Element(NamedTuple):
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a DER certificate, the most specific part first. Raises ValueError for other bytes."""
+    """The subject of a DER certificate, the most specific part first. Raises ValueError for other content."""
     body = _elements(_elements(certificate, 1)[0].content, 1)[0]
     fields = _elements(body.content, 6)
     # version (optional), serial number, algorithm, issuer, validity, subject
@@ -291,7 +291,7 @@ def _object_identifier(content: bytes) -> str:
 
 
 def _elements(encoded: bytes, at_least: int = 0) -> list[_Element]:
-    """The elements that follow one another (ITU-T X.690, definite lengths, tags of one byte).
+    """A sequence of elements (ITU-T X.690, definite lengths, tags of one byte).
 
     Raises ValueError for fewer than `at_least`.
     """

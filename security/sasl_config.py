@@ -1,4 +1,4 @@
-"""SASL of one listener: what the keys sasl.* ask for (Kafka classes `BrokerSecurityConfigs`, `JaasContext`)."""
+"""SASL of one listener, configured by the keys sasl.* (Kafka classes `BrokerSecurityConfigs`, `JaasContext`)."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _EXAMPLES: Final = {
     "PLAIN": 'user_alice="password"',
     "GSSAPI": 'useKeyTab=true storeKey=true keyTab="/etc/kafka.keytab" principal="kafka/host@REALM"',
 }
-"""Options of login modules that cannot lack."""
+"""Required options of login modules."""
 _OF_MECHANISM: Final = re.compile(
     r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms|sasl\.(login|server)\.callback\.handler\.class)\Z"
 )
 
 
 class SaslConfig(NamedTuple):
-    """SASL of one listener. `plain_users` are passwords by user."""
+    """SASL of one listener. `plain_users` maps users to passwords."""
 
     mechanisms: tuple[str, ...]
     plain_users: Mapping[str, str]
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
-    """For each mechanism how long an authentication counts; 0 for ever."""
+    """For each mechanism, how long an authentication is valid; 0 for unlimited."""
     kerberos: KerberosConfig | None = None
-    """Where GSSAPI is among the mechanisms."""
+    """Set if GSSAPI is among the mechanisms."""
     tokens: TokenRules | UnsecuredRules | None = None
-    """Where OAUTHBEARER is among the mechanisms."""
+    """Set if OAUTHBEARER is among the mechanisms."""
 
 
 class Login(NamedTuple):
-    """Who one is towards a server. With `has_token`, the id and the HMAC of a delegation token."""
+    """A client's identity. With `has_token`, these are a delegation token's id and HMAC."""
 
     mechanism: str
     username: str
@@ -101,8 +101,8 @@ def parse_sasl(
 
 
 def login_of(name: str, mechanism: str, text: str | None, service_name: Value = None) -> Login | KerberosLogin:
-    """Whom the login module in `text`, the value of the key `name`, names. `service_name` is
-    sasl.kerberos.service.name. Raises ConfigError.
+    """The login in `text`, the value of the key `name`. `service_name` is sasl.kerberos.service.name. Raises
+    ConfigError.
     """
     if mechanism not in MODULES:
         raise ConfigError(name, "[hidden]", f"the mechanism must be one of: {', '.join(MECHANISMS)}")
@@ -126,7 +126,7 @@ def broker_login(
     originals: Mapping[str, str],
     keys: Mapping[str, ConfigKey],
 ) -> Login | KerberosLogin | TokenLogin:
-    """Who a broker is towards the others, on `listener`. Raises ConfigError."""
+    """The broker's login for inter-broker connections on `listener`. Raises ConfigError."""
     prefix = f"listener.name.{listener.lower()}."
     name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
     if mechanism != MECHANISM:
@@ -141,7 +141,7 @@ def broker_login(
 def client_token_login(
     properties: Mapping[str, str], values: Mapping[str, Value], keys: Mapping[str, ConfigKey]
 ) -> TokenLogin:
-    """Who a client with these properties is. As in Kafka 3.9, it asks each URL unless some are listed.
+    """The login of a client with these properties. As in Kafka 3.9, all URLs are allowed unless a list is configured.
 
     Raises ConfigError.
     """
@@ -154,14 +154,14 @@ def client_token_login(
 
 
 def _prefixes(prefix: str, mechanism: str) -> tuple[str, str]:
-    """Those of a mechanism on the listener with `prefix`, the one that goes first first."""
+    """The prefixes of a mechanism on the listener with `prefix`, in order of precedence."""
     return f"{prefix}{mechanism.lower()}.", prefix
 
 
 def _finder(
     prefixes: tuple[str, ...], values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
 ) -> FindKey:
-    """Finds a key under the first of the prefixes with which it is set."""
+    """Return a function that finds a key under the first of the prefixes that sets it."""
 
     def find(key: str) -> tuple[str, Value]:
         for name in (each + key for each in prefixes):
@@ -178,7 +178,7 @@ def _handler(prefix: str, key: str, originals: Mapping[str, str]) -> tuple[str, 
 
 
 def _jaas_tls(options: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> ClientSsl | None:
-    """TLS towards whoever issues tokens: its keys are options of the login module."""
+    """TLS for connections to the token issuer, configured by options of the login module."""
     given = {name: value for name, value in options.items() if name.startswith("ssl.") and name in keys}
     if not given:
         return None
@@ -188,7 +188,7 @@ def _jaas_tls(options: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> Clie
 
 
 def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mapping[str, str]) -> None:
-    """A key of a mechanism that the listener does not have protects nothing: its author meant another one."""
+    """A key for a disabled mechanism would protect nothing; its author must have meant another one."""
     for name in originals:
         if name.startswith(prefix) and (found := _OF_MECHANISM.match(name, len(prefix))):
             allowed = [each.lower() for each in mechanisms]
@@ -198,7 +198,9 @@ def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mappi
 
 
 def _login_options(name: str, mechanism: str, text: str | None) -> Mapping[str, str]:
-    """The options of the mechanism's login module. Users of SCRAM are in the coordination tree, so it may lack."""
+    """The options of the mechanism's login module. SCRAM does not require it, since its users are in the coordination
+    tree.
+    """
     if text is None:
         if mechanism not in _EXAMPLES:
             return {}

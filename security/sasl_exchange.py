@@ -1,4 +1,4 @@
-"""SASL/PLAIN (RFC 4616) and SASL/SCRAM (RFC 5802) on both sides, one token after another, without sockets."""
+"""Both sides of SASL/PLAIN (RFC 4616) and SASL/SCRAM (RFC 5802), one token after another, without sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from security.sasl_config import Login
 
 MAX_SCRAM_BYTES: Final = 1 << 15
-"""A message of half a megabyte, which sasl.server.max.receive.size allows, would hold the event loop for 45 ms."""
+"""A message of 512 KiB, which sasl.server.max.receive.size allows, would block the event loop for 45 ms."""
 _BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"
 _FIRST: Final = re.compile(
     r"(?P<header>n,(?:a=(?P<authzid>[^,\0]+))?,)(?P<bare>(?:m=[^,]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
@@ -26,7 +26,7 @@ _FINAL: Final = re.compile(
 
 
 class AuthenticationError(Exception):
-    """The client is not who it says it is, or speaks nonsense; the message may be told to it, `detail` may not."""
+    """Wrong credentials or a malformed message. The client may see the message, but not `detail`."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class AuthenticationError(Exception):
 
 
 class ScramCredential(NamedTuple):
-    """The server's knowledge of a user's password."""
+    """The server's stored form of a user's password."""
 
     salt: bytes
     stored_key: bytes
@@ -43,26 +43,28 @@ class ScramCredential(NamedTuple):
     iterations: int
 
     def to_text(self) -> str:
-        """As it is kept in /config/users (`ScramCredentialUtils.credentialToString`)."""
+        """The format in /config/users (`ScramCredentialUtils.credentialToString`)."""
         salt, stored, server = (base64.b64encode(each).decode() for each in self[:3])
         return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
 
     @classmethod
     def from_salted_password(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-        """That of a password which went through PBKDF2 with `salt` and `iterations` already."""
+        """The credential of a password already hashed by PBKDF2 with `salt` and `iterations`."""
         name = HASHES[mechanism]
         stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
         return cls(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
 
     @classmethod
     def from_password(cls, mechanism: str, password: str, salt: bytes) -> ScramCredential:
-        """That of a password. Takes some milliseconds."""
+        """The credential of a password. Takes some milliseconds."""
         salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, MIN_ITERATIONS)
         return cls.from_salted_password(mechanism, salted, salt, MIN_ITERATIONS)
 
     @classmethod
     def invented(cls, mechanism: str, user: str, secret: bytes, iterations: int) -> ScramCredential:
-        """That of a user who does not exist. It is always the same for one `secret`, and no password fits it."""
+        """A credential for a user that does not exist, derived from `secret`. It never changes, and no password matches
+        it.
+        """
         salt, key = (hmac.digest(secret, f"{kind} {user}".encode(), HASHES[mechanism]) for kind in ("salt", "key"))
         return cls(_salt_of(salt), key, key, iterations)
 
@@ -80,8 +82,8 @@ class ScramCredential(NamedTuple):
 class Exchange(Protocol):
     """One authentication. `user` is None until it is complete.
 
-    `credential_expiry_ms` is when the credential ends by which the client is known then, None for one that does not.
-    `has_token` says whether that is a delegation token.
+    After that, `credential_expiry_ms` is the expiry of the client's credential, None if it does not expire. `has_token`
+    says whether that credential is a delegation token.
     """
 
     user: str | None
@@ -89,7 +91,7 @@ class Exchange(Protocol):
     has_token: bool
 
     async def respond(self, token: bytes) -> bytes:
-        """The answer to a client's token. Raises AuthenticationError."""
+        """The response to a client's token. Raises AuthenticationError."""
         ...
 
 
@@ -97,7 +99,7 @@ class PlainExchange:
     """User and password in one token (Kafka class `PlainSaslServer`)."""
 
     def __init__(self, users: Mapping[str, str], comparison_key: bytes) -> None:
-        """`comparison_key` is secret: what is compared is not the passwords."""
+        """`comparison_key` is secret: passwords are compared by their keyed digests."""
         self._users = users
         self._key = comparison_key
         self.user: str | None = None
@@ -120,7 +122,7 @@ class PlainExchange:
         if not password:
             raise AuthenticationError("Authentication failed: password not specified")
         known = self._users.get(user)
-        # An unknown user costs as much: nobody has the empty password.
+        # An unknown user takes the same time: an empty password is never valid.
         matches = hmac.compare_digest(self._digest(password), self._digest(known or ""))
         if known is None or not matches:
             raise AuthenticationError("Authentication failed: Invalid username or password")
@@ -138,12 +140,12 @@ class FindCredential(Protocol):
     """Looks up a user's credential."""
 
     async def __call__(self, user: str, mechanism: str, /) -> ScramCredential:
-        """An invented one for a user without. Raises AuthenticationError when it cannot be looked up."""
+        """Returns an invented credential for an unknown user. Raises AuthenticationError if the look-up fails."""
         ...
 
 
 class TokenCredential(NamedTuple):
-    """A delegation token, as far as it says who a client is."""
+    """The parts of a delegation token that identify a client."""
 
     owner: str
     expiry_ms: int
@@ -154,17 +156,18 @@ class FindToken(Protocol):
     """Looks up a delegation token."""
 
     async def __call__(self, token_id: str, mechanism: str, /) -> TokenCredential | None:
-        """None when there is none. Raises AuthenticationError when it cannot be looked up."""
+        """Returns None for an unknown token. Raises AuthenticationError if the look-up fails."""
         ...
 
 
 class ScramExchange:
-    """Two tokens, of which none tells the password (Kafka class `ScramSaslServer`).
+    """Two tokens, neither of them with the password in it (Kafka class `ScramSaslServer`).
 
-    Nobody learns whether a user exists: the name of one who does not has an invented credential, and fails at the end.
+    Clients cannot find out whether a user exists: an unknown name gets an invented credential, and fails only at the
+    end.
 
-    With the extension `tokenauth=true` the name is the id of a delegation token, its HMAC the password, and the client
-    its owner. Nobody can guess such an id, so that one without a token fails at once.
+    With the extension `tokenauth=true`, the name is a delegation token's id, the password its HMAC, and the user its
+    owner. Such ids cannot be guessed, so an unknown one fails at once.
     """
 
     def __init__(
@@ -231,9 +234,9 @@ class ScramExchange:
         found = _FINAL.fullmatch(text)
         if found is None:
             raise AuthenticationError(self._wrong)
-        # Java's client always says "n,,", also with an authorization id.
+        # Java's client always sends "n,,", even with an authorization id.
         channels = [base64.b64encode(each.encode()).decode() for each in ("n,,", self._header)]
-        # librdkafka before 2.6.1 puts its own nonce once more before that of both.
+        # librdkafka before 2.6.1 repeats its own nonce before the combined one.
         nonces = (self._nonce, self._own_nonce + self._nonce)
         if found["channel"] not in channels or not any(hmac.compare_digest(found["nonce"], each) for each in nonces):
             raise AuthenticationError(self._wrong)
@@ -244,7 +247,7 @@ class ScramExchange:
             proof = base64.b64decode(found["proof"], validate=True)
         except binascii.Error as error:
             raise AuthenticationError(self._wrong) from error
-        # Letters that differ may be the same bytes; nobody has a reason to send those.
+        # Different base64 texts can decode to the same bytes; accept only the canonical one.
         if len(proof) != len(signature) or base64.b64encode(proof).decode() != found["proof"]:
             raise AuthenticationError(self._wrong)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
@@ -256,7 +259,7 @@ class ScramExchange:
 
 
 def _has_token(extensions: str) -> bool:
-    """Whether the extensions of a first message, each with a comma before it, say that it is about a token."""
+    """Whether the extensions in a first message, each after a comma, contain `tokenauth=true`."""
     values = dict(each.split("=", 1) for each in extensions.split(",")[1:])
     return values.get("tokenauth", "").lower() == "true"
 
@@ -271,28 +274,29 @@ def _salt_of(digest: bytes) -> bytes:
 
 
 def _plain_name(written: str, wrong: str) -> str:
-    """A name as RFC 5802 writes it: =2C for a comma, =3D for an equals sign, and no other one."""
+    """Decode a name as in RFC 5802: =2C is a comma, =3D an equals sign, and all other escapes are errors."""
     if re.search("=(?!2C|3D)", written):
         raise AuthenticationError(wrong)
     return written.replace("=2C", ",").replace("=3D", "=")
 
 
 MAX_ITERATIONS: Final = 100_000
-"""A server may not have a client hash for ever; Kafka's brokers keep at most 16,384."""
+"""A server must not be able to keep a client hashing for long; Kafka's brokers use at most 16,384."""
 _PADDED: Final = r"[A-Za-z0-9+/]+={0,2}"
 _CHALLENGE: Final = re.compile(rf"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>{_PADDED}),i=(?P<iterations>[0-9]{{1,9}})(?:,.*)?")
 _HEADER: Final = "n,,"
 
 ClientExchange = Generator[bytes, bytes, None]
-"""Gives the client's tokens and is sent the server's; ends after the last one."""
+"""Yields the client's tokens and is sent the server's; ends after the last one."""
 
 
 class ServerError(Exception):
-    """The server does not know the password, or makes no sense."""
+    """The server cannot prove that it has the credential, or its message is malformed."""
 
 
 def exchange(login: Login, nonce: str) -> ClientExchange:
-    """The tokens of `login`; `nonce` is never used again. To be run off the event loop: SCRAM hashes for long.
+    """The client's tokens for `login`; `nonce` must be unique. Run it off the event loop, since SCRAM's hashing takes
+    long.
 
     Raises ServerError.
     """

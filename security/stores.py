@@ -1,5 +1,5 @@
-"""Key stores and trust stores: the keys ssl.* that name them, with those of one listener before the others, and their
-contents in PEM, PKCS12 or JKS. An error says in one line what cannot be used.
+"""Key stores and trust stores: the keys ssl.* that configure them, optionally per listener, and their contents in PEM,
+PKCS12 or JKS. Each error is one line about the unusable setting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 
 class Store(NamedTuple):
-    """A key store or trust store. `name` is the key to blame when the file is bad; `pem` is set where no file is.
+    """A key store or trust store. `name` is the key to name in errors; `pem` is set instead of a file's location.
 
-    `password` opens the file, `key_password` the private key in it.
+    `password` decrypts the file, `key_password` the private key in it.
     """
 
     name: str
@@ -32,26 +32,26 @@ class Store(NamedTuple):
 
 
 class AllowedChanges(NamedTuple):
-    """Whether a new certificate may be for another subject, and lack alternative names that the old one has."""
+    """Whether a new certificate may have another subject, and lack alternative names of the old one."""
 
     subject: bool = False
     alternative_names: bool = False
 
 
 class SslKeys:
-    """The keys that count: those with `prefix` go before those without."""
+    """The applicable keys: those with `prefix` have precedence over those without."""
 
     def __init__(
         self, prefix: str, values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
     ) -> None:
-        """`values` are those without the prefix, `originals` what is set."""
+        """`values` are parsed values of keys without the prefix, `originals` all configured properties."""
         self._prefix = prefix
         self._values = values
         self._originals = originals
         self._keys = keys
 
     def name(self, key: str) -> str:
-        """The key that counts, with the prefix if it is set so."""
+        """The applicable key, with the prefix if it is set that way."""
         return self._prefix + key if self._prefix + key in self._originals else key
 
     def value(self, key: str) -> Value:
@@ -60,18 +60,18 @@ class SslKeys:
         return self._values[key] if name == key else self._keys[key]._replace(name=name).parse(self._originals[name])
 
     def text(self, key: str) -> str | None:
-        """None where it is empty."""
+        """The text, or None if it is empty."""
         value = self.value(key)
         return value if isinstance(value, str) and value else None
 
     def words(self, key: str) -> tuple[str, ...]:
-        """The parts of a list."""
+        """The elements of a list."""
         value = self.value(key)
         return value if isinstance(value, tuple) else ()
 
 
 def key_store(own: SslKeys) -> Store | None:
-    """None where none is named. Raises ConfigError."""
+    """The configured key store, if any. Raises ConfigError."""
     location, kind = own.text("ssl.keystore.location"), _store_type(own, "ssl.keystore.type")
     chain, key = own.text("ssl.keystore.certificate.chain"), own.text("ssl.keystore.key")
     password, key_password = own.text("ssl.keystore.password"), own.text("ssl.key.password")
@@ -91,7 +91,7 @@ def key_store(own: SslKeys) -> Store | None:
 
 
 def trust_store(own: SslKeys) -> Store | None:
-    """None where none is named. Raises ConfigError."""
+    """The configured trust store, if any. Raises ConfigError."""
     location, kind = own.text("ssl.truststore.location"), _store_type(own, "ssl.truststore.type")
     pem, password = own.text("ssl.truststore.certificates"), own.text("ssl.truststore.password")
     password_name = own.name("ssl.truststore.password")
@@ -106,12 +106,12 @@ def trust_store(own: SslKeys) -> Store | None:
 
 
 def allowed_changes(own: SslKeys) -> AllowedChanges:
-    """Of a key store while it is used."""
+    """The allowed changes of a key store at run time."""
     return AllowedChanges(own.value("ssl.allow.dn.changes") is True, own.value("ssl.allow.san.changes") is True)
 
 
 def _check_inline(own: SslKeys, store: str, kind: str, location: str | None, password: str | None) -> None:
-    """Rules for a store whose text is in the configuration."""
+    """Checks of a store given as text in the configuration."""
     if kind != "PEM":
         raise ConfigError(own.name(f"{store}.type"), kind, "keys and certificates as text need the type PEM")
     if location is not None:
@@ -140,14 +140,14 @@ class KeyPem(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Whom a certificate is for."""
+    """The names in a certificate."""
 
     subject: str
     alternative_names: frozenset[str]
 
 
 def identity_of(store: Store, chain: str) -> Identity:
-    """Whom the first certificate of `chain`, that of a key store, is for. Raises ConfigError."""
+    """The names in the first certificate of `chain`, from a key store. Raises ConfigError."""
     from cryptography.x509 import ExtensionNotFound, SubjectAlternativeName, load_pem_x509_certificate
 
     try:
@@ -164,7 +164,7 @@ def identity_of(store: Store, chain: str) -> Identity:
 
 
 def check_identity(store: Store, before: Identity, after: Identity, allowed: AllowedChanges) -> None:
-    """Raise ConfigError for a renewed certificate of somebody else (Kafka class `SslFactory`)."""
+    """Raise ConfigError if a renewed certificate is for another identity (Kafka class `SslFactory`)."""
     shown = store.location or "[hidden]"
     if not allowed.subject and after.subject != before.subject:
         reason = f"its subject {after.subject} is not the present one, {before.subject} (ssl.allow.dn.changes)"
@@ -178,7 +178,7 @@ def check_identity(store: Store, before: Identity, after: Identity, allowed: All
 def read_key(store: Store) -> KeyPem:
     """The key and certificates of a key store. Raises ConfigError."""
     if store.kind != "PEM":
-        # As Java, which reads either format where one of them is named.
+        # Like Java, which reads either format regardless of the configured one.
         content = _read(store)
         return _from_jks(store, content) if content.startswith(JKS_BEGINS) else _from_pkcs12(store, content)
     blocks = _blocks(_pem_text(store))
@@ -201,7 +201,7 @@ def read_trusted(store: Store) -> str:
         certificates = jks.trusted + "".join(own)
     else:
         opened = _open_pkcs12(store, content)
-        # As Java: of an entry with a key, its own certificate is trusted and the rest of its chain is not.
+        # As in Java: for an entry with a key, only its own certificate is trusted, not the rest of its chain.
         certificates = "".join(opened.others) if opened.key is None else opened.certificate or ""
     if not certificates:
         name, value = store.name, store.location or "[hidden]"
@@ -253,7 +253,7 @@ def _open_pkcs12(store: Store, content: bytes) -> Pkcs12:
 def _pem_text(store: Store) -> str:
     if store.pem is not None:
         return store.pem
-    # A certificate may be preceded by its description in any encoding.
+    # A certificate may follow a description in any encoding.
     return _read(store).decode("utf-8", "replace")
 
 
@@ -266,7 +266,9 @@ def _read(store: Store) -> bytes:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """The labelled blocks of a PEM text, with lines as OpenSSL wants them: a configuration may have joined them."""
+    """The labelled blocks of a PEM text, split into the lines that OpenSSL expects: a configuration may have joined
+    them.
+    """
     blocks = []
     for label, body in _BLOCK.findall(text):
         if ":" not in body:

@@ -1,7 +1,7 @@
 """TLS of one listener or client: the keys ssl.* (Kafka classes `SslConfigs`, `DefaultSslEngineFactory`), Java's names
-of cipher suites, and the OpenSSL contexts made from them.
+of cipher suites, and OpenSSL contexts.
 
-A key with the listener's prefix, listener.name.NAME.ssl.*, goes before the key without.
+A key with the listener's prefix, listener.name.NAME.ssl.*, has precedence over the key without it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from security.stores import (
 
 
 def openssl_name(name: str, suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2, as ECDHE-RSA-AES128-GCM-SHA256 is that of
-    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256. Raises ConfigError for the key `name`.
+    """OpenSSL's name of a TLS 1.2 suite: ECDHE-RSA-AES128-GCM-SHA256 for TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256. Raises
+    ConfigError for the key `name`.
     """
     exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not suite.startswith("TLS_") or not found:
@@ -36,7 +36,7 @@ def openssl_name(name: str, suite: str) -> str:
     if cipher.endswith("CHACHA20_POLY1305_SHA256"):
         cipher = cipher.removesuffix("_SHA256")
     cipher = cipher.replace("AES_", "AES").replace("_CBC", "")
-    # OpenSSL has no word for the exchange of a key by RSA alone.
+    # OpenSSL's names omit plain RSA key exchange.
     exchange = "" if exchange == "RSA" else exchange
     return "-".join(part for part in (*exchange.split("_"), *cipher.split("_")) if part)
 
@@ -49,7 +49,7 @@ _SUITES_OF_TLS_1_3: Final = frozenset(
 
 
 class ClientSsl(NamedTuple):
-    """TLS towards a server. Without a trust store the machine's authorities count."""
+    """TLS for a client. Without a trust store, it uses the system's authorities."""
 
     key_store: Store | None
     trust_store: Store | None
@@ -60,7 +60,7 @@ class ClientSsl(NamedTuple):
 
 
 class SslConfig(NamedTuple):
-    """TLS of one listener. `cipher_suites` are OpenSSL's names for TLS 1.2; empty: its own choice.
+    """TLS of one listener. `cipher_suites` are OpenSSL's names for TLS 1.2; empty for OpenSSL's default.
 
     `client_auth` is required, requested or none.
     """
@@ -84,7 +84,7 @@ def parse_ssl(
 ) -> SslConfig:
     """TLS of `listener`. Raises ConfigError.
 
-    With SASL (`is_sasl`), clients show a certificate only where the listener's own key asks for one (KIP-684).
+    With SASL (`is_sasl`), client certificates are requested only if the listener's own key says so (KIP-684).
     """
     own = SslKeys(f"listener.name.{listener.lower()}.", values, originals, keys)
     client_auth = own.text("ssl.client.auth") or "none"
@@ -105,7 +105,7 @@ def parse_ssl(
 
 
 def parse_client_ssl(own: SslKeys) -> ClientSsl:
-    """TLS of one who connects. Raises ConfigError."""
+    """TLS for a client. Raises ConfigError."""
     name = "ssl.endpoint.identification.algorithm"
     algorithm = own.text(name) or ""
     if algorithm.lower() not in ("https", ""):
@@ -115,7 +115,7 @@ def parse_client_ssl(own: SslKeys) -> ClientSsl:
 
 
 def usable_protocols(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Without versions that are obsolete (RFC 8996), where another one is left: clients negotiate that."""
+    """Drop obsolete versions (RFC 8996) if any other version remains."""
     usable = tuple(each for each in words if each not in OBSOLETE_PROTOCOLS)
     return usable or words
 
@@ -132,9 +132,9 @@ def _protocols(own: SslKeys) -> tuple[str, ...]:
 
 
 def _suites(own: SslKeys, protocols: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The versions for which there are suites, and those of TLS 1.2.
+    """The versions with at least one suite, and the suites of TLS 1.2.
 
-    OpenSSL's suites of TLS 1.3 cannot be chosen from Python, so it is all of them or none.
+    Python cannot choose TLS 1.3 suites in OpenSSL, so the configuration must have all of them or none.
     """
     name = own.name("ssl.cipher.suites")
     suites = own.words("ssl.cipher.suites")
@@ -165,8 +165,8 @@ Stamps = tuple[FileStamp | None, ...]
 
 
 class LoadedTls(NamedTuple):
-    """A context made from a configuration. `stamps` are those of its stores before they were read, `chain` is the PEM
-    of the key store's certificates.
+    """A context built from a configuration. `stamps` are its stores' stamps from before the read, `chain` is the PEM of
+    the key store's certificates.
     """
 
     config: AnySsl
@@ -176,19 +176,17 @@ class LoadedTls(NamedTuple):
 
 
 class TlsLoader:
-    """Makes contexts. Reads each key store once, however many listeners name it: it takes 0.3 s to open a PKCS12 store
-    with a key of 4,096 bits.
+    """Builds contexts. Reads each key store only once, even if several listeners use it, because opening a PKCS12 store
+    with a key of 4,096 bits takes 0.3 s.
 
-    Holds private keys: a loader lives no longer than a start or a look at the stores.
+    It holds private keys, so keep a loader only during a start or a check of the stores.
     """
 
     def __init__(self) -> None:
         self._keys: dict[tuple[Store, FileStamp | None], KeyPem] = {}
 
     def load(self, config: AnySsl) -> LoadedTls:
-        """Raises ConfigError, also for a key that is not that of its certificate and for one that its password does not
-        open.
-        """
+        """Raises ConfigError, also if the key does not match its certificate or its password is wrong."""
         stamps = stamps_of(config)
         if isinstance(config, SslConfig):
             pem = self._key(config.key_store, stamps[0])
@@ -205,25 +203,25 @@ class TlsLoader:
 
 
 def stamps_of(config: AnySsl) -> Stamps:
-    """The stamps of the key store and the trust store."""
+    """The stamps of key store and trust store."""
     stores = config.key_store, config.trust_store
     return tuple(None if each is None or each.location is None else stamp_of(each.location) for each in stores)
 
 
 def server_context(config: SslConfig) -> ssl.SSLContext:
-    """The context in which a listener accepts clients. Raises ConfigError as `TlsLoader.load`."""
+    """The context for accepting clients of a listener. Raises ConfigError as `TlsLoader.load`."""
     return TlsLoader().load(config).context
 
 
 def client_context(config: ClientSsl) -> ssl.SSLContext:
-    """The context in which one connects. Raises ConfigError as `TlsLoader.load`."""
+    """The context for connecting to a server. Raises ConfigError as `TlsLoader.load`."""
     return TlsLoader().load(config).context
 
 
 def _server_context(config: SslConfig, key: KeyPem) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Clients do not resume sessions, and tickets of TLS 1.3 would be made for each handshake.
+    # Clients do not resume sessions, but TLS 1.3 would create tickets in each handshake.
     context.num_tickets = 0
     _limit(context, config)
     _load_key(context, config.key_store, key)
@@ -247,7 +245,7 @@ def _client_context(config: ClientSsl, key: KeyPem | None) -> ssl.SSLContext:
 
 
 def _limit(context: ssl.SSLContext, config: AnySsl) -> None:
-    """To the versions and suites that are allowed."""
+    """Restrict the context to the allowed versions and suites."""
     versions = [_VERSIONS[each] for each in config.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     for suite in config.cipher_suites:
@@ -268,7 +266,7 @@ def _load_key(context: ssl.SSLContext, store: Store, pem: KeyPem) -> None:
     asked = False
 
     def password() -> str:
-        # Without this OpenSSL would ask on the terminal.
+        # Without this, OpenSSL would prompt on the terminal.
         nonlocal asked
         asked = True
         return store.key_password or ""
@@ -289,7 +287,7 @@ def _load_key(context: ssl.SSLContext, store: Store, pem: KeyPem) -> None:
 
 
 def _refusal(error: Exception) -> str:
-    """OpenSSL's reason, and what to do about it."""
+    """OpenSSL's reason, with advice."""
     advice = _ADVICE.get(getattr(error, "reason", None) or "")
     return f"OpenSSL cannot use it: {error}" + (f": {advice}" if advice else "")
 
@@ -299,5 +297,5 @@ def _load_trusted(context: ssl.SSLContext, store: Store) -> None:
         context.load_verify_locations(cadata=read_trusted(store))
     except ssl.SSLError as error:
         raise ConfigError(store.name, store.location or "[hidden]", _refusal(error)) from error
-    # As Java: every certificate of the store is trusted for itself, not only one that signed itself.
+    # As in Java: each certificate in the store is trusted by itself, not only self-signed ones.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -150,9 +150,7 @@ class Group:
         self.awaiting_join_count = 0
         self.new_member_added = False
         self.initial_join_remaining_ms: int | None = None
-        """For a previously empty group gathering members: the time by which its delay may still be extended. Otherwise
-        None.
-        """
+        """The time by which a previously empty group may still wait longer for members; None once it has them."""
         self.join_round = Deadline(deadlines)
         self.sync_round = Deadline(deadlines)
         self.subscribed_topics: frozenset[str] | None = None
@@ -313,7 +311,7 @@ class Group:
     # -- waiting requests ----------------------------------------------------------------------------------------------
 
     def await_join(self, member: Member) -> Reply[JoinGroupResponse]:
-        """Let a member's JoinGroup wait; an earlier waiting one is told to rejoin."""
+        """Let a member's JoinGroup wait; an earlier waiting one gets an error and has to rejoin."""
         if member.awaiting_join is None:
             self.awaiting_join_count += 1
         else:
@@ -322,7 +320,7 @@ class Group:
         return member.awaiting_join
 
     def await_sync(self, member: Member) -> Reply[SyncGroupResponse]:
-        """Let a member's SyncGroup wait; an earlier waiting one is told to rejoin."""
+        """Let a member's SyncGroup wait; an earlier waiting one gets an error and has to rejoin."""
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = make_reply()

@@ -88,7 +88,7 @@ class DurableGroups:
         offset: CommittedOffset | None,
         transactional_producer: int | None = None,
     ) -> None:
-        """Apply one offset with its `log_offset` set; None removes it."""
+        """Apply one offset with its `log_offset` set, or remove it if None."""
         group = self._group(group_id)
         offsets = group.offsets
         if transactional_producer is not None:

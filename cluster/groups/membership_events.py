@@ -23,8 +23,8 @@ PROTOCOL_BYTES: Final = 150
 class Joining(Value):
     """The joining member, and the features of its JoinGroup version.
 
-    `requires_known_member_id`: a new member first gets its id and has to rejoin (v4+, KIP-394). `skips_assignment`: a
-    static leader can be told to keep the assignment (v9+, KIP-814).
+    `requires_known_member_id`: a new member first gets its id and has to rejoin (v4+, KIP-394). `skips_assignment`: the
+    response can tell a static leader to keep the assignment (v9+, KIP-814).
     """
 
     member_id: str

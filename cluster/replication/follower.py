@@ -106,9 +106,9 @@ def after_answer(
             return Decision(Step.RETRY_LATER)  # the next fetch would be the same
         if offset < leader_start_offset:
             # The remaining records all lie below the leader's log start and may diverge from its log. A crash before
-            # this broker has persisted its new log start would make them visible again. If the offsets are equal,
-            # truncate first, and start anew after the next response: this replica may be in the ISR, and must not end
-            # below that offset meanwhile.
+            # the new log start is persisted would make them visible again. If the offsets are equal, truncate first,
+            # and restart after the next response: this replica may be in the ISR, and must not end below that offset
+            # meanwhile.
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset

@@ -407,8 +407,8 @@ class InSyncReplicas:
     def committed_end(self, image: PartitionImage, end_offset: int) -> int:
         """The offset up to which all in-sync replicas have everything, at most `end_offset`; -1 if unknown.
 
-        It also waits for a caught-up replica outside the maximal ISR that may join: if the high watermark moved with
-        the leader's log end, the replica would never reach it, and so never join.
+        It also waits for a caught-up replica outside the maximal ISR that may join: such a replica could never reach a
+        high watermark that keeps pace with the leader's log end.
         """
         isr = image.isr
         for broker_id, follower in self.followers.items():

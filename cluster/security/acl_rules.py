@@ -52,7 +52,7 @@ class Matching:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the resource has no entries at all."""
+        """Whether the resource lacks entries."""
         return not self._tables
 
     def operations(self, principal: str, host: str) -> int:
@@ -223,7 +223,9 @@ class AclRules:
         return known >> operation & 1 == 1
 
     def allows_somewhere(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether a resource may exist on which the principal can perform the operation (`authorizeByResourceType`)."""
+        """Whether the principal may perform the operation on some resource, existing or not
+        (`authorizeByResourceType`).
+        """
         if principal in self.super_users:
             return True
 
