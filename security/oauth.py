@@ -381,7 +381,7 @@ def fetch(
     connect_timeout_s: float = TIMEOUT_S,
     read_timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """The content of `url`, a file or a web page, requested with POST if there is a `form`. Raises WebError."""
+    """The content of `url`, a file or a web page; a `form` is sent with POST. Raises WebError."""
     if url.startswith("file:"):
         try:
             return read_bytes(file_path(url))

@@ -39,9 +39,9 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
     """The state that the live brokers require, or None if it is unchanged.
 
     A usable leader stays, unless it is shutting down and another replica can take over. Otherwise the first usable
-    member of the ISR, in replica order, becomes the leader. Unusable members leave the ISR. Without any usable member,
-    the partition loses its leader but keeps its ISR, because only those replicas have every committed record; eligible
-    replicas are the exception (see `stand_in`).
+    member of the ISR, in replica order, becomes the leader. Unusable members leave the ISR. If all are unusable, the
+    partition loses its leader and keeps its ISR, because no other replica is sure to have every committed record;
+    eligible replicas are the exception (see `stand_in`).
 
     Each change raises the leader epoch, so that all replicas learn of it.
     """

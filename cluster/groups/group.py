@@ -150,7 +150,7 @@ class Group:
         self.awaiting_join_count = 0
         self.new_member_added = False
         self.initial_join_remaining_ms: int | None = None
-        """The time by which a previously empty group may still wait longer for members; None once it has them."""
+        """How much longer a previously empty group may wait for members, or None if it is not waiting."""
         self.join_round = Deadline(deadlines)
         self.sync_round = Deadline(deadlines)
         self.subscribed_topics: frozenset[str] | None = None

@@ -151,7 +151,7 @@ class FollowerProgress:
             self.may_join_from_ms = NEVER_MS
 
     def confirm_by(self, session: SessionFetches) -> None:
-        """The follower is caught up, and this fetch was recorded. Later fetches of the session confirm the same until
+        """The follower is caught up, and its fetch was recorded. Later fetches of the session confirm the same until
         `take_over`, to be called before the first fetch after an append.
         """
         if self._session is not None:
@@ -405,7 +405,7 @@ class InSyncReplicas:
         follower.is_awaited = follower.is_caught_up(leader_end_offset, now_ms, self._rules.lag_time_max_ms)
 
     def committed_end(self, image: PartitionImage, end_offset: int) -> int:
-        """The offset up to which all in-sync replicas have everything, at most `end_offset`; -1 if unknown.
+        """The end of the records that all in-sync replicas have, at most `end_offset`; -1 if unknown.
 
         It also waits for a caught-up replica outside the maximal ISR that may join: such a replica could never reach a
         high watermark that keeps pace with the leader's log end.
