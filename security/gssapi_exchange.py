@@ -40,7 +40,7 @@ class GssapiExchange:
         self.has_token = False
 
     async def respond(self, token: bytes) -> bytes:
-        """See `ClientExchange`."""
+        """See `security.sasl_exchange.Exchange`."""
         if len(token) > MAX_TOKEN_BYTES:
             raise AuthenticationError(_WRONG, f"a token has {len(token)} bytes")
         try:

@@ -191,7 +191,7 @@ class Coordination(Protocol):
 
     @property
     def max_transaction_bytes(self) -> int:
-        """The most bytes of paths and data that one multi may carry (ZooKeeper's jute.maxbuffer, less its overhead)."""
+        """The maximum bytes of paths and data in one multi (ZooKeeper's jute.maxbuffer, less its overhead)."""
         ...
 
     async def connect(self) -> None:

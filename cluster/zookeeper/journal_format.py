@@ -1,4 +1,4 @@
-"""Bytes of the coordination journal: frames with a CRC, holding transactions or pieces of a snapshot.
+"""The format of the coordination journal: frames with a CRC, holding transactions or pieces of a snapshot.
 
     file      = MAGIC, frame*
     frame     = FRAME_MARK u32, payload length u32, CRC-32 of the payload u32, payload
@@ -12,8 +12,8 @@
     acl       = entry count u16, (permissions i32, scheme string, id string)*
     string    = length u16, UTF-8;   data = length i32 (-1: null), bytes
 
-All integers are big-endian. A file begins with one SNAPSHOT frame, a RESUMABLE frame if some of its sessions are,
-ACCESS frames of the nodes that are not open to everybody, and the NODES frames that the first one counts.
+All integers are big-endian. A file begins with one SNAPSHOT frame, a RESUMABLE frame if it has resumable sessions,
+ACCESS frames for nodes with an access control list other than OPEN, and NODES frames up to the snapshot's node count.
 """
 
 from __future__ import annotations

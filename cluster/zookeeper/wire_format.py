@@ -2,7 +2,7 @@
 
 A frame is a length (i32) and that many bytes. All integers are big-endian; a string or buffer is its length (-1: null)
 and its bytes, a vector its count and its elements. The first frame of a connection is a ConnectRequest, the first
-answer a ConnectResponse; after them, each request begins with xid and type, and each reply with xid, zxid and error.
+response a ConnectResponse; after them, each request begins with xid and type, and each reply with xid, zxid and error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cluster.zookeeper.coordination import (
 )
 
 MOST_FRAME_BYTES: Final = 0xFFFFF
-"""ZooKeeper's jute.maxbuffer, unless it is configured otherwise."""
+"""ZooKeeper's default of jute.maxbuffer."""
 PASSWORD_BYTES: Final = 16
 WATCH_XID: Final = -1
 
