@@ -1,4 +1,4 @@
-"""PySpark jobs on a Kafka-compatible broker: clients only, imported by nothing of the broker.
+"""PySpark jobs on a Kafka-compatible broker. They are clients only: the broker imports none of this.
 
 `common` holds what every job needs (session, source, options, progress); each job in `jobs` has a pure
 `transform(df, config) -> DataFrame`, a `start(spark, config)` and a `main(argv)`. Importing one runs no Spark action.

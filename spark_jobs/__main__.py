@@ -11,7 +11,7 @@ import spark_jobs.jobs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job that the first argument names, with the others; 2 when there is none of that name."""
+    """Run the job that the first argument names with the remaining arguments; return 2 for an unknown name."""
     name, *arguments = [*(sys.argv[1:] if argv is None else argv), ""]
     names = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(spark_jobs.jobs.__path__))
     if name not in names:

@@ -1,1 +1,1 @@
-"""Windows of time, and what is computed of the records in one."""
+"""Time windows and the aggregates computed in them."""

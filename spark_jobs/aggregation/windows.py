@@ -1,5 +1,5 @@
-"""Windows of time: their options, their columns, and from when on a record is too late for them; aggregates by name
-(`--agg count,sum:x,p95:y`); and dropping the copies of a record within the watermark.
+"""Time windows (options, columns, when a record is too late), aggregates by name (`--agg count,sum:x,p95:y`), and
+deduplication within the watermark.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class Windows:
             raise ValueError("--slide: must go with a --window that is not shorter, or records fall between windows")
 
     def column(self, time: Column) -> Column:
-        """The window, or each window, that `time` is in, for `groupBy`."""
+        """The window, or windows, that contain `time`, for `groupBy`."""
         if self.width_ms is None:
             return sql.session_window(time, spark_interval(self.gap_ms or 0))
         slide = self.slide_ms or self.width_ms
         return sql.window(time, spark_interval(self.width_ms), spark_interval(slide))
 
     def first_end_ms(self, time: Column) -> Column:
-        """The end of the first window that `time` is in, in milliseconds: a watermark past it makes a record late."""
+        """End of the first window that contains `time`, in milliseconds: a record is late once the watermark passes it.
+        """
         at = sql.unix_micros(time)
         if self.width_ms is None:
             return sql.floor((at + (self.gap_ms or 0) * 1000) / 1000)
@@ -86,7 +87,7 @@ _OF_NUMBERS: dict[str, Callable[[Column], Column]] = {"sum": sql.sum, "avg": sql
 
 @dataclasses.dataclass(frozen=True)
 class Aggregate:
-    """One aggregate: `function` of `field`, or with no field the count of records."""
+    """One aggregate: `function` of `field`, or the record count without a field."""
 
     function: str
     field: str | None
@@ -108,7 +109,7 @@ class Aggregate:
         return (_OF_ANY | _OF_NUMBERS)[self.function](value).alias(self.name)
 
     def check(self, schema: StructType) -> None:
-        """Raise ValueError when `schema` has no such field, or one that is not a number where one is needed."""
+        """Raise ValueError if `schema` lacks the field, or if the function needs a number and the field is not one."""
         if self.field is None:
             return
         if self.field not in schema.fieldNames():
@@ -118,7 +119,7 @@ class Aggregate:
 
 
 def read_aggregates(text: str) -> tuple[Aggregate, ...]:
-    """The aggregates that `text` names, comma separated; raises ValueError for one that is unknown or named twice.
+    """Parse a comma-separated list of aggregates; raises ValueError for unknown or repeated names.
 
     `count` counts records, `count:x` those with an x; `sum`, `avg`, `min` and `max` are exact; `p95:x` (any percentile)
     is within 0.01 % of the rank, `distinct:x` within a few percent, which bounds their state.
@@ -140,11 +141,11 @@ def _read(text: str) -> Aggregate:
 
 
 NAMELESS = "_nameless"
-"""Column of `nameless`, beside the fields."""
+"""Name of the column that `nameless` computes."""
 
 
 def check_identity(schema: StructType, fields: Sequence[str], option: str) -> None:
-    """Raise ValueError unless each of `fields` is one of `schema`, and Spark can compare its values."""
+    """Raise ValueError unless `schema` has each of `fields` and Spark can compare its values."""
     for field in fields:
         if field not in schema.fieldNames():
             raise ValueError(f"{option} {field}: the schema has no such field")
@@ -161,19 +162,19 @@ def _holds_a_map(kind: DataType) -> bool:
 
 
 def nameless(fields: Sequence[Column]) -> Column:
-    """Where a record stood, when any of `fields` that identify it is null; else null.
+    """The record's position when any of the identifying `fields` is null; otherwise null.
 
-    Of the connector's columns. Such a record is nobody's copy, as in a UNIQUE index of SQL.
+    Expects the connector's columns. Such a record duplicates no other, as with NULL in a UNIQUE index of SQL.
     """
     position = sql.concat_ws("/", "topic", "partition", "offset")
     return sql.when(reduce(operator.or_, [field.isNull() for field in fields]), position)
 
 
 def drop_copies(rows: DataFrame, fields: Sequence[str]) -> DataFrame:
-    """`rows` without the copies of a record, which are equal in `fields` and `NAMELESS`.
+    """`rows` without duplicates: rows that are equal in `fields` and `NAMELESS`.
 
-    A stream, which must have a watermark, keeps the fields of the watermark's time as state. There, copies whose times
-    are less than the watermark's delay apart are dropped, and rows that are not after the watermark, too.
+    A stream needs a watermark, and keeps the fields as state until the watermark has passed. It drops duplicates whose
+    times differ by less than the watermark delay, and every row that is not after the watermark.
     """
     identity = [*fields, NAMELESS]
     once = rows.dropDuplicatesWithinWatermark(identity) if rows.isStreaming else rows.dropDuplicates(identity)
@@ -181,5 +182,5 @@ def drop_copies(rows: DataFrame, fields: Sequence[str]) -> DataFrame:
 
 
 def late(time: Column, watermark_ms: Column) -> Column:
-    """Whether `drop_copies` drops a row of a stream for its time, whatever windows it is in."""
+    """Whether a stream's `drop_copies` drops a row as late, whatever its windows."""
     return sql.unix_micros(time) <= watermark_ms * 1000

@@ -1,1 +1,1 @@
-"""Checkpoints of queries beside the topics that they were written about."""
+"""Checkpoints of queries, compared with the topics that the queries read."""

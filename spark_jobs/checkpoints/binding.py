@@ -1,7 +1,8 @@
 """One output belongs to one checkpoint.
 
-A new checkpoint numbers its batches from 0 again: in an output that another one has filled, they would replace batches
-of the same numbers, or pass for them. A new output of a checkpoint with batches behind it would lack their records.
+A new checkpoint numbers its batches from 0 again. In an output that another checkpoint has filled, they would replace
+batches with the same numbers, or be taken for them. A new output of an old checkpoint would lack the records of earlier
+batches.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.files import TableDirectory
 
 MARKER = "_odradek_output.json"
-"""In the output and in the checkpoint, the same text. Spark hides it from those who read the output."""
+"""File with the same text in the output and in the checkpoint. Spark hides it from readers of the output."""
 
 LOCK = "_odradek_in_use"
-"""In a checkpoint on a local file system; locked by the job that uses it, whose process it names."""
+"""Lock file in a checkpoint on a local file system. The job that uses the checkpoint locks it and writes its pid."""
 
 ONCE_WITHOUT = {"format": "parquet"}
-"""Settings that older markers do not tell, and the values that they had then."""
+"""Settings missing from older markers, with the values that applied then."""
 
 
 @contextmanager
 def in_use(spark: SparkSession, checkpoint: str) -> Iterator[None]:
-    """Keep other jobs from `checkpoint`; raises ValueError when one uses it.
+    """Lock `checkpoint` for this job; raises ValueError when another job uses it.
 
-    Spark itself finds out when both have planned a batch, and may end either. The kernel lets the lock go with the
-    process. Other file systems than local ones have none.
+    Without the lock, Spark notices only when both jobs have planned a batch, and may stop either. The kernel releases
+    the lock when the process ends. Checkpoints that are not on a local file system are not locked.
     """
     address = urlsplit(TableDirectory(spark, checkpoint).uri())
     if address.scheme != "file":
@@ -61,7 +62,7 @@ def in_use(spark: SparkSession, checkpoint: str) -> Iterator[None]:
 def check_owner(
     spark: SparkSession, output: str, checkpoint: str, marker: str = MARKER
 ) -> tuple[str | None, str | None]:
-    """The markers of `output` and `checkpoint`, None for one without. Raises ValueError when they belong to others."""
+    """The markers of `output` and `checkpoint`, None for a missing one. Raises ValueError when they do not match."""
     there, text = (TableDirectory(spark, path).read_text(marker) for path in (output, checkpoint))
     if there is not None and there != text:
         raise ValueError(
@@ -80,10 +81,10 @@ def bind(
     settings: Mapping[str, Sequence[str] | str | int] | None = None,
     from_first_batch: bool = True,
 ) -> None:
-    """Tie `output` to `checkpoint`, or check that they belong together, and that `settings` are as they were then.
+    """Tie `output` to `checkpoint`, or check that they belong together and that `settings` are unchanged.
 
-    Settings are named like their options, with `_` for `-`. `from_first_batch` is whether the output is to have every
-    batch of the checkpoint. Raises ValueError that names the option or the directory.
+    Settings are named like their options, with `_` for `-`. `from_first_batch` says whether the output must contain
+    every batch of the checkpoint. Raises ValueError naming the option or the directory.
     """
     theirs, ours = TableDirectory(spark, output), TableDirectory(spark, checkpoint)
     there, text = check_owner(spark, output, checkpoint, marker)

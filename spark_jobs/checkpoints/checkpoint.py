@@ -1,9 +1,9 @@
-"""Reader of the checkpoint of a query: the offsets that each batch reads, the batches that are committed, and the ids
-of its topics. A topic made again has its old name and a new id.
+"""Reader of a query's checkpoint: the offsets of each batch, the committed batches, and the ids of the topics. A
+recreated topic keeps its name but gets a new id.
 
 Layout (Spark's `OffsetSeqLog`, `CommitLog` and `KafkaSourceInitialOffsetWriter`): `offsets/N` holds a version, a line
-of metadata and a line for each source; `commits/N` is there once batch N is done; `sources/I/0` holds where source I
-began.
+of metadata and a line for each source; `commits/N` exists once batch N is done; `sources/I/0` holds the offsets at
+which source I began.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Checkpoint:
         return TableDirectory(self._spark, f"{self.path.rstrip('/')}/{name}")
 
     def committed_batch(self) -> int | None:
-        """The last batch that is done, or None."""
+        """The last committed batch, or None."""
         return max(self._batches("commits"), default=None)
 
     def planned_batch(self) -> int | None:
-        """The last batch whose offsets were written, done or not, or None."""
+        """The last batch with written offsets, committed or not, or None."""
         return max(self._batches("offsets"), default=None)
 
     def _batches(self, log: str) -> list[int]:
         return [int(name) for name in self._directory(log).names() if name.isdigit()]
 
     def end_of(self, batch: int, source: int = 0) -> Offsets | None:
-        """Where `batch` ends in its source number `source`; None where the file or its line is missing."""
+        """Where `batch` ends in source number `source`, or None if the file or the line is missing."""
         text = self._directory("offsets").read_text(str(batch))
         lines = text.splitlines()[2:] if text is not None else []
         if source >= len(lines) or lines[source] == "-":
@@ -54,24 +54,24 @@ class Checkpoint:
         return offsets
 
     def beginning(self, source: int = 0) -> Offsets | None:
-        """Where the query began in its source number `source`, or None before its first batch."""
+        """Where the query began in source number `source`, or None before its first batch."""
         text = self._directory(f"sources/{source}").read_text("0")
         if text is None:
             return None
-        # A zero byte comes first, so that Spark 2.1.0 fails on the file (SPARK-19517).
+        # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file (SPARK-19517).
         _, _, body = text.lstrip("\0").partition("\n")
         offsets: Offsets | None = json.loads(body) if body.lstrip().startswith("{") else None
         return offsets
 
     def start_of_next(self, source: int = 0) -> Offsets | None:
-        """Where the next batch begins: the end of the last committed batch, or the beginning; None for a new query."""
+        """Where the next batch begins: after the last committed batch, or at the beginning. A new query has None."""
         committed = self.committed_batch()
         if committed is None:
             return self.beginning(source)
         return self.end_of(committed, source)
 
     def starts_of_next(self) -> Offsets | None:
-        """As `start_of_next`, of all Kafka sources together, which read different topics."""
+        """`start_of_next` of all Kafka sources together; the sources read different topics."""
         if self.planned_batch() is None and not self._directory("sources").names():
             return None
         starts: Offsets = {}
@@ -80,7 +80,7 @@ class Checkpoint:
         return starts or None
 
     def range_of(self, batch: int, source: int = 0) -> tuple[Offsets, Offsets] | None:
-        """Where `batch` begins and ends in its source number `source`; None where it read nothing of it.
+        """Where `batch` begins and ends in source number `source`, or None if it read nothing from it.
 
         A partition that is new in this batch begins at -2, its first record.
         """
@@ -100,7 +100,7 @@ class Checkpoint:
         return int(json.loads(text.splitlines()[1])["batchWatermarkMs"]) if text is not None else 0
 
     def kafka_sources(self) -> list[int]:
-        """Numbers of the sources that hold offsets of Kafka's topics. Raises ValueError when this is no checkpoint."""
+        """Numbers of the sources that hold Kafka offsets. Raises ValueError if this is not a query's checkpoint."""
         planned = self.planned_batch()
         names = self._directory("sources").names()
         numbers = [int(name) for name in names if name.isdigit()]
@@ -109,12 +109,12 @@ class Checkpoint:
         return [number for number in sorted(numbers) if self.beginning(number) is not None]
 
     def copy_to(self, path: str) -> Checkpoint:
-        """Copy the checkpoint whole, state included. Raises FileExistsError when there is something at `path`."""
+        """Copy the whole checkpoint, state included. Raises FileExistsError when `path` exists."""
         self._root.copy_to(path)
         return Checkpoint(self._spark, path)
 
     def move_start(self, source: int, offsets: Offsets) -> None:
-        """Let the next batch of `source` begin at `offsets`. For a copy that no query runs on."""
+        """Make the next batch of `source` begin at `offsets`. Only for a copy that no query uses."""
         committed = self.committed_batch()
         if committed is None:
             begun = self._directory(f"sources/{source}").read_text("0") or ""
@@ -124,7 +124,7 @@ class Checkpoint:
             self.move_end(committed, source, offsets)
 
     def move_end(self, batch: int, source: int, offsets: Offsets) -> None:
-        """Let `batch` end at `offsets` in `source`. For a copy that no query runs on."""
+        """Make `batch` end at `offsets` in `source`. Only for a copy that no query uses."""
         log = self._directory("offsets")
         lines = (log.read_text(str(batch)) or "").split("\n")
         lines[2 + source] = _offsets_json(offsets)
@@ -140,14 +140,14 @@ FILE = "_odradek_topic_ids.json"
 
 
 def recorded_topic_ids(spark: SparkSession, checkpoint: str) -> dict[str, str]:
-    """The ids that the checkpoint's queries have recorded, by topic."""
+    """The topic ids that the checkpoint's queries have recorded, by topic."""
     text = TableDirectory(spark, checkpoint).read_text(FILE)
     ids: dict[str, str] = json.loads(text) if text is not None else {}
     return ids
 
 
 def record_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str]) -> None:
-    """Replace the record of the checkpoint; nothing is written when it says the same already."""
+    """Write the topic ids of the checkpoint, unless they are already recorded."""
     if ids != recorded_topic_ids(spark, checkpoint):
         TableDirectory(spark, checkpoint).replace_text(FILE, json.dumps(ids, sort_keys=True))
 
@@ -155,12 +155,12 @@ def record_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str]) 
 def check_topic_ids(
     spark: SparkSession, checkpoint: str, topics: Iterable[str], ids: dict[str, str], *, fail_on_data_loss: bool
 ) -> None:
-    """Record `ids`, those of the query's `topics` now (a topic of an old broker has none).
+    """Record `ids`, the current ids of the query's `topics` (a topic of an old broker has none).
 
-    Unless loss is allowed, raises ValueError for a topic made again since, and for one that the checkpoint has offsets
-    of and that is not among `topics`. Spark itself goes by offsets: it would begin in the middle of a new topic that is
-    longer than the old one was. And it would plan a batch without the missing topic, fail, and find that batch in the
-    checkpoint at each later start.
+    Unless loss is allowed, raises ValueError for a recreated topic, and for a topic that the checkpoint has offsets of
+    but that is not among `topics`. Spark itself compares offsets only: it would begin in the middle of a new topic that
+    is longer than the old one. It would also plan a batch without the missing topic, fail, and find that batch in the
+    checkpoint at every later start.
     """
     recorded = recorded_topic_ids(spark, checkpoint)
     again = sorted(topic for topic in ids if recorded.get(topic, ids[topic]) != ids[topic])

@@ -1,6 +1,6 @@
-"""Comparison of a query's offsets with what its topics hold now, and the offsets that a repaired checkpoint would have.
+"""Compares a query's offsets with the current state of its topics, and computes the offsets of a repaired checkpoint.
 
-Pure: what the broker says is handed in, so that the rules can be read and tested without one.
+Pure: callers pass in the broker's answers, so that the rules can be read and tested without a broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = Literal["lost", "deleted", "future"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopicNow:
-    """A topic as the broker has it: its id (None where it has none), its partitions' first offsets and ends."""
+    """Current state of a topic: its id (None if it has none), and the first offsets and ends of its partitions."""
 
     topic_id: str | None
     first: dict[str, int]
@@ -26,7 +26,7 @@ class TopicNow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One wrong offset. `moved_to` is what a repaired checkpoint says; None when it leaves the partition out."""
+    """One wrong offset. A repaired checkpoint has `moved_to` instead, or lacks the partition if that is None."""
 
     kind: Kind
     topic: str
@@ -36,13 +36,13 @@ class Finding:
     moved_to: int | None
 
     def line(self) -> str:
-        """Line for people: `lost t-0: offset 5, moves to 10: 5 records ... `."""
+        """One line for people: `lost t-0: offset 5, moves to 10: 5 records ... `."""
         moves = "leaves the checkpoint" if self.moved_to is None else f"moves to {self.moved_to:,}"
         return f"{self.kind} {self.topic}-{self.partition}: offset {self.offset:,}, {moves}: {self.cause}"
 
 
 def examine(offsets: Offsets, now: dict[str, TopicNow], recorded_ids: dict[str, str]) -> Iterator[Finding]:
-    """Findings on `offsets`, the next that a query reads; `recorded_ids` are the ids of its topics, if known."""
+    """Findings on the query's next `offsets`; `recorded_ids` are the ids of its topics, if known."""
     for topic, partitions in sorted(offsets.items()):
         for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0])):
             finding = _examine_partition(topic, partition, offset, now.get(topic), recorded_ids.get(topic))
@@ -65,7 +65,7 @@ def _examine_partition(
         return found("deleted", cause, None)
     first, end = now.first[partition], now.ends[partition]
     if made_again:
-        # The offset counts records of the old topic: nothing of the new one has been read, whatever the numbers say.
+        # The offset counts records of the old topic: the query has read none of the new one, whatever the numbers say.
         return found("future" if offset > end else "deleted", again, first)
     if offset < first:
         return found("lost", f"the log begins at {first:,}, {first - offset:,} offsets later: {lost_to(now)}", first)
@@ -75,7 +75,7 @@ def _examine_partition(
 
 
 def lost_to(now: TopicNow) -> str:
-    """Cause of the loss of the records before the log's start, as far as the topic's configuration tells."""
+    """Why the records before the log's start are gone, as far as the topic's configuration shows."""
     policy = now.configs.get("cleanup.policy", "")
     if policy and "delete" not in policy:
         return f"by DeleteRecords (cleanup.policy={policy} has no retention)"
@@ -94,13 +94,13 @@ def _future(now: TopicNow, recorded_id: str | None, first: int, end: int) -> tup
     if recorded_id is not None and recorded_id == now.topic_id:
         return f"{beyond}, in the same topic: records were lost (an unclean election, or a restored disk)", end
     if first == 0:
-        # Taken for a new topic, whose records are all unread: reading some twice loses none.
+        # Treat it as a new topic with only unread records: reading some twice loses none.
         return f"{beyond} and begins at 0: the topic was made again, or lost records", 0
     return f"{beyond}, and begins at {first:,}: records were lost (an unclean election, or a restored disk)", end
 
 
 def repaired(offsets: Offsets, findings: list[Finding]) -> Offsets:
-    """`offsets` with the findings' partitions moved or left out; topics without partitions are left out."""
+    """`offsets` with the partitions of the findings moved or removed; topics left without partitions are removed."""
     moves = {(finding.topic, finding.partition): finding.moved_to for finding in findings}
     kept: Offsets = {}
     for topic, partitions in offsets.items():
@@ -112,9 +112,9 @@ def repaired(offsets: Offsets, findings: list[Finding]) -> Offsets:
 
 
 def repaired_end(end: Offsets, start: Offsets, now: dict[str, TopicNow], findings: list[Finding]) -> Offsets:
-    """`end`, of a batch that was planned and not finished, so that it lies between `start` and the ends of the logs.
+    """`end` of a planned but uncommitted batch, moved to lie between `start` and the ends of the logs.
 
-    A partition that moved to another topic's offsets has nothing in the batch: the next batch reads it.
+    A partition that moved to offsets of a recreated topic is empty in this batch: the next batch reads it.
     """
     moved = {(finding.topic, finding.partition) for finding in findings if finding.kind != "lost"}
     kept: Offsets = {}

@@ -1,4 +1,4 @@
-"""The options every job has, and their values."""
+"""The options that every job has, and their value parsers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How a query runs, whatever it does.
+    """How a query runs, independent of its job.
 
     `trigger` holds the arguments of `DataStreamWriter.trigger`; `group_id` is the consumer group that shows the query's
     progress, or empty; `metrics_port` is None without metrics.
@@ -31,7 +31,7 @@ class RunConfig:
 
 
 def trigger_options(text: str) -> dict[str, Any]:
-    """Arguments of `DataStreamWriter.trigger` for `available-now` or `30s` and the like; raises ArgumentTypeError."""
+    """Arguments of `DataStreamWriter.trigger` for `available-now`, `30s` and the like; raises ArgumentTypeError."""
     if text == AVAILABLE_NOW:
         return {"availableNow": True}
     interval = INTERVAL.fullmatch(text)
@@ -41,7 +41,7 @@ def trigger_options(text: str) -> dict[str, Any]:
 
 
 def starting_position(text: str) -> str:
-    """`text` when it names a position to start from; raises ArgumentTypeError otherwise."""
+    """Return `text` if it names a starting position; raises ArgumentTypeError otherwise."""
     try:
         starting_options(text)
     except ValueError as failure:
@@ -74,9 +74,9 @@ def port_number(text: str) -> int:
 def add_common_options(
     parser: argparse.ArgumentParser, *, reads_topics: bool = True, names_topics: bool = True
 ) -> None:
-    """Source, trigger and checkpoint options.
+    """Add the source, trigger and checkpoint options.
 
-    `reads_topics` is whether the job's query reads topics, `names_topics` whether --topics or --pattern name them.
+    `reads_topics` says whether the job's query reads topics, `names_topics` whether --topics or --pattern name them.
     """
     source = parser.add_argument_group("source")
     source.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
@@ -146,7 +146,7 @@ def _add_running_options(parser: argparse.ArgumentParser, *, reads_topics: bool)
 
 
 def add_create_topics_option(group: argparse._ArgumentGroup | argparse._MutuallyExclusiveGroup) -> None:
-    """Whether topics that a job writes are created."""
+    """Add the option that creates missing target topics."""
     group.add_argument(
         "--create-topics",
         action="store_true",
@@ -155,7 +155,7 @@ def add_create_topics_option(group: argparse._ArgumentGroup | argparse._Mutually
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the Spark session."""
+    """Add the options of the Spark session."""
     spark = parser.add_argument_group("spark")
     spark.add_argument("--master", help="Spark master when not started by spark-submit (default: local[*])")
     spark.add_argument("--kafka-jars", metavar="DIR", help="the connector's jars, instead of asking Maven Central")
@@ -168,7 +168,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_config(arguments: argparse.Namespace, job: str) -> RunConfig:
-    """How the common options want the query of `job` to run."""
+    """The RunConfig of `job` from the common options."""
     checkpoint = str(arguments.checkpoint)
     default_group = f"spark-{job}-{checkpoint.rstrip('/').rpartition('/')[2]}"
     group_id = vars(arguments).get("group_id", "")
@@ -181,7 +181,7 @@ def run_config(arguments: argparse.Namespace, job: str) -> RunConfig:
 
 
 def cluster_config(arguments: argparse.Namespace) -> SourceConfig:
-    """The cluster that the common options name, and no topics; raises as `source_config` does."""
+    """The cluster that the common options name, without topics; raises as `source_config` does."""
     properties = read_client_properties(arguments.command_config) if arguments.command_config else {}
     return SourceConfig(bootstrap_servers=arguments.bootstrap_servers, client_properties=properties)
 
@@ -202,5 +202,5 @@ def source_config(arguments: argparse.Namespace) -> SourceConfig:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names in a comma separated list."""
+    """The names in a comma-separated list."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,4 +1,4 @@
-"""Reader's side of the sink's headers: drop what a retried batch wrote a second time."""
+"""The reader's side of the sink's headers: drops rows that a retried batch wrote a second time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IDENTITY = "_row_identity"
 def row_identity(headers: Column) -> Column:
     """Identity of one row of one batch: query, batch, partition and row; null for other records.
 
-    Where a record passed several sinks, the headers of the last one count.
+    If a record passed through several sinks, the headers of the last one apply.
     """
     values = [last_value(headers, name) for name in ROW_HEADERS]
     known = values[0].isNotNull()
@@ -24,17 +24,17 @@ def row_identity(headers: Column) -> Column:
 
 
 def _number_of_copy() -> Column:
-    """1 for the first copy of a row, counted up for those that follow in the topic."""
+    """Numbers the copies of a row in topic order, starting at 1."""
     return sql.row_number().over(Window.partitionBy(_IDENTITY).orderBy("topic", "partition", "offset"))
 
 
 def dedupe(records: DataFrame, within: str | None = None) -> DataFrame:
     """`records` (the connector's columns, headers included) without the second and later copies of a row.
 
-    Records without the sink's headers all stay. A bounded frame keeps the copy that comes first in its topic. A stream
-    needs `within`, the longest time between a row's copies (`10 minutes`, longer than a restart takes): the rows of
-    that time are kept as state, a copy that comes later is not dropped, and a record whose timestamp is older than the
-    newest by more than that is dropped as late. Raises ValueError for a stream without `within`.
+    Records without the sink's headers all stay. A bounded frame keeps the first copy in its topic. A stream needs
+    `within`, the longest time between two copies of a row (`10 minutes`, longer than a restart takes). It keeps the
+    rows of that time as state, does not drop a copy that comes later, and drops a record as late if its timestamp is
+    older than the newest by more than that. Raises ValueError for a stream without `within`.
     """
     if records.isStreaming and within is None:
         raise ValueError("a stream is deduplicated within a time: say how long")

@@ -1,4 +1,4 @@
-"""Explain in one line what stopped a job: made of the exceptions of Python, Spark and Kafka's client."""
+"""One-line explanations of whatever stopped a job: exceptions of Python, Spark and Kafka's client."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 REPORTED = (OSError, ValueError, PySparkException, Py4JError)
-"""Exceptions that `one_line` explains. Anything else is a bug of the job, and shows its traceback."""
+"""Exceptions that `one_line` explains. Any other is a bug in the job, and shows its traceback."""
 
 
 class TopicMissingError(ValueError):
-    """Tells that brokers deny a topic, which has to be there."""
+    """The brokers deny a topic that the job needs."""
 
 
 _EXPLAINED = {
@@ -22,13 +22,13 @@ _EXPLAINED = {
     "KafkaException": "{message}",
     "ConfigException": "bad client property: {message}",
 }
-"""Kafka's exceptions by class, where their own message alone does not say what happened."""
+"""Kafka's exceptions by class whose message alone does not explain the failure."""
 
 _BY_MESSAGE = {
     "Some data may have been lost": "records that were not read yet are gone: deleted by retention, by DeleteRecords, "
     "or with their topic (checkpoint-doctor shows which, --fail-on-data-loss false goes on)",
 }
-"""Messages of Spark's, by a part of them, that do not say what happened."""
+"""Unclear messages of Spark, by a part of their text, with a clearer text."""
 
 _RAISED = re.compile(r"(?:ValueError|OSError|FileNotFoundError|FileExistsError): (.+)")
 _CAUSED_BY = re.compile(r"(?:Caused by: |: )((?:\w+\.)+[\w$]+): (.+)")
@@ -37,7 +37,7 @@ _STAGING = re.compile(r"/\.([^/]+)-staging$")
 
 
 def one_line(failure: BaseException) -> str:
-    """Tell what happened, to what; without a stack trace, also when Spark's message holds one."""
+    """One line that explains the failure, without a stack trace, even if Spark's message contains one."""
     if thrown := list(thrown_by(failure)):
         return _java_line(thrown)
     text = str(failure)
@@ -45,7 +45,7 @@ def one_line(failure: BaseException) -> str:
 
 
 def thrown_by(failure: BaseException) -> Iterator[Any]:
-    """The exception of Java's that Python's one stands for, and its causes; the innermost is the last."""
+    """The Java exception behind a Python exception, then its causes; the innermost comes last."""
     thrown = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
     while thrown is not None:
         yield thrown
@@ -53,14 +53,15 @@ def thrown_by(failure: BaseException) -> Iterator[Any]:
 
 
 def _explained(name: str, message: str) -> str:
-    """One line of an exception's class and message."""
+    """One line for an exception's class and message."""
     by_message = next((text for part, text in _BY_MESSAGE.items() if part in message), message)
     return _EXPLAINED.get(name, "{message}").format(message=by_message)
 
 
 def _raised_in_python(message: str) -> str | None:
-    """Of what a batch's function raised, whose whole traceback Java has as the message: the text of a ValueError or
-    OSError, else of the innermost cause of the exception of Java's that the function met in turn.
+    """The cause of an exception in a batch function, which Java reports with the whole Python traceback as its message.
+
+    Returns the text of a ValueError or OSError, else the innermost cause of the Java exception that the function met.
     """
     if "raised by the Python Proxy" not in message:
         return None
@@ -74,7 +75,7 @@ def _raised_in_python(message: str) -> str | None:
 
 
 def _java_line(causes: Sequence[Any]) -> str:
-    """The innermost cause that has a message: what wraps it repeats it, or names a stage or a task."""
+    """The innermost cause with a message: outer exceptions repeat it, or name a stage or a task."""
     line = str(causes[0])
     for thrown in causes:
         name, message = thrown.getClass().getSimpleName(), thrown.getMessage()

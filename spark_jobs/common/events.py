@@ -1,4 +1,4 @@
-"""Records as events: a value of a schema, and a time."""
+"""Records as events: values with a schema and an event time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FAILED = "_failed"
 REASON = "dead_letter_reason"
 
 LATE = "late: "
-"""How the reason begins of a record that came after the watermark."""
+"""Start of the reason for a record that came after the watermark."""
 
 
 def check_timestamp_field(schema: StructType, field: str | None, option: str) -> None:
-    """Raise ValueError unless `field` is None, or a TIMESTAMP or whole number of `schema`."""
+    """Raise ValueError unless `field` is None, or a TIMESTAMP or integer field of `schema`."""
     if field is None:
         return
     if field not in schema.fieldNames():
@@ -39,9 +39,9 @@ def _time(schema: StructType, field: str | None) -> Column:
 def events(
     df: DataFrame, schema: StructType, timestamp_field: str | None, value_format: ValueFormat = PLAIN_JSON
 ) -> DataFrame:
-    """The connector's rows with `PARSED` (a struct of the schema), `TIME`, and `FAILED`: whether they are no event.
+    """The connector's rows with `PARSED` (a struct of the schema), `TIME`, and `FAILED` (true if not a valid event).
 
-    The time is that of `timestamp_field`, or with None the record's.
+    The time is `timestamp_field`, or the record's timestamp if that is None.
     """
     rows = value_format.with_text(df).withColumn(PARSED, values.parse(sql.col(TEXT), schema))
     rows = rows.withColumn(TIME, _time(schema, timestamp_field))
@@ -50,12 +50,12 @@ def events(
 
 
 def _is_before_watermarks() -> Column:
-    """Whether a time is before 1970, where Spark's watermarks begin: every window there is final at once."""
+    """Whether a time is before 1970, where Spark's watermarks begin: every such window is final at once."""
     return sql.unix_micros(TIME) < 0
 
 
 def observed(rows: DataFrame, name: str) -> DataFrame:
-    """`rows` of `events`, with counts of all and of those that are not events, as `name`."""
+    """`rows` of `events`, observed as `name` with the counts of all rows and of invalid ones."""
     return rows.observe(name, sql.count(sql.lit(1)).alias("records"), sql.count_if(sql.col(FAILED)).alias("failed"))
 
 
@@ -66,7 +66,7 @@ def rejected(
     is_late: Column,
     value_format: ValueFormat = PLAIN_JSON,
 ) -> DataFrame:
-    """Those of `events`' rows that are no event, or of which `is_late` holds, as they came, and why: `REASON`."""
+    """The rows of `events` that are invalid or match `is_late`, as received, with the reason in `REASON`."""
     field = "the record's timestamp" if timestamp_field is None else f"field {timestamp_field}"
     too_early = sql.concat(sql.lit(f"{field}: "), sql.col(TIME).cast("string"), sql.lit(" is before 1970"))
     no_time = sql.coalesce(too_early, sql.lit(f"{field}: expected a time, found null"))

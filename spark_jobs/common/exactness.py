@@ -1,7 +1,7 @@
-"""Checks that a JSON value became a row as it was: nothing behind it, no number rounded, no character replaced.
+"""Checks that a JSON value became a row unchanged: nothing after it, no number rounded, no character replaced.
 
-Spark's `from_json` stops after the first value of a text, reads numbers for STRING through a double, rounds decimals to
-their scale, makes an infinity of a number that is too large, and puts a question mark for half a surrogate pair.
+Spark's `from_json` stops after the first value of a text, parses a number for a STRING as a double, rounds decimals to
+their scale, turns a number that is too large into infinity, and replaces half a surrogate pair by a question mark.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from pyspark.sql.types import (
 
 _END = "_odradek_end"
 _FLAT = r"\A\s*+\{[^{}]*+\}\s*+\z"
-"""An object without another one, or a brace in a text: nothing can follow it unseen."""
+"""An object without nested objects or braces in strings: no other value can follow it unnoticed."""
 _PAIR = r"\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]"
 _INEXACT = r"\d[.eE]|\d{39}"
-"""A number that may be another one as a double, or beyond a FLOAT."""
+"""A number that may change as a double, or exceed a FLOAT."""
 _TIME_ALONE = r'"\s*+T?\d{1,2}:'
-"""A time without a day. Spark adds the day on which it reads the value."""
+"""A time without a date. Spark adds the date on which it parses the value."""
 _TEXTS = r'"(?:[^"\\]|\\.)*+"'
 _FROM_NUMBER = r'^-?\d+\.\d+(?:E-?\d+)?$|^"-?Infinity"$|^[\[{].*\d[.eE]'
-"""Texts that Spark makes of such numbers, and of objects and arrays that may hold them."""
+"""Strings that Spark makes of such numbers, and of objects and arrays that may hold them."""
 _DIGITS = 38
-"""The most that a DECIMAL has."""
+"""The largest precision of a DECIMAL."""
 
 FIRST_TIME, AFTER_LAST_TIME = "0001-01-01", "10000-01-01"
-"""Bounds of times that readers other than Spark know."""
+"""Bounds of the timestamps that readers other than Spark know."""
 
 Check = Callable[..., Column | None]
-"""Of a type that is no struct, array or map, and of values of it; None: nothing to check."""
+"""A check of a scalar type and its values. It returns None if it does not apply to the type."""
 
 
 def one_object(text: Column) -> Column:
-    """Whether a text, in which `from_json` finds an object, is that object and white space around it."""
-    # In an array with an element behind it, which nobody can put into the text: it tells the text's own hash.
+    """Whether `text` is one JSON object and white space around it, given that `from_json` finds an object in it."""
+    # Put the text in an array before a second element. The text cannot forge that one: it contains the text's hash.
     digest = sql.xxhash64(text).cast("string")
     listed = sql.concat(sql.lit("["), text, sql.lit(f',{{"{_END}":"'), digest, sql.lit('"}]'))
     parsed = sql.from_json(listed, f"array<struct<{_END}: string>>")
@@ -58,19 +58,19 @@ def one_object(text: Column) -> Column:
     def ends(elements: Column) -> Column:
         return (sql.size(elements) == 2) & (elements[1].getField(_END) == digest)
 
-    # CASE and a lambda, because Spark parses for both sides of an OR, and once for each use of what was parsed.
+    # CASE and a lambda, because Spark parses for both sides of an OR, and once for each use of the parsed value.
     found = text.rlike(r"\A\s*+\{") & sql.coalesce(sql.exists(sql.array(parsed), ends), sql.lit(False))
     return sql.when(text.rlike(_FLAT), True).otherwise(found)
 
 
 def has_half_a_pair(text: Column) -> Column:
-    """Whether an escape of JSON stands for half a surrogate pair, which no UTF-8 can hold."""
+    """Whether a JSON escape encodes half a surrogate pair, which UTF-8 cannot represent."""
     escaped = text.rlike(r"\\u[dD][89a-fA-F]")
     return escaped & sql.regexp_replace(text, _PAIR, "").rlike(_HALF)
 
 
 def altered(text: Column, parsed: Column, schema: StructType) -> Column:
-    """Whether a field of `parsed`, of `schema`, is not exactly what stands in the JSON `text`."""
+    """Whether a field of `parsed`, a struct of `schema`, differs from the JSON `text`."""
     beyond = _somewhere(_is_beyond, schema, parsed)
     verdict = sql.lit(False) if beyond is None else beyond
     told_as = _told_as(schema)
@@ -85,7 +85,7 @@ def altered(text: Column, parsed: Column, schema: StructType) -> Column:
         found = _somewhere(lambda kind, value, told: _differs(text, kind, value, told), schema, parsed, other)
         return sql.lit(False) if found is None else found
 
-    # Parsed a second time only where a part of the text, and a field, look as if they could differ.
+    # Parse a second time only if the text and a field both look as if they could differ.
     return verdict | sql.when(suspect, sql.exists(told, differs)).otherwise(sql.lit(False))
 
 
@@ -95,7 +95,7 @@ def _any(verdicts: list[Column | None]) -> Column | None:
 
 
 def _somewhere(check: Check, kind: DataType, *values: Column) -> Column | None:
-    """Whether `check` holds somewhere in values that are of one structure, the first of them of the type `kind`."""
+    """Whether `check` holds anywhere in `values`, which share a structure; `kind` is the type of the first."""
     if isinstance(kind, StructType):
         return _any(
             [
@@ -120,7 +120,7 @@ def _in_elements(check: Check, kind: DataType, *arrays: Column) -> Column | None
         return None
     if len(arrays) == 1:
         return sql.exists(arrays[0], lambda element: _certainly(_somewhere(check, kind, element)))
-    # An array with one element of another type is null as a whole.
+    # Spark makes the whole array null when one element has another type.
     told = sql.coalesce(arrays[1], sql.array().cast(ArrayType(_told_as(kind) or kind)))
     zipped = sql.zip_with(arrays[0], told, lambda one, other: _certainly(_somewhere(check, kind, one, other)))
     return sql.exists(zipped, lambda verdict: verdict)
@@ -150,9 +150,9 @@ def _may_lack_a_day(kind: DataType, value: Column) -> Column | None:
 
 
 def _told_as(kind: DataType) -> DataType | None:
-    """A type that tells from JSON whether a value was altered; None where none can be. Parts of no use are left out."""
+    """The type to parse as again to detect a change, or None if no type can. Parts that cannot change are left out."""
     if isinstance(kind, StringType):
-        return DoubleType()  # a number, and no text
+        return DoubleType()  # null for a JSON string
     if isinstance(kind, DoubleType | FloatType | TimestampType):
         return StringType()
     if isinstance(kind, DecimalType):
@@ -182,11 +182,13 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
     if isinstance(kind, TimestampType):
         return sql.concat(sql.lit('"'), told).rlike(_TIME_ALONE)
     if isinstance(kind, DoubleType | FloatType):
-        # A number, or the quoted text that Spark makes of one that is too large for a double; not the text Infinity.
+        # A number, or the quoted text that Spark writes for one that is too large for a double; not the string
+        # Infinity.
         return (sql.abs(value) == float("inf")) & told.rlike(r'^"|^-?\d')
     if isinstance(kind, DecimalType):
         if kind.precision == _DIGITS:
-            # No wider type tells: some number has more decimal places, and this one is not to be found as it is.
+            # No wider type exists: look for a number with more decimal places, while this one does not occur as
+            # written.
             written = value.cast("string")
             digits = sql.when(sql.contains(written, sql.lit(".")), sql.regexp_replace(written, r"\.?0+$", ""))
             digits = sql.coalesce(digits, written)
@@ -199,7 +201,7 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
 
 
 def _is_spelled_otherwise(text: Column, value: Column) -> Column:
-    """Whether a number of a JSON text is that of `value`, in other digits: it may be that one which became `value`."""
+    """Whether the JSON text spells the number `value` in other digits; that number may be the one that was parsed."""
     outside = sql.regexp_replace(text, _TEXTS, '""')
     numbers = sql.regexp_extract_all(outside, sql.lit(r"(-?\d[\d.eE+-]*+)"), sql.lit(1))
     return sql.exists(numbers, lambda each: (each != value) & (each.try_cast("double") == value.try_cast("double")))

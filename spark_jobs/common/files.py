@@ -1,4 +1,4 @@
-"""Small files beside a table, on whatever file system Spark writes to (local, HDFS, S3)."""
+"""Small files next to a table, on whatever file system Spark writes to (local, HDFS, S3)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spark_jobs.common.session import java_class
 
 
 def beside(path: str, what: str) -> str:
-    """A hidden directory beside the table at `path`, on its file system: no reader of the table finds what is there."""
+    """A hidden directory next to the table at `path`, on the same file system: readers of the table never list it."""
     parent, slash, name = path.rstrip("/").rpartition("/")
-    # The root of a file system has nothing beside it.
+    # The root of a file system has no parent directory.
     return f"{path}/.{what}" if slash and parent.endswith((":", ":/")) else f"{parent}{slash}.{name}-{what}"
 
 
@@ -31,7 +31,7 @@ class TableDirectory:
         return self._path_class(self._directory, name)
 
     def read_text(self, name: str) -> str | None:
-        """The file's text, or None when there is no such file."""
+        """The file's text, or None if the file does not exist."""
         path = self._child(name)
         if not self._file_system.exists(path):
             return None
@@ -43,13 +43,13 @@ class TableDirectory:
         return text
 
     def names(self) -> list[str]:
-        """Names of the direct children; none when the directory is not there."""
+        """Names of the direct children; empty if the directory does not exist."""
         if not self._file_system.exists(self._directory):
             return []
         return [status.getPath().getName() for status in self._file_system.listStatus(self._directory)]
 
     def partitions(self, depth: int) -> list[str]:
-        """Directories of partitions (`name=value`) this deep below: their paths below this one; "" for depth 0."""
+        """Relative paths of the partition directories (`name=value`) at `depth` levels below; "" for depth 0."""
         found = [""]
         for _ in range(depth):
             found = [
@@ -61,15 +61,15 @@ class TableDirectory:
         return found
 
     def uri(self) -> str:
-        """The whole address of the directory, file system included."""
+        """The full URI of the directory, file system included."""
         return str(self._file_system.makeQualified(self._directory).toString())
 
     def has(self, name: str) -> bool:
-        """Whether there is a file or directory of this path below this one."""
+        """Whether this relative path exists, as a file or a directory."""
         return bool(self._file_system.exists(self._child(name)))
 
     def files(self) -> list[tuple[str, int]]:
-        """All files below, at any depth: their paths below this directory and their sizes in bytes."""
+        """All files below, at any depth: their relative paths and their sizes in bytes."""
         if not self._file_system.exists(self._directory):
             return []
         root = self._file_system.resolvePath(self._directory).toUri().getPath()
@@ -80,15 +80,15 @@ class TableDirectory:
         return found
 
     def move(self, name: str, to: str) -> None:
-        """Rename a child, a directory say. Raises FileExistsError when it could not be."""
+        """Rename a child, file or directory. Raises FileExistsError when the rename fails."""
         target = self._child(to)
         if self._file_system.exists(target) or not self._file_system.rename(self._child(name), target):
             raise FileExistsError(f"{self.path}/{name} could not be renamed to {to}")
 
     def replace(self, name: str, by: TableDirectory) -> None:
-        """Put the child `name` of `by`, on the same file system, in place of the one here, if there is one.
+        """Replace the child `name` by the child of that name in `by`, which must be on the same file system.
 
-        Raises FileExistsError when it could not be.
+        Raises FileExistsError when the rename fails.
         """
         target = self._child(name)
         self._file_system.delete(target, True)
@@ -97,11 +97,11 @@ class TableDirectory:
             raise FileExistsError(f"{by.path}/{name} could not be renamed to {self.path}/{name}")
 
     def remove(self, name: str) -> None:
-        """Remove a child and all below it, if it is there."""
+        """Remove a child and everything below it, if it exists."""
         self._file_system.delete(self._child(name), True)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write the file, whole or not at all (a temporary one is renamed); the file must not exist yet."""
+        """Write a new file atomically, by renaming a temporary one; the file must not exist yet."""
         temporary = self._child(f".{name}.tmp")
         stream = self._file_system.create(temporary, True)
         try:
@@ -112,12 +112,12 @@ class TableDirectory:
             raise FileExistsError(f"{self.path}/{name} appeared while it was being written")
 
     def replace_text(self, name: str, text: str) -> None:
-        """Write the file in place of the one that is there; for directories that nothing else reads meanwhile."""
+        """Overwrite the file, not atomically: only for directories that nothing else reads meanwhile."""
         self._file_system.delete(self._child(name), False)
         self.write_text(name, text)
 
     def remove_all(self) -> None:
-        """Remove the directory itself and all below it, if it is there."""
+        """Remove the directory and everything below it, if it exists."""
         self._file_system.delete(self._directory, True)
 
     def remove_children(self, prefix: str) -> int:
@@ -134,7 +134,7 @@ class TableDirectory:
         return len(doomed)
 
     def copy_to(self, path: str) -> TableDirectory:
-        """Copy the directory whole; returns the copy. Raises FileExistsError when there is something at `path`."""
+        """Copy the whole directory; returns the copy. Raises FileExistsError when `path` exists."""
         made = TableDirectory(self._spark, path)
         if made._file_system.exists(made._directory):
             raise FileExistsError(f"{path} exists already")

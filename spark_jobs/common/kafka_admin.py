@@ -1,4 +1,4 @@
-"""Kafka's own Admin client, in the driver's JVM: it takes every client property that the sources take."""
+"""Kafka's own Admin client, in the driver's JVM; it accepts the same client properties as the sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND_TO_A_CLUSTER = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Topic settings about replicas, which another cluster has other ones of."""
+"""Topic settings about replicas: they do not carry over to another cluster."""
 
 
 def _cause(failure: Py4JJavaError) -> str:
@@ -34,7 +34,7 @@ def _cause(failure: Py4JJavaError) -> str:
 class KafkaAdmin:
     """A client of one cluster; close it. Methods raise Py4JJavaError with Kafka's exception as its cause.
 
-    To enter it raises OSError when no broker answers.
+    Entering the context raises OSError when no broker answers.
     """
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, properties: dict[str, str]) -> None:
@@ -67,10 +67,10 @@ class KafkaAdmin:
         self._admin.close()
 
     def topics(self, *, names: Iterable[str] = (), pattern: str | None = None) -> dict[str, int]:
-        """Partition counts of the topics `names`, or of those whose name matches `pattern`, without internal ones.
+        """Partition counts of the topics `names`, or of the topics that match `pattern`, without internal ones.
 
-        Raises TopicMissingError for a topic of `names` that does not exist, and PermissionError for one that the client
-        may not describe.
+        Raises TopicMissingError if a topic of `names` does not exist, and PermissionError if the client may not
+        describe it.
         """
         wanted = list(names)
         if pattern is not None:
@@ -82,7 +82,7 @@ class KafkaAdmin:
         return {name: self._partition_count(name, described[name]) for name in wanted}
 
     def existing_topics(self, names: Iterable[str]) -> dict[str, int]:
-        """Partition counts of those of `names` that exist."""
+        """Partition counts of the topics of `names` that exist."""
         known = {str(name) for name in self._admin.listTopics().names().get()}
         return self.topics(names=[name for name in names if name in known])
 
@@ -104,14 +104,14 @@ class KafkaAdmin:
     ) -> Offsets:
         """Offsets of every partition: its first, its end, or the first record at or after a time in milliseconds.
 
-        A partition without a record at or after that time has its end.
+        For a partition without a record at or after that time it returns the end.
         """
         spec = self._class("clients.admin.OffsetSpec")
         named = {"earliest": spec.earliest, "latest": spec.latest}
         wanted = named[at]() if isinstance(at, str) else spec.forTimestamp(at)
         level = self._class("common.IsolationLevel").valueOf(isolation_level.upper())
         asked = java_class(self._spark, "java.util.HashMap")()
-        # Read by these keys: a Java iterator ends in an exception, and PySpark spends long on each.
+        # Read by these keys: every Java iterator ends with an exception, and PySpark is slow to handle one.
         keys = [(topic, number, self._partition(topic, number)) for topic in topics for number in range(topics[topic])]
         for _, _, key in keys:
             asked[key] = wanted
@@ -128,7 +128,7 @@ class KafkaAdmin:
         return found
 
     def stored_bytes(self, topics: dict[str, int]) -> int:
-        """Bytes of the logs of these topics' partitions, at their leaders, as they are on disk."""
+        """Bytes that the leaders store for these topics' partitions, as on disk."""
         described = self._admin.describeTopics(self._java_list(topics)).allTopicNames().get()
         led: dict[int, list[Any]] = {}
         for topic in topics:
@@ -146,7 +146,7 @@ class KafkaAdmin:
         return total
 
     def partitions_and_id(self, topic: str) -> tuple[int, str | None] | None:
-        """How many partitions a topic has and its id (None where it has none); None when there is no such topic."""
+        """Partition count and id of a topic (id None without one), or None if the topic does not exist."""
         try:
             described = self._admin.describeTopics(self._java_list([topic])).allTopicNames().get()[topic]
         except Py4JJavaError as failure:
@@ -158,7 +158,7 @@ class KafkaAdmin:
         return len(described.partitions()), None if without else str(topic_id.toString())
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Ids of those of the topics that exist and have one."""
+        """Ids of the topics that exist and have one."""
         known = {topic: self.partitions_and_id(topic) for topic in topics}
         return {topic: found[1] for topic, found in known.items() if found is not None and found[1] is not None}
 
@@ -170,9 +170,9 @@ class KafkaAdmin:
         return {str(entry.name()): str(entry.value()) for entry in entries if entry.value() is not None}
 
     def commit(self, group: str, offsets: Offsets, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """Commit `offsets` as those of the consumer group `group`, which must have no members.
+        """Commit `offsets` for the consumer group `group`, which must be empty.
 
-        Raises TimeoutError when the group has no coordinator, or it does not answer, for `timeout_ms`.
+        Raises TimeoutError when the coordinator is unknown or does not answer within `timeout_ms`.
         """
         committed = java_class(self._spark, "java.util.HashMap")()
         for topic, partitions in offsets.items():
@@ -185,14 +185,14 @@ class KafkaAdmin:
         except Py4JJavaError as failure:
             if _cause(failure) != "TimeoutException":
                 raise
-            # Kafka's own message tells of the attempt that was cut off in the end.
+            # Kafka's own message is about the last attempt, which ran into the timeout.
             raise TimeoutError(
                 f"no coordinator of the group {group} answers within {timeout_ms / 1000:g} s "
                 "(is offsets.topic.replication.factor above the number of brokers?)"
             ) from None
 
     def committed(self, group: str) -> Offsets:
-        """The offsets that the consumer group `group` has committed; empty when it has none or does not exist."""
+        """The offsets that consumer group `group` has committed; empty if it has none or does not exist."""
         answer = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
         found: Offsets = {}
         for key in answer:
@@ -201,11 +201,11 @@ class KafkaAdmin:
         return found
 
     def consumer_groups(self) -> list[str]:
-        """Names of all consumer groups, those without members included."""
+        """Names of all consumer groups, including empty ones."""
         return [str(listed.groupId()) for listed in self._admin.listConsumerGroups().all().get()]
 
     def assigned_partitions(self, group: str) -> set[tuple[str, int]] | None:
-        """The partitions that members of the consumer group have now; None when there is no such group."""
+        """The partitions assigned to members of the consumer group, or None if it does not exist."""
         try:
             described = self._admin.describeConsumerGroups(self._java_list([group])).describedGroups()[group].get()
         except Py4JJavaError as failure:
@@ -220,9 +220,9 @@ class KafkaAdmin:
     def partition_offsets(
         self, partitions: Iterable[tuple[str, int]]
     ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-        """First offsets and ends, uncommitted records included, of those of `partitions` that are there with a leader.
+        """First offsets and ends of the existing `partitions` with a leader, uncommitted records included.
 
-        A client waits for the others until its time is over, so that nobody is asked for them.
+        Other partitions are not asked about: the client would wait for them until its timeout.
         """
         wanted = set(partitions)
         described = self._admin.describeTopics(self._java_list({topic for topic, _ in wanted})).topicNameValues()
@@ -249,14 +249,14 @@ class KafkaAdmin:
         return {(str(key.topic()), int(key.partition())): int(answer[key].offset()) for key in answer}
 
     def cluster_id(self) -> str:
-        """The id of the cluster; raises ValueError when it has none (before Kafka 0.10.1)."""
+        """The cluster id; raises ValueError if the cluster has none (before Kafka 0.10.1)."""
         found = self._admin.describeCluster().clusterId().get()
         if not found:
             raise ValueError(f"the cluster at {self._bootstrap_servers} has no id")
         return str(found)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Settings of `topic` itself, without defaults and without those about replicas."""
+        """The topic's own settings, without defaults and without those about replicas."""
         resource = self._topic_resource(topic)
         config = self._admin.describeConfigs(self._java_list([resource])).all().get()[resource]
         return {
@@ -266,7 +266,7 @@ class KafkaAdmin:
         }
 
     def create_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Create `topic`, with the cluster's default replication factor; one that is there stays as it is."""
+        """Create `topic` with the cluster's default replication factor, unless it exists."""
         optional = java_class(self._spark, "java.util.Optional")
         wanted = self._class("clients.admin.NewTopic")(topic, optional.of(partitions), optional.empty())
         configs = java_class(self._spark, "java.util.HashMap")()
@@ -279,7 +279,7 @@ class KafkaAdmin:
                 raise
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let `topic` have `partitions` partitions in all."""
+        """Increase `topic` to a total of `partitions` partitions."""
         wanted = java_class(self._spark, "java.util.HashMap")()
         wanted[topic] = self._class("clients.admin.NewPartitions").increaseTo(partitions)
         self._admin.createPartitions(wanted).all().get()

@@ -1,5 +1,5 @@
-"""Watching a running query: one line a batch, Prometheus metrics where `--metrics-port` says, its offsets as those of a
-consumer group, and the plan that `--explain` prints.
+"""Watches a running query: prints a line a batch, serves Prometheus metrics (`--metrics-port`), commits its offsets for
+a consumer group, and prints the plan for `--explain`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from spark_jobs.common.source import SourceConfig, starting_offsets, timestamp_m
 
 COMMIT_TIMEOUT_MS = 5_000
 COMMIT_PAUSE_S = 30.0
-"""How long nothing is committed after a failure: the reports of batches would wait for it, and the end of the job."""
+"""How long commits pause after a failure: each one delays the batch reports and the end of the job."""
 DUPLICATES = "numDroppedDuplicateRows"
-"""Spark's metric of a state operator that drops duplicates: how many it dropped in a batch."""
+"""Spark's metric of a deduplicating state operator: how many rows it dropped in a batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """Account of one batch. `lag` is by `topic-partition`, measured after the batch; None when no broker answered.
+    """Progress of one batch. `lag` is by `topic-partition`, measured after the batch, or None if no broker answered.
 
-    A query that reads no topic has none.
+    A query that reads no topic has an empty one.
     """
 
     batch: int
@@ -51,7 +51,7 @@ class BatchProgress:
     duplicate_rows: int
 
     def line(self) -> str:
-        """Line for people: `batch 7: 1,000 records in 0.5 s (2,000 records/s), lag 0`."""
+        """One line for people: `batch 7: 1,000 records in 0.5 s (2,000 records/s), lag 0`."""
         seconds = self.duration_ms / 1000
         rate = f"{self.records / seconds:,.0f} records/s" if seconds else "at once"
         text = f"batch {self.batch}: {self.records:,} records in {seconds:.1f} s ({rate})"
@@ -73,20 +73,20 @@ class BatchProgress:
 
 
 def kafka_offsets(progress: dict[str, Any]) -> Offsets:
-    """Where a batch ended in its Kafka sources, from its progress (its JSON as a dict)."""
+    """Where a batch ended in its Kafka sources, from its progress (a dict of its JSON)."""
     ends: Offsets = {}
     for source in progress["sources"]:
         end = source["endOffset"]
         parsed = json.loads(end) if isinstance(end, str) else end
         if isinstance(parsed, dict):
             for topic, partitions in parsed.items():
-                if isinstance(partitions, dict):  # Spark's rate sources have numbers there.
+                if isinstance(partitions, dict):  # Spark's rate sources have numbers instead
                     ends.setdefault(topic, {}).update(partitions)
     return ends
 
 
 def records_between(earlier: Offsets, later: Offsets) -> dict[str, int]:
-    """How many offsets lie from `earlier` to `later`, for each `topic-partition` that both know."""
+    """How many offsets lie between `earlier` and `later`, for each `topic-partition` in both."""
     return {
         f"{topic}-{partition}": max(0, offset - earlier[topic][partition])
         for topic, partitions in later.items()
@@ -96,7 +96,7 @@ def records_between(earlier: Offsets, later: Offsets) -> dict[str, int]:
 
 
 class SourceCluster:
-    """Questions that the watcher of a query asks the cluster that the query reads from."""
+    """The watcher's view of the cluster that the query reads from."""
 
     def __init__(self, admin: KafkaAdmin, isolation_level: str, group_id: str) -> None:
         self._admin = admin
@@ -104,23 +104,23 @@ class SourceCluster:
         self._group_id = group_id
 
     def lag(self, offsets: Offsets) -> dict[str, int]:
-        """Records after `offsets` by `topic-partition`, as of now."""
+        """Records after `offsets` by `topic-partition`, at the time of the call."""
         counts = {topic: max(map(int, partitions)) + 1 for topic, partitions in offsets.items()}
         return records_between(offsets, self._admin.offsets(counts, "latest", self._isolation_level))
 
     def commit(self, offsets: Offsets) -> None:
-        """Make `offsets` those of the consumer group, so that every lag tool sees the query; no group: do nothing.
+        """Commit `offsets` for the consumer group, so that every lag tool sees the query; does nothing without a group.
 
-        Raises what `KafkaAdmin.commit` does, after `COMMIT_TIMEOUT_MS` at most.
+        Raises as `KafkaAdmin.commit` does, after at most `COMMIT_TIMEOUT_MS`.
         """
         if self._group_id:
             self._admin.commit(self._group_id, offsets, COMMIT_TIMEOUT_MS)
 
 
 class ProgressListener(StreamingQueryListener):
-    """Prints each batch of one query that had records, tells `count` of it, and commits where it ended.
+    """Prints each non-empty batch of one query, passes it to `count`, and commits its end offsets.
 
-    Spark calls it from a thread of its own, after the batch is committed to the checkpoint; `finished` waits for the
+    Spark calls it from a separate thread after it has committed the batch to the checkpoint; `finished` waits for the
     last call.
     """
 
@@ -132,9 +132,10 @@ class ProgressListener(StreamingQueryListener):
         out: TextIO = sys.stderr,
         watch: Callable[[dict[str, Any]], int] = lambda _progress: 0,
     ) -> None:
-        """`watch` is told each batch's progress, as a dict of its JSON, before it is reported; gives its late records.
+        """`watch` receives each batch's progress, as a dict of its JSON, before the report, and returns its late
+        records.
 
-        Spark's own count is of rows that it has put together by group, and says less.
+        Spark's own count is taken after rows are grouped, and is too low.
         """
         self._cluster = cluster
         self._count = count
@@ -143,23 +144,23 @@ class ProgressListener(StreamingQueryListener):
         self._watch = watch
         self._ended = threading.Event()
         self.batches = 0
-        """How many batches are done."""
+        """Number of finished batches."""
         self._warned = False
         self._commit_from_s = 0.0
 
     def finished(self, timeout_s: float = 30) -> bool:
-        """Wait until the query's end was told, which is after its last batch; False when it was not in time."""
+        """Wait for the event of the query's end, which follows its last batch; False on timeout."""
         return self._ended.wait(timeout_s)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: there is no batch yet."""
+        """Do nothing: no batch has run yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: there was no batch."""
+        """Do nothing: no batch ran."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Report a batch that is done, or a look that found nothing."""
-        # Its JSON text: the object that PySpark makes of it holds offsets as the text of Python dicts.
+        """Report a finished batch, or a trigger that found no data."""
+        # Use the JSON text: PySpark's progress object gives offsets as the repr of Python dicts.
         progress = json.loads(event.progress.json)
         late = self._watch(progress)
         counted = self._records_of(progress["batchId"])
@@ -181,7 +182,7 @@ class ProgressListener(StreamingQueryListener):
         self._commit(offsets)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: ARG002, N802 - Spark's name
-        """Note that nothing follows."""
+        """Note that the query has ended."""
         self._ended.set()
 
     def _ask_for_lag(self, offsets: Offsets) -> dict[str, int] | None:
@@ -191,7 +192,7 @@ class ProgressListener(StreamingQueryListener):
             return None
 
     def _commit(self, offsets: Offsets) -> None:
-        """A group that cannot be committed shows old progress, and harms nothing else: say it once, go on."""
+        """Commit, and report only the first failure: a stale group is harmless to the query."""
         if time.monotonic() < self._commit_from_s:
             return
         try:
