@@ -1,7 +1,7 @@
-"""Header that says where a copied record came from: cluster, topic, partition, offset and timestamp.
+"""Header with the origin of a copied record: cluster, topic, partition, offset and timestamp.
 
-Each hop appends one, so that a record carries its whole way, the nearest origin last.
-Spark's Kafka sink cannot write a record's timestamp, the broker gives it a new one: the old one is in here.
+Each hop appends one, so that a record carries its whole path, the latest origin last. It also preserves the record's
+timestamp, which Spark's Kafka sink cannot write: the target broker assigns a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MIRROR_SOURCE = "mirror.source"
 """Header key; its value is JSON: cluster (an id), topic, partition, offset, timestamp (milliseconds)."""
 
 REPLAY_SOURCE = "replay.source"
-"""The same for a replayed record, whose cluster is not told: no loop can come of it."""
+"""The same for a replayed record, but without the cluster: replays cannot form a loop."""
 
 SOURCE_SCHEMA = "cluster STRING, topic STRING, partition INT, offset BIGINT, timestamp BIGINT"
 
@@ -21,25 +21,25 @@ HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 
 
 def headers_or_empty(headers: Column) -> Column:
-    """`headers`, where there are none an empty array."""
+    """`headers`, or an empty array if null."""
     return sql.coalesce(headers, sql.array().cast(HEADERS_TYPE))
 
 
 def with_header(headers: Column, key: str, value: Column) -> Column:
-    """`headers` and one more at the end, its value the text `value` in UTF-8."""
+    """`headers` with one more appended; its value is the text `value` in UTF-8."""
     added = sql.struct(sql.lit(key).alias("key"), sql.encode(value, "UTF-8").alias("value"))
     return sql.concat(headers_or_empty(headers), sql.array(added).cast(HEADERS_TYPE))
 
 
 def source_text(cluster: str | None) -> Column:
-    """The value of the header, of the connector's columns topic, partition, offset and timestamp."""
+    """The header's value, from the connector's columns topic, partition, offset and timestamp."""
     named = [] if cluster is None else [sql.lit(cluster).alias("cluster")]
     position = [sql.col("topic"), sql.col("partition"), sql.col("offset")]
     return sql.to_json(sql.struct(*named, *position, sql.unix_millis("timestamp").alias("timestamp")))
 
 
 def passed(headers: Column, cluster: str) -> Column:
-    """Whether the record was in `cluster` before it came here."""
+    """Whether the record has already passed through `cluster`."""
     return sql.exists(
         headers_or_empty(headers),
         lambda header: (
@@ -52,16 +52,16 @@ def passed(headers: Column, cluster: str) -> Column:
 
 
 def has_header(headers: Column, key: str) -> Column:
-    """Whether there is a header `key`."""
+    """Whether the record has a header `key`."""
     return sql.exists(headers_or_empty(headers), lambda header: header["key"] == key)
 
 
 def last_value(headers: Column, key: str) -> Column:
-    """The value of the last header `key` as text; null where there is none."""
+    """The value of the last header `key` as text, or null."""
     found = sql.filter(headers_or_empty(headers), lambda header: header["key"] == key)
     return sql.try_element_at(found, sql.lit(-1))["value"].cast("string")
 
 
 def nearest_source(headers: Column) -> Column:
-    """The last `MIRROR_SOURCE` as a struct of `SOURCE_SCHEMA`; null where there is none."""
+    """The last `MIRROR_SOURCE` as a struct of `SOURCE_SCHEMA`, or null."""
     return sql.from_json(last_value(headers, MIRROR_SOURCE), SOURCE_SCHEMA)

@@ -1,5 +1,5 @@
-"""Results of a query that keeps state: where they go, what was read for them, and what did not get into them; and
-patience with brokers that deny topics which are there.
+"""Results of a stateful query: their sink, the records read for them, and the records left out of them. Also retries
+while a starting broker denies topics that exist.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from spark_jobs.tables.schema_change import accepted, add_schema_change_option
 T = TypeVar("T")
 
 DENIALS = 20
-"""How often a broker may deny a topic before the job ends, with a pause of `PAUSE_S` after each."""
+"""How often a broker may deny a topic before the job gives up, with a pause of `PAUSE_S` after each denial."""
 PAUSE_S = 1.0
 
 
 def patiently(body: Callable[[], T], *, pause_s: float = PAUSE_S, out: TextIO | None = None) -> T:
-    """Run `body`, which may be run again, until no broker denies a topic; says on `out` (stderr) that it waits.
+    """Run `body`, and repeat it while a broker denies a topic; `body` must be safe to repeat.
 
-    An Apache broker that has just started denies its topics, until its controller has told it of them. Spark asks again
-    where it looks for new records (`FETCH_OPTIONS`), and not where it reads a given range. `body` makes the frame that
-    it reads: a frame keeps that it could not be planned. Raises what `body` does: anything else at once, the denial
-    after `DENIALS` of them.
+    An Apache broker that has just started denies its topics until the controller has sent it their metadata. Spark
+    retries when it looks for new records (`FETCH_OPTIONS`), but not when it reads a given range. `body` must create the
+    frame that it reads: a frame remembers that planning failed. The wait is announced on `out` (stderr by default).
+    Raises what `body` raises: a denial after `DENIALS` of them, anything else at once.
     """
     for attempt in range(1, DENIALS):
         try:
@@ -53,7 +53,7 @@ def patiently(body: Callable[[], T], *, pause_s: float = PAUSE_S, out: TextIO | 
 
 
 def is_denial(failure: BaseException) -> bool:
-    """Whether a broker answered that it does not have a topic, or a partition of it."""
+    """Whether a broker answered that it does not know a topic or partition."""
     names = [str(thrown.getClass().getSimpleName()) for thrown in thrown_by(failure)]
     return isinstance(failure, TopicMissingError) or "UnknownTopicOrPartitionException" in names
 
@@ -61,11 +61,11 @@ def is_denial(failure: BaseException) -> bool:
 RESULTS = "results"
 
 RejectsOf = Callable[[DataFrame, int], DataFrame]
-"""Records of one batch that are in no result, of the connector's rows and the watermark in milliseconds."""
+"""Selects a batch's records that are in no result, from the connector's rows and the watermark in milliseconds."""
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """Where results go."""
+    """Add the options for the target of the results."""
     results = parser.add_argument_group("results")
     where = results.add_mutually_exclusive_group(required=True)
     where.add_argument("--out-topic", metavar="TOPIC", help="JSON, with headers that tell a row that is written again")
@@ -81,7 +81,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 
 
 def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSink | TableSink:
-    """The sink that the options name; topics are those of the cluster that is read. Raises ValueError."""
+    """The sink that the options name, with topics on the source cluster. Raises ValueError."""
     check_format(arguments)
     if arguments.output is not None:
         return table_sink(arguments.format, arguments.output)
@@ -96,7 +96,7 @@ def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSin
 def prepare_sink(
     spark: SparkSession, sink: KafkaSink | TableSink, checkpoint: str, *, has_results: bool = True
 ) -> None:
-    """Raise ValueError when the topic does not exist, or as `TableSink.bind` does."""
+    """Raise ValueError if the topic does not exist, or as `TableSink.bind` does."""
     if isinstance(sink, KafkaSink):
         sink.check(spark)
     else:
@@ -106,14 +106,14 @@ def prepare_sink(
 def sink_for(
     spark: SparkSession, rows: DataFrame, sink: KafkaSink | TableSink, checkpoint: str, schema_change: str
 ) -> KafkaSink | TableSink:
-    """The sink to write `rows` to, which may be a new table. Raises ValueError as `accepted` does."""
+    """The sink for `rows`, possibly a new table. Raises ValueError as `accepted` does."""
     return accepted(spark, sink, checkpoint, rows.schema, schema_change) if isinstance(sink, TableSink) else sink
 
 
 def write_rows(
     sink: KafkaSink | TableSink, rows: DataFrame, key: Sequence[str], checkpoint: str, batch_id: int
 ) -> None:
-    """Write the rows of one batch: to a topic as JSON under the columns `key`, to a table as they are."""
+    """Write one batch: to a topic as JSON keyed by the columns `key`, to a table unchanged."""
     if isinstance(sink, KafkaSink):
         sink.write(json_records(rows, key), query_id(rows.sparkSession, checkpoint), batch_id)
     else:
@@ -123,14 +123,14 @@ def write_rows(
 def counted(results: DataFrame) -> DataFrame:
     """Results of a streaming query, counted as they pass, for `ResultWriter.watch`.
 
-    Not an `Observation` of the batch: Spark's Kafka sink runs a query of its own, that no observation sees.
+    An `Observation` of the batch would not work: Spark's Kafka sink runs a separate query, which no observation sees.
     """
     return results.observe(RESULTS, sql.count(sql.lit(1)).alias("rows"))
 
 
 @dataclasses.dataclass
 class Counts:
-    """Totals of one run of a query; `duplicates` None where it drops none."""
+    """Totals of one run of a query; `duplicates` is None unless the query drops duplicates."""
 
     records: int = 0
     unparsed: int = 0
@@ -148,10 +148,10 @@ class Counts:
 
 
 class ResultWriter:
-    """Writer that the query calls for each batch, and watcher that counts what is in no result.
+    """Writes each batch for the query, and counts the records that are in no result.
 
-    Where Spark counts late rows after it has put those of one group together, and drops any, the records of the batch
-    are read again to count them one by one.
+    Spark may count late rows only after grouping. If it then drops any, the batch's records are read again to count the
+    late ones individually.
     """
 
     def __init__(
@@ -166,9 +166,8 @@ class ResultWriter:
         *,
         drops_rows: bool = False,
     ) -> None:
-        """`rejects_of` belongs to `sources`, one for each; `drops_rows` is whether Spark drops late records as they
-        came, and not after it has put those of one group together. Raises ValueError when the sink is not there to
-        write to.
+        """`rejects_of` has one entry for each of `sources`. `drops_rows` says that Spark drops late records before it
+        groups them. Raises ValueError if the sink does not exist.
         """
         self.counts = Counts()
         self._spark = spark
@@ -184,7 +183,7 @@ class ResultWriter:
             dead_letters.bind(spark, checkpoint, has_results=False)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write the results of one batch, and what is in none."""
+        """Write the results of one batch, and the records that are in none."""
         with self._attempts.replaced(self._spark, batch_id, self._sink, self._dead_letters):
             self._write(batch, batch_id)
 
@@ -199,7 +198,7 @@ class ResultWriter:
             dead_letters.write(rejects, batch_id)
 
     def watch(self, progress: dict[str, Any]) -> int:
-        """Count one batch that is done, of its progress; gives how many of its records were late."""
+        """Add one finished batch to the counts, from its progress; returns the number of late records."""
         metrics = [seen for seen in progress["observedMetrics"].values() if "failed" in seen]
         self.counts.records += sum(seen["records"] for seen in metrics)
         self.counts.unparsed += sum(seen["failed"] for seen in metrics)
@@ -226,8 +225,8 @@ class ResultWriter:
             return dropped
 
     def _rejects(self, batch_id: int) -> DataFrame | None:
-        """Records that the batch read and has in no result; None where it read nothing."""
-        # Rows are dropped by the watermark of the batch before; the one of this batch only makes results final.
+        """Records of the batch that are in no result, or None if the batch read no records."""
+        # Spark drops rows by the watermark of the previous batch; this batch's watermark only makes results final.
         watermark = self._checkpoint.watermark_ms(batch_id - 1)
         found: DataFrame | None = None
         for number, (source, rejects_of) in enumerate(self._sources):
@@ -239,5 +238,5 @@ class ResultWriter:
         return found
 
     def summary(self) -> str:
-        """Tell what was read, and what became of it."""
+        """One line: the records read, and their outcome."""
         return str(self.counts)

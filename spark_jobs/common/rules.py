@@ -20,7 +20,7 @@ _TIME_OF_RUNNING = re.compile(r"\b(now|curdate|current_date|current_time|current
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule: a row keeps it when `expect`, an SQL expression over its columns, is true (null is not)."""
+    """One rule. A row keeps it if `expect`, an SQL expression over its columns, is true (null is not)."""
 
     name: str
     expect: str
@@ -32,7 +32,7 @@ class Rule:
 
 
 def read_rules(path: str) -> tuple[Rule, ...]:
-    """The rules of a file, at least one; raises OSError, or ValueError naming the file and what is wrong."""
+    """The rules of a file, at least one; raises OSError, or ValueError naming the file and the mistake."""
     try:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
@@ -62,10 +62,10 @@ def _rule(path: str, number: int, entry: object) -> Rule:
 
 
 def check_rules(rows: DataFrame, rules: tuple[Rule, ...]) -> None:
-    """Raise ValueError for a rule that cannot be asked of `rows`, or whose answer may change when it is asked again."""
+    """Raise ValueError for a rule that Spark cannot evaluate on `rows`, or whose result may change when repeated."""
     for rule in rules:
         try:
-            # As a filter: there an expression must be boolean, and cannot aggregate over rows.
+            # Try each as a filter: a filter must be boolean, and cannot aggregate over rows.
             asked = rows.where(sql.expr(rule.expect))
             same_again = asked._jdf.queryExecution().analyzed().deterministic()
         except (AnalysisException, ParseException) as failure:

@@ -1,4 +1,4 @@
-"""Runner of streaming jobs: options, session, query, progress, stop, and one line for what goes wrong."""
+"""Runs streaming jobs: options, session, query, progress, shutdown, and one-line errors."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A query that is not started: the runner gives it its name, checkpoint and trigger.
+    """A query before its start: the runner sets its name, checkpoint and trigger.
 
-    `summary` is the line that the job ends with.
+    `summary` returns the job's last line of output.
     """
 
     writer: DataStreamWriter
     summary: Callable[[], str]
     records_of: Callable[[int], int | None] = lambda _batch_id: None
-    """How many records a batch held, for jobs that read a batch twice; None: as Spark counts them."""
+    """Record count of a batch, for jobs that read a batch twice; None uses Spark's count."""
     watch: Callable[[dict[str, Any]], int] = lambda _progress: 0
-    """Told the progress of each batch that is done, as a dict of its JSON, by another thread than the batch's; gives
-    how many records of the batch were late.
+    """Called with the progress of each finished batch, as a dict of its JSON, from another thread than the batch's;
+    returns how many records of the batch were late.
     """
     ended: threading.Event = dataclasses.field(default_factory=threading.Event)
-    """Set by the job when it has done all that it was to do, by the runner when it is to end, whatever the reason."""
+    """Set by the job when its work is done, and by the runner when the job is to stop for any reason."""
     exit_code: Callable[[], int] = lambda: 0
-    """Of the job when it comes to its end."""
+    """The job's exit code, asked for at its end."""
     collector: Collector | None = None
-    """Prometheus metrics of the job's own."""
+    """Additional Prometheus metrics of the job."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job(Generic[Config]):
-    """Parts that one job adds to the common command line.
+    """The parts that one job adds to the common command line.
 
-    `configure` makes its configuration of the parsed options, and raises ValueError or OSError with one line about a
-    bad one. `plan` is the frame that the query writes, without writing it.
+    `configure` turns the parsed options into a configuration, and raises ValueError or OSError with one line about a
+    mistake. `plan` returns the frame that the query writes, without writing it.
     """
 
     name: str
@@ -80,21 +80,21 @@ class Job(Generic[Config]):
     plan: Callable[[SparkSession, Config], DataFrame]
     build_query: Callable[[SparkSession, Config], Query]
     topics: Callable[[argparse.Namespace], str] | None = None
-    """Topics that options of the job's own name, comma separated; None: those of --topics or --pattern."""
+    """Comma-separated topics from the job's own options; None uses --topics or --pattern."""
     reads_topics: bool = True
-    """Whether the job's query reads topics; another has no options about that, and no consumer group."""
+    """Whether the job's query reads topics. If not, it has neither the options for that nor a consumer group."""
 
 
 def parser_of(name: str, description: str) -> argparse.ArgumentParser:
-    """A parser that calls the job what the user called it."""
+    """A parser with the command name that the user typed."""
     return argparse.ArgumentParser(prog=os.environ.get("ODRADEK_COMMAND", name), description=description)
 
 
 @contextmanager
 def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
-    """The session that the options describe, stopped in the end.
+    """The session that the options describe, stopped on exit.
 
-    Executors of a cluster that --master names get the jobs' code; spark-submit ships it itself.
+    Executors of a cluster named by --master get the jobs' code; spark-submit ships the code itself.
     """
     has_executors = arguments.master is not None and not is_one_machine(arguments.master)
     with ExitStack() as ending:
@@ -113,7 +113,7 @@ def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
 
 
 def guarded(name: str, body: Callable[[], int]) -> int:
-    """Run `body`: the code it returns, or 1 after one line about what stopped it."""
+    """Run `body` and return its exit code, or 1 after printing one line about the failure."""
     try:
         return body()
     except REPORTED as failure:
@@ -122,13 +122,13 @@ def guarded(name: str, body: Callable[[], int]) -> int:
 
 
 def bad_options(name: str, failure: Exception) -> int:
-    """Exit code 2, after one line about options that are no use together, or a file that they name."""
+    """Print one line about conflicting options, or a file that they name, and return exit code 2."""
     print(f"{name}: {one_line(failure)}", file=sys.stderr)
     return 2
 
 
 def stop_signals() -> threading.Event:
-    """An event that SIGINT and SIGTERM set, in place of ending the process."""
+    """An event that SIGINT and SIGTERM set instead of ending the process."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -149,9 +149,9 @@ def build_parser(job: Job[Config]) -> argparse.ArgumentParser:
 
 
 def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
-    """Run `job` until its trigger is done or SIGINT or SIGTERM, which lets the batch end that is under way.
+    """Run `job` until its trigger is done, or until SIGINT or SIGTERM; the current batch may still finish.
 
-    Exit codes: the query's (0) when it came to its end, 1 after one line about what went wrong, 2 for bad options.
+    Exit codes: the query's (0) at its regular end, 1 after one line about a failure, 2 for bad options.
     """
     arguments = build_parser(job).parse_args(argv)
     if job.topics is not None:
@@ -160,7 +160,7 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
     try:
         source = source_config(arguments) if job.reads_topics else cluster_config(arguments)
         running = run_config(arguments, job.name)
-        # Before Spark starts, which takes seconds: all but the words of a schema that only Spark knows.
+        # Check before Spark starts, which takes seconds; only Spark knows some words of a schema.
         with suppress(SessionNeededError):
             configured = job.configure(arguments, source, running)
     except (OSError, ValueError) as failure:
@@ -178,7 +178,7 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
             if arguments.explain:
                 explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
                 return 0
-            # Most queries name no offsets, and their checkpoint is not read for that.
+            # Read the checkpoint only if the query names offsets; most name none.
             if starting_offsets(source.starting) and not Checkpoint(spark, running.checkpoint).starts_of_next():
                 check_starting_offsets(source.starting, topics)
             with in_use(spark, running.checkpoint):
@@ -212,14 +212,14 @@ def _watch(
     finally:
         started.stop()
         listener.finished()
-        # A call of the JVM's that found Python gone would end in a StackOverflowError: py4j tries to send it for ever.
+        # Keep the callback server running: when a JVM call finds Python gone, py4j retries until a StackOverflowError.
         spark.streams.removeListener(listener)
     print(f"{name}: {query.summary()}")
     return query.exit_code()
 
 
 def _await_end_of_batch(started: StreamingQuery, listener: ProgressListener) -> None:
-    """Wait for the batch that is under way. One that begins meanwhile is cut off, and run again by the next start."""
+    """Wait for the current batch. One that begins meanwhile is cut off, and the next start runs it again."""
     before = listener.batches
     while started.isActive and started.status["isTriggerActive"] and listener.batches == before:
         time.sleep(0.05)

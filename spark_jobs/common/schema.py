@@ -1,4 +1,4 @@
-"""The schema that values are parsed with, read from a file."""
+"""The schema of values, read from a file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _PLAIN_TYPES: dict[str, types.DataType] = {
 
 
 class SessionNeededError(Exception):
-    """Tells that a schema holds words that Spark has to be asked about, and that there is no session yet."""
+    """A schema contains words that only Spark understands, but no session exists yet."""
 
 
 class _Ddl:
-    """A reader of the usual words of DDL, without the JVM that Spark's own reader runs in.
+    """A parser of common DDL that needs no JVM, unlike Spark's own.
 
-    Raises LookupError for all that it does not know, right or wrong: Spark decides then.
+    Raises LookupError for everything that it does not know, valid or not: Spark then decides.
     """
 
     def __init__(self, text: str) -> None:
@@ -66,7 +66,7 @@ class _Ddl:
         return self._tokens[self._at - 1][0]
 
     def _is_next(self, *words: str) -> bool:
-        """Whether these words follow, which are then read."""
+        """Whether these words come next; if so, consume them."""
         found = self._tokens[self._at : self._at + len(words)]
         if [word.lower() for word, quoted in found if not quoted] != list(words):
             return False
@@ -130,7 +130,7 @@ class _Ddl:
 
 
 def _of_ddl(text: str) -> types.DataType:
-    """The type that DDL describes; raises SessionNeededError, or PySparkException for what is no DDL."""
+    """The type that DDL describes; raises SessionNeededError, or PySparkException if `text` is not DDL."""
     try:
         return _Ddl(text).schema()
     except LookupError:
@@ -142,8 +142,8 @@ def _of_ddl(text: str) -> types.DataType:
 def read_schema(path: str) -> types.StructType:
     """A struct from a file: Spark's JSON when it begins with `{`, else DDL (`carrier STRING NOT NULL, flight INT`).
 
-    Lines that begin with `--` are comments. Raises OSError, ValueError naming the file and what is wrong, or
-    SessionNeededError, without a session, when it takes Spark to read it.
+    Lines that begin with `--` are comments. Raises OSError, ValueError naming the file and the mistake, or
+    SessionNeededError if only Spark can parse the schema and no session exists.
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     text = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()

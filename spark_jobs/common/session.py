@@ -1,4 +1,4 @@
-"""The SparkSession of a job, with Spark's Kafka connector on its class path, and the jobs in one zip, which Spark ships
+"""The SparkSession of a job, with Spark's Kafka connector on its class path, and the zip of the jobs that Spark ships
 to its executors.
 """
 
@@ -28,36 +28,36 @@ from pyspark.sql import SparkSession
 import spark_jobs
 
 SCALA_VERSION = "2.13"
-"""The only Scala that Spark 4 is built for."""
+"""The only Scala version that Spark 4 is built for."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""The state store that keeps state out of the JVM's heap."""
+"""The state store that keeps state outside the JVM's heap."""
 
 
 def cache_dir() -> Path:
-    """Where downloaded jars are kept: `ODRADEK_CACHE`, else `odradek` in the user's cache directory."""
+    """Where downloaded jars are kept: `ODRADEK_CACHE`, or `odradek` in the user's cache directory."""
     fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odradek"
     return Path(os.environ.get("ODRADEK_CACHE") or fallback)
 
 
 def connector_coordinate() -> str:
-    """The Maven coordinate of the Kafka connector that belongs to the installed PySpark."""
+    """The Maven coordinate of the Kafka connector for the installed PySpark."""
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{pyspark.__version__}"
 
 
 def ivy_dir() -> Path:
-    """Where Spark fetches packages to. A directory of our own: a half-downloaded artifact in the user's ~/.m2 or
-    ~/.ivy2 must not fail the job.
+    """Where Spark stores downloaded packages. It is a private directory: a half-downloaded artifact in the user's ~/.m2
+    or ~/.ivy2 must not fail the job.
     """
     return cache_dir() / "ivy"
 
 
 @contextlib.contextmanager
 def fetching(packages: str) -> Iterator[None]:
-    """Hold a lock while Spark starts if `ivy_dir` lacks one of `packages` (Maven coordinates, separated by commas).
+    """Hold a lock while Spark starts, if `ivy_dir` lacks one of `packages` (Maven coordinates, separated by commas).
 
     Ivy does not lock its cache: two processes that download the same file at once both fail. Under spark-submit the JVM
-    runs already and fetches nothing, so no directory is made.
+    already runs and fetches nothing, so no directory is made.
     """
     ivy = ivy_dir()
     jars = ["{}_{}-{}.jar".format(*package.split(":")) for package in packages.split(",")]
@@ -80,9 +80,9 @@ print(SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
 
 
 def resolved(packages: str) -> str:
-    """The jars of `packages` and of all they need, comma separated, which are fetched where `ivy_dir` lacks them.
+    """The jars of `packages` and their dependencies, comma separated; fetches those that `ivy_dir` lacks.
 
-    In a process of its own, whose output shows only when it fails: Ivy prints thirty lines at each start. Raises
+    Runs a separate process and shows its output only on failure: Ivy prints thirty lines at each start. Raises
     ChildProcessError.
     """
     named = hashlib.sha256(packages.encode()).hexdigest()[:16]
@@ -105,17 +105,17 @@ def resolved(packages: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SessionParts:
-    """Maven packages and settings of a session, for those jobs that ask for them."""
+    """Maven packages and settings that some jobs add to their session."""
 
     packages: tuple[str, ...] = ()
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """A class of the driver's JVM, by its whole name.
+    """A class of the driver's JVM, by its full name.
 
-    `spark._jvm.org.apache...` asks the JVM about each part of the name, each time, and Java looks for a class `org` in
-    all jars of the class path: a millisecond a part.
+    `spark._jvm.org.apache...` asks the JVM about each part of the name on every use, and Java searches all jars of the
+    class path for a class `org`: 1 ms for each part.
     """
     return _java_class(spark._jvm, name)
 
@@ -127,7 +127,7 @@ def _java_class(jvm: JVMView, name: str) -> JavaClass:
 
 
 def is_one_machine(master: str) -> bool:
-    """Whether Spark runs in one process there: `local`, `local[4]`, and not `local-cluster[2,1,1024]`."""
+    """Whether this master runs Spark in one process: `local` or `local[4]`, but not `local-cluster[2,1,1024]`."""
     return master.partition("[")[0] == "local"
 
 
@@ -140,11 +140,11 @@ def build_session(
     shuffle_partitions: int = 4,
     parts: SessionParts = SessionParts(),
 ) -> SparkSession:
-    """A session whose JVM has the Kafka connector, in UTC, with state in RocksDB; says which connector it takes.
+    """A session with the Kafka connector, in UTC, with state in RocksDB; prints which connector it uses.
 
-    `parts` come on top. `kafka_jars` names a directory of jars to use instead of asking Maven Central. Under
-    spark-submit its own --master, --packages and --jars hold. Raises OSError with what to do when Java is missing,
-    `kafka_jars` has no jar, or the connector cannot be fetched.
+    `parts` are added. `kafka_jars` names a directory of jars to use instead of Maven Central. Under spark-submit, its
+    own --master, --packages and --jars apply. Raises OSError with advice if Java is missing, `kafka_jars` contains no
+    jar, or the connector cannot be fetched.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise OSError("Java is missing: Spark needs Java 17; install it, or set JAVA_HOME")
@@ -174,11 +174,11 @@ def build_session(
     if isinstance(java_class(session, "org.apache.kafka.clients.admin.Admin"), JavaPackage):
         session.stop()
         raise OSError(f"Spark has no Kafka connector: start spark-submit with --packages {connector_coordinate()}")
-    # PySpark looks for this class thirteen times for each Java exception, and every Java iterator ends in one.
+    # PySpark looks up this class thirteen times for each Java exception, and every Java iterator ends with one.
     kinds = types.SimpleNamespace(TypeUtil=java_class(session, "py4j.reflection.TypeUtil"))
     vars(session._jvm)["py4j"] = types.SimpleNamespace(reflection=kinds)
     session.sparkContext.setLogLevel(log_level)
-    # PySpark logs each exception that it makes of Spark's, with both stack traces; the job says what it means.
+    # PySpark logs each exception that it converts, with both stack traces; the job prints one line instead.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = log_level == "OFF"
     return session
 
@@ -190,7 +190,7 @@ def _builder(app_name: str, master: str | None, shuffle_partitions: int, parts: 
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", shuffle_partitions)
         .config("spark.ui.showConsoleProgress", "false")
-        # Not INT96, in nanoseconds, which many readers take for other times outside of 1677 to 2262.
+        # INT96, Spark's default, counts nanoseconds: many readers misread it outside of 1677 to 2262.
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     )
@@ -199,23 +199,23 @@ def _builder(app_name: str, master: str | None, shuffle_partitions: int, parts: 
     if master is not None:
         builder = builder.master(master)
         if is_one_machine(master):
-            # Nothing of Spark's needs to be reachable from another.
+            # No other machine needs to reach Spark.
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.ui.enabled", "false")
     return builder
 
 
 def write_archive(archive: Path) -> Path:
-    """Write every module of the jobs into the zip `archive`, which is returned; the same jobs give the same bytes.
+    """Write every module of the jobs into the zip `archive` and return it; the zip is reproducible byte for byte.
 
-    Raises OSError, or ValueError for a name by which Spark would not know what it is.
+    Raises OSError, or ValueError if the name does not show Spark that it is a zip.
     """
     if archive.suffix != ".zip":
         raise ValueError(f"{archive}: must end in .zip, by which Spark knows what it is")
     root = Path(spark_jobs.__file__).parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
         for path in sorted(root.rglob("*.py")):
-            # Without the file's time, which differs from checkout to checkout.
+            # Omit the file's time, which differs from checkout to checkout.
             name = zipfile.ZipInfo(str(path.relative_to(root.parent)))
             written.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return archive

@@ -1,8 +1,8 @@
-"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a table.
+"""Sinks that tolerate a repeated batch: topics, whose records identify their row, and tables.
 
-A batch that is run again, because the job or the broker died in it, is written again. A table replaces what the first
-attempt had left. A topic cannot: its readers see both, and the headers `query`, `batch`, `partition` and `row`, equal
-in both, tell them that it is the same row.
+A batch that the job or the broker interrupted is run and written again. A table replaces the rows of the first attempt.
+A topic cannot: its readers see both copies, and the headers `query`, `batch`, `partition` and `row`, equal in both,
+show them that it is the same row.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from spark_jobs.common.records import parameter
 from spark_jobs.common.source import SourceConfig
 
 ROW_HEADERS = ("query", "batch", "partition", "row")
-"""Names of the headers, in their order: the last four of a record. Their values are text in UTF-8."""
+"""Names of the headers in order, the last four of a record. Their values are text in UTF-8."""
 
 BATCH = "batch_id"
 STAGING = "staging"
-"""A directory beside a Parquet table, in which a batch is written; an attempt that died leaves its own behind."""
+"""A directory next to a Parquet table that a batch is first written to; an interrupted attempt leaves files there."""
 OLD_STAGING_PREFIX = ".spark-staging-"
-"""Where Spark did so for earlier versions, in the table."""
+"""The directory inside the table that earlier versions used for that."""
 
 _ROW_BITS = 33
-"""Bits of a row's number in `monotonically_increasing_id`; the partition is above them."""
+"""Bits of the row number in `monotonically_increasing_id`; the bits above are the partition."""
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id of the query that owns `checkpoint`, the same in every run; raises ValueError before its first start."""
+    """The id of the query that owns `checkpoint`, stable across runs; raises ValueError before its first start."""
     text = TableDirectory(spark, checkpoint).read_text("metadata")
     if text is None:
         raise ValueError(f"--checkpoint {checkpoint}: no query was started there")
@@ -45,11 +45,11 @@ def query_id(spark: SparkSession, checkpoint: str) -> str:
 
 
 def with_row_headers(records: DataFrame, query: str, batch_id: int, place: tuple[str, str] | None = None) -> DataFrame:
-    """`records` (key, value, and where wanted headers, topic, partition) with `ROW_HEADERS` behind their own headers.
+    """`records` (key, value, optionally headers, topic, partition) with `ROW_HEADERS` after their own headers.
 
-    The rows of each Spark partition are put in the order of their columns first, so that the same rows in the same
-    partitions get the same headers, whatever order they came in. `place` names two columns that tell a row's partition
-    and number already (where a source record stood, say): they become the headers, and the order stays. Pure.
+    First sorts each Spark partition by its columns, so that the same rows in the same partitions get the same headers,
+    in whatever order they came. `place` names two columns that already identify the row by partition and number (the
+    position of a source record, say): they become the headers, and the order stays. Pure.
     """
     if place is not None:
         added = _row_headers(query, batch_id, sql.col(place[0]), sql.col(place[1]))
@@ -75,7 +75,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def json_records(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows as records: `key` a JSON object of the columns `key`, `value` one of all columns, nulls included."""
+    """Rows as records: `key` is a JSON object of the columns `key`, `value` one of all columns, nulls included."""
     options = {"ignoreNullFields": "false"}
     return rows.select(
         sql.to_json(sql.struct(*(sql.col(f"`{name}`") for name in key)), options).alias("key"),
@@ -85,10 +85,10 @@ def json_records(rows: DataFrame, key: Sequence[str]) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KafkaSink:
-    """A topic, or with `topic` None the topics that the column `topic` names.
+    """A topic, or if `topic` is None, the topics that the column `topic` names.
 
-    Records arrive at least once; a retried batch repeats records with the `ROW_HEADERS` that they had. `created_for`:
-    a topic that is missing is created, with as many partitions as the largest topic of this source; None: it is not.
+    Delivery is at least once; a retried batch repeats records with the same `ROW_HEADERS`. With `created_for`, a
+    missing topic is created with as many partitions as the largest topic of that source; None creates no topic.
     """
 
     bootstrap_servers: str
@@ -97,7 +97,7 @@ class KafkaSink:
     created_for: SourceConfig | None = None
 
     def options(self) -> dict[str, str]:
-        """Every option of Spark's Kafka sink."""
+        """All options of Spark's Kafka sink."""
         options = {f"kafka.{key}": value for key, value in self.client_properties.items()}
         options["kafka.bootstrap.servers"] = self.bootstrap_servers
         if self.topic is not None:
@@ -105,7 +105,7 @@ class KafkaSink:
         return options
 
     def check(self, spark: SparkSession) -> None:
-        """Raise ValueError when the topic does not exist and is not to be created: a batch would fail after retries."""
+        """Raise ValueError if the topic is missing and may not be created: a batch would fail only after retries."""
         with self.admin(spark) as admin:
             if self.topic is not None and self.created_for is not None and not admin.existing_topics([self.topic]):
                 admin.create_topic(self.topic, self._partitions(spark, self.created_for), {})
@@ -118,7 +118,7 @@ class KafkaSink:
         return max(counts.values(), default=1)
 
     def admin(self, spark: SparkSession) -> KafkaAdmin:
-        """An admin client of the sink's cluster; close it."""
+        """An admin client of the sink's cluster; the caller closes it."""
         return KafkaAdmin(spark, self.bootstrap_servers, self.client_properties)
 
     def write(self, records: DataFrame, query: str, batch_id: int, place: tuple[str, str] | None = None) -> None:
@@ -131,9 +131,9 @@ class KafkaSink:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSink(ABC):
-    """A table in which a batch that is written again replaces the rows that it had.
+    """A table in which a repeated batch replaces its earlier rows.
 
-    `spark_jobs.tables.formats` has those that are not plain Parquet.
+    `spark_jobs.tables.formats` defines the formats other than plain Parquet.
     """
 
     path: str
@@ -141,48 +141,48 @@ class TableSink(ABC):
     format: ClassVar[str]
 
     def bind(self, spark: SparkSession, checkpoint: str, *, has_results: bool = True) -> None:
-        """Tie the table to `checkpoint`, or check that it is; clear what attempts that died left half written.
+        """Tie the table to `checkpoint`, or check that it is; remove what interrupted attempts left behind.
 
-        `has_results` is False for dead letters: they are Parquet beside results in any format, and may be asked for
-        later. Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers, was
-        begun in another format, or lacks results of batches that are done.
+        `has_results` is False for dead letters: they are Parquet next to results in any format, and may be added later.
+        Raises ValueError if the table belongs to another checkpoint (whose batches have the same numbers), has another
+        format, or lacks results of committed batches.
         """
         settings = {"format": self.format} if has_results else {}
         bind(spark, self.path, checkpoint, settings=settings, from_first_batch=has_results)
         self.clear(spark)
 
     def clear(self, spark: SparkSession) -> None:  # noqa: B027 - most formats leave nothing that a reader could find
-        """Remove what attempts that died left half written."""
+        """Remove what interrupted attempts left behind."""
 
     @abstractmethod
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the rows of one batch, in place of those that an earlier attempt at it left. See also `Attempts`."""
+        """Write the rows of one batch, replacing those of an earlier attempt at it. See also `Attempts`."""
 
     @contextmanager
     def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:  # noqa: ARG002
-        """Within it a batch is written, or had no rows to write, of which an earlier attempt may have left rows.
+        """Context in which to write a batch, if it has rows, that may have been attempted before.
 
-        Afterwards none of those is left.
+        On exit, it has removed the rows of earlier attempts that `write` did not replace.
         """
         yield
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParquetSink(TableSink):
-    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when it is run again."""
+    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when repeated."""
 
     format = "parquet"
 
     def clear(self, spark: SparkSession) -> None:
-        """Remove what attempts that died left half written."""
+        """Remove what interrupted attempts left behind."""
         TableDirectory(spark, self.path).remove_children(OLD_STAGING_PREFIX)
         TableDirectory(spark, beside(self.path, STAGING)).remove_all()
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the rows of one batch, in place of those that an earlier attempt at it left in the same partitions.
+        """Write the rows of one batch, replacing those of an earlier attempt at it in the same partitions.
 
-        They are written out of sight and then renamed, partition by partition. See `attempted_before` for the other
-        partitions.
+        Rows are staged outside the table, then renamed into it partition by partition. `attempted_before` handles the
+        other partitions.
         """
         staged = beside(self.path, STAGING)
         columns = (*self.partition_by, BATCH)
@@ -194,7 +194,7 @@ class ParquetSink(TableSink):
 
     @contextmanager
     def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
-        """As of every table."""
+        """As for every table."""
         table = TableDirectory(spark, self.path)
         places = [
             f"{partition}/{BATCH}={batch_id}".lstrip("/") for partition in table.partitions(len(self.partition_by))
@@ -202,16 +202,16 @@ class ParquetSink(TableSink):
         left = {place: TableDirectory(spark, f"{self.path}/{place}").names() for place in places}
         yield
         for place, names in left.items():
-            # Files have new names in a directory that was replaced.
+            # The file still exists, so `write` did not replace the directory: a replaced one has files with new names.
             if names and table.has(f"{place}/{names[0]}"):
                 table.remove(place)
 
 
 class Attempts:
-    """Attempts at the batches of one run of a query: nothing that an earlier one wrote outlives the next.
+    """Attempts at the batches of one run of a query: each attempt removes all output of an earlier one.
 
-    A batch that is run again has the same records, and may find that other ones of them parse: a registry knows a
-    schema now. Its rows are then in other partitions, or in the other one of two tables.
+    A repeated batch has the same records, but others may parse now, because a registry has learned a schema. Their rows
+    then go to other partitions, or to the other one of two tables.
     """
 
     def __init__(self) -> None:
@@ -219,9 +219,9 @@ class Attempts:
 
     @contextmanager
     def replaced(self, spark: SparkSession, batch_id: int, *sinks: KafkaSink | TableSink | None) -> Iterator[None]:
-        """Within it the batch is written to the tables among `sinks`, as far as it has rows for them."""
+        """Context in which to write the batch to the tables among `sinks`, if it has rows for them."""
         with ExitStack() as tables:
-            # Only the first batch of a run can be one that was begun before.
+            # Only the first batch of a run may have been attempted before.
             for sink in sinks:
                 if isinstance(sink, TableSink) and not self._begun:
                     tables.enter_context(sink.attempted_before(spark, batch_id))

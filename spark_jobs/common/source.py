@@ -1,5 +1,4 @@
-"""The Kafka source: which topics, from where, how much at a time; and files of Kafka client properties, as Java reads
-them.
+"""The Kafka source (topics, starting position, batch limits), and Java's files of client properties.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """The entries of a file in UTF-8. A backslash escapes what follows; at the end of a line, the line goes on in the
-    next one. Raises OSError, and ValueError naming a line that is not an entry.
+    """The entries of a file in UTF-8. A backslash escapes the next character; at the end of a line it continues the
+    line. Raises OSError, and ValueError naming a line that is not an entry.
     """
     properties = {}
     for number, line in _logical_lines(Path(path).read_text(encoding="utf-8")):
@@ -37,7 +36,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each with the number of its first line, without comments and what is blank around it."""
+    """Logical lines with the number of their first line, stripped, without comments and blank lines."""
     first, logical = 0, ""
     for number, natural in enumerate(text.splitlines(), start=1):
         line = natural.strip()
@@ -69,8 +68,8 @@ FETCH_OPTIONS = {
 }
 """Large polls: the executor asks for both ends of the partition at each poll, 500 records at a time by default.
 
-And patience, 20 s in place of 3: an Apache broker that has just started denies its topics, until its controller has
-told it of them, and Spark's source would end the query.
+Also a longer retry, 20 s instead of 3: an Apache broker that has just started denies its topics until the controller
+has sent it their metadata, and Spark's source would end the query.
 """
 
 
@@ -78,9 +77,9 @@ told it of them, and Spark's source would end the query.
 class SourceConfig:
     """Topics to read. Exactly one of `topics` (comma separated) and `pattern` (a Java regular expression) is given.
 
-    `starting` counts for a new checkpoint only: `earliest`, `latest`, `@TIMESTAMP` (milliseconds or ISO 8601, UTC
-    unless it says otherwise), or Spark's JSON of offsets. `client_properties` are Kafka's own, without a prefix.
-    `max_bytes_per_trigger` is kept as `bytes_an_offset` estimates.
+    `starting` applies to a new checkpoint only: `earliest`, `latest`, `@TIMESTAMP` (milliseconds or ISO 8601, UTC
+    unless it has an offset), or Spark's JSON of offsets. `client_properties` are Kafka's own, without a prefix.
+    `max_bytes_per_trigger` is approximate, as `bytes_an_offset` estimates.
     """
 
     bootstrap_servers: str
@@ -95,20 +94,21 @@ class SourceConfig:
     client_properties: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def topic_names(self) -> list[str]:
-        """The topics that are named."""
+        """The names in `topics`."""
         return [name.strip() for name in (self.topics or "").split(",") if name.strip()]
 
 
 def read_client_properties(path: str) -> dict[str, str]:
     """The entries of a client properties file; raises as `read_properties` does.
 
-    PEM files that it names (`ssl.truststore.type=PEM`, `ssl.keystore.type=PEM`) are read: executors do not have them.
+    Inlines the PEM files that it names (`ssl.truststore.type=PEM`, `ssl.keystore.type=PEM`): executors cannot read
+    them.
     """
     return _with_pem_texts(read_properties(path))
 
 
 def _with_pem_texts(properties: dict[str, str]) -> dict[str, str]:
-    """Client properties that hold the certificates and the key of the PEM files that they named. Raises OSError."""
+    """Client properties with the contents of the PEM files instead of their names. Raises OSError."""
     held = dict(properties)
     if properties.get("ssl.truststore.type") == "PEM" and "ssl.truststore.location" in properties:
         held["ssl.truststore.certificates"] = Path(held.pop("ssl.truststore.location")).read_text(encoding="utf-8")
@@ -135,7 +135,7 @@ def starting_options(starting: str) -> dict[str, str]:
 
 
 def starting_offsets(starting: str) -> Offsets | None:
-    """The offsets of a `starting` value that is JSON, None for the other forms; raises ValueError for none of them."""
+    """The offsets of a `starting` value in JSON, or None for the other forms; raises ValueError if it is neither."""
     if starting in {"earliest", "latest"} or starting.startswith("@"):
         return None
     try:
@@ -151,8 +151,8 @@ def starting_offsets(starting: str) -> Offsets | None:
 
 
 def check_starting_offsets(starting: str, topics: dict[str, int]) -> None:
-    """Raise ValueError when `starting` is JSON and names not exactly the partitions of `topics`. Spark's source says so
-    too, after it has tried for 20 s.
+    """Raise ValueError if `starting` is JSON and does not name exactly the partitions of `topics`. Spark's source
+    reports that too, but after retrying for 20 s.
     """
     offsets = starting_offsets(starting)
     if offsets is None:
@@ -176,7 +176,7 @@ def timestamp_ms(text: str) -> int:
 
 
 def source_options(config: SourceConfig) -> dict[str, str]:
-    """Every option of the Kafka source for `config`; a client property of the user's wins over `FETCH_OPTIONS`."""
+    """All options of the Kafka source for `config`; the user's client properties override `FETCH_OPTIONS`."""
     options = dict(FETCH_OPTIONS)
     options |= {f"kafka.{key}": value for key, value in config.client_properties.items()}
     options |= starting_options(config.starting)
@@ -205,11 +205,11 @@ def bytes_an_offset(
     names: tuple[str, ...],
     pattern: str | None,
 ) -> float | None:
-    """The mean of the topics `names`, or of those that match `pattern`; None while they have no records.
+    """Mean bytes per offset of the topics `names`, or of those that match `pattern`, or None if they are empty.
 
-    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers as they are stored (so
-    compressed, where records are), when the session asks first: batches whose records are larger than the mean are
-    larger than the limit by as much. Raises Py4JJavaError when a broker does not tell the sizes of its logs.
+    Spark's source limits batches by offsets only. The bytes are those of the brokers' logs as stored (so compressed, if
+    records are), measured once a session: batches with records larger than the mean exceed the limit accordingly.
+    Raises Py4JJavaError if a broker does not report the sizes of its logs.
     """
     with KafkaAdmin(spark, bootstrap_servers, dict(properties)) as admin:
         topics = admin.topics(names=names, pattern=pattern)
@@ -225,7 +225,7 @@ def bytes_an_offset(
 
 
 def offsets_in(max_bytes: int, mean_bytes: float | None, max_offsets: int | None) -> int | None:
-    """Offsets whose records have at most `max_bytes` by the mean, at least 1, and at most `max_offsets`. Pure."""
+    """Offsets that hold at most `max_bytes` on average, at least 1, and at most `max_offsets`. Pure."""
     if mean_bytes is None:
         return max_offsets
     fit = max(1, int(max_bytes / mean_bytes))

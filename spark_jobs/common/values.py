@@ -1,8 +1,8 @@
-"""Parsing of values by a schema, and the reasons of those that do not parse.
+"""Parses values by a schema, and explains why a value does not parse.
 
-Spark's own `from_json` parses, and decides what does not: a field of a wrong type, bad JSON, a missing NOT NULL field.
-Why a value does not parse is worked out in Python, by a second look at that value: put it behind a filter on `failed`,
-so that it costs nothing for the values that parse.
+Spark's own `from_json` parses, and decides which values fail: wrong types, bad JSON, missing NOT NULL fields. The
+reason is found in Python, by a second look at the value. Put it behind a filter on `failed`, so that it costs nothing
+for the values that parse.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pyspark.sql import functions as sql
 from spark_jobs.common import exactness
 
 CORRUPT = "_corrupt_record"
-"""The field of a parsed value that holds its text when it did not parse; no schema may have a field of this name."""
+"""The field of a parsed value that holds the text of an invalid one; no schema may have a field of this name."""
 
 SHOWN = 40
-"""How many characters of a value a reason repeats."""
+"""How many characters of a value a reason quotes."""
 
 TWICE = " are one number as a DOUBLE: the digits of the one that becomes text cannot be told"
 
 MOST_FIELDS = 3
-"""How many wrong fields a reason names; it counts the others."""
+"""How many wrong fields a reason names; it counts the rest."""
 
 LONG_EXPONENT = r"[eE][+-]?\d{5,}"
-"""In a number that Spark may not parse as a DECIMAL: it writes all digits out before it sees that they do not fit.
-That takes 10 s for 1e9999999, and minutes for 1e99999999.
+"""Exponent of a number that Spark must not parse as a DECIMAL: it writes out all digits before it sees that they do not
+fit. That takes 10 s for 1e9999999, and minutes for 1e99999999.
 """
 
 _BITS: dict[type[types.DataType], int] = {
@@ -46,7 +46,7 @@ _BITS: dict[type[types.DataType], int] = {
 }
 JSON_SPACE = " \t\r\n"
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""The years 1 to 9999 in seconds since 1970, the TIMESTAMP that readers other than Spark know."""
+"""The years 1 to 9999 in seconds since 1970, the range of TIMESTAMP that readers other than Spark know."""
 _LARGEST_FLOAT = 3.4028234663852886e38
 _ANY_DIGITS = Context(prec=1_000)
 _NON_FINITE = {"NaN", "+INF", "INF", "+Infinity", "Infinity", "-INF", "-Infinity"}
@@ -59,32 +59,32 @@ def parse(value: Column, schema: types.StructType) -> Column:
 
 def _from_json(text: Column, schema: types.StructType) -> Column:
     with_corrupt = types.StructType([*schema.fields, types.StructField(CORRUPT, types.StringType())])
-    # Strict, so that what Spark accepts and what `reason_of` accepts is the same JSON.
+    # Strict, so that Spark and `reason_of` accept the same JSON.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
     return sql.from_json(text, with_corrupt, options)
 
 
 def without_long_exponents(text: Column, schema: types.StructType) -> Column:
-    """JSON as it is, or null where a number, or the text of a field that is a DECIMAL of `schema`, has an exponent that
-    is too long for Spark to parse.
+    """The JSON text, or null if the exponent of a number, or of the text of a DECIMAL field of `schema`, is too long
+    for Spark to parse.
     """
     decimals = _decimals_as_text(schema)
     if decimals is None:
         return text
     found = f"(?U){LONG_EXPONENT}"
-    # Without the text in it, of which an escaped quote is no end.
+    # Remove the strings; escapes go first, so that an escaped quote does not end one.
     outside = sql.regexp_replace(sql.regexp_replace(text, r"\\.", ""), '"[^"]*+"', "")
     parsed = _from_json(text, decimals)
-    # A text that is not JSON has to be kept from Spark, too: it would parse the number before it finds out.
+    # Texts that are not JSON are kept from Spark, too: it would parse the number before it finds the mistake.
     texts = sql.when(parsed.getField(CORRUPT).isNull(), sql.to_json(parsed.dropFields(CORRUPT)))
     within = sql.coalesce(texts.rlike(f'{found}"(?!:)'), sql.lit(True))
-    # Hardly a text has a number with it, or a character of one escaped; digests in hexadecimal have what looks like it.
+    # Few texts contain such a number, or an escaped character of one; hexadecimal digests can look like it.
     suspect = text.rlike(rf"(?U)(?<![\w.])[\d.]++{LONG_EXPONENT}|\\u")
     return sql.when(~suspect, text).when(~(outside.rlike(found) | within), text)
 
 
 def _decimals_as_text(kind: types.DataType) -> Any:
-    """The parts of a type that are DECIMAL or hold it, with STRING in its place; None where there are none."""
+    """The parts of a type that are or hold DECIMAL, with STRING replacing it, or None without such parts."""
     if isinstance(kind, types.DecimalType):
         return types.StringType()
     if isinstance(kind, types.ArrayType):
@@ -101,8 +101,8 @@ def _decimals_as_text(kind: types.DataType) -> Any:
 
 
 def failed(value: Column, parsed: Column, schema: types.StructType) -> Column:
-    """Whether `value`, which `parse` made `parsed` of, does not fit `schema`; true or false, never null."""
-    # Spark's parser puts a replacement character where bytes are no UTF-8, and says nothing.
+    """Whether `value`, which `parse` turned into `parsed`, does not fit `schema`; never null."""
+    # Spark's parser silently replaces invalid UTF-8 by replacement characters.
     text = value.cast("string")
     verdict = ~sql.is_valid_utf8(text) | parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
     verdict |= ~exactness.one_object(text) | exactness.has_half_a_pair(text) | exactness.altered(text, parsed, schema)
@@ -112,7 +112,7 @@ def failed(value: Column, parsed: Column, schema: types.StructType) -> Column:
 
 
 def _missing(struct: Column, schema: types.StructType) -> Iterator[Column]:
-    """For each NOT NULL of the schema, at any depth, whether a null stands there. Spark itself does not look."""
+    """For each NOT NULL field of the schema, at any depth, whether it is null. Spark itself does not check."""
     for field in schema.fields:
         inner = struct.getField(field.name)
         if not field.nullable:
@@ -152,14 +152,14 @@ def reason(value: Column, schema: types.StructType) -> Column:
     """Why `value` does not fit `schema`, as text. Only for values that `failed`: it runs Python for each row."""
 
     def explain(raw: bytes | None) -> str:
-        # Text of a value may hold half a surrogate pair, which no UTF-8 can.
+        # The value's text may hold half a surrogate pair, which UTF-8 cannot represent.
         return reason_of(None if raw is None else bytes(raw), schema).encode(errors="replace").decode()
 
     return sql.udf(explain, types.StringType())(value.cast("binary"))
 
 
 def reason_of(raw: bytes | None, schema: types.StructType) -> str:
-    """Why a value does not fit `schema`: where its JSON ends to be JSON, or each field, what it is and should be.
+    """Why a value does not fit `schema`: where its JSON breaks off, or what each wrong field is and should be.
 
     For example `field a.b: expected INT, found string "x"`; `not JSON at line 1, column 7 (byte 6): Expecting value`.
     """
@@ -197,7 +197,7 @@ def reason_of(raw: bytes | None, schema: types.StructType) -> str:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object, which remembers a name that it has twice."""
+    """A JSON object that remembers a duplicate name."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -212,13 +212,13 @@ def _number(text: str) -> Decimal:
 
 
 def first_of(wrong: list[str]) -> str:
-    """The first `MOST_FIELDS` of what is wrong, and how much more there is."""
+    """The first `MOST_FIELDS` messages of `wrong`, and the number of the others."""
     more = f"; and {len(wrong) - MOST_FIELDS} more" if len(wrong) > MOST_FIELDS else ""
     return "; ".join(wrong[:MOST_FIELDS]) + more
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, as much as a reason repeats."""
+    """The beginning of a text, as much as a reason quotes."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
@@ -264,7 +264,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _fits(value: Any, kind: types.DataType) -> bool:
-    """Whether Spark reads this JSON value, not null, as a `kind` that is not a struct, array or map."""
+    """Whether Spark reads this non-null JSON value as a `kind` that is not a struct, array or map."""
     if isinstance(kind, types.StringType):
         return all(repr(float(number)) == str(number) for number in _fractions(value))
     if isinstance(kind, types.BooleanType):
@@ -290,7 +290,7 @@ def _fits_decimal(value: Any, kind: types.DecimalType) -> bool:
 
 
 def _decimal(value: Any) -> Decimal | None:
-    """The number that Spark reads for a DECIMAL, as it was written; None where it reads none."""
+    """The number that Spark reads for a DECIMAL, exactly as written, or None if it reads none."""
     if not (_is_number(value) or isinstance(value, str)) or re.search(LONG_EXPONENT, str(value)):
         return None
     try:
@@ -311,7 +311,7 @@ def _is_within(value: float | Decimal, kind: types.DoubleType | types.FloatType)
 
 
 def _fractions(value: Any) -> Iterator[Decimal]:
-    """The numbers with a fraction or an exponent in a value: Spark makes text of them by way of a double."""
+    """The numbers with a fraction or an exponent in a value: Spark converts them to text through a double."""
     if isinstance(value, Decimal):
         yield value
     elif isinstance(value, dict | list):
@@ -320,7 +320,7 @@ def _fractions(value: Any) -> Iterator[Decimal]:
 
 
 def _spelled_twice(value: Any) -> list[str]:
-    """Numbers with a fraction or an exponent that are equal as doubles, and written in different digits."""
+    """Numbers with a fraction or an exponent that are equal as doubles, but written in different digits."""
     texts: dict[float, set[str]] = {}
     for number in _fractions(value):
         texts.setdefault(float(number), set()).add(str(number))
@@ -344,7 +344,7 @@ _TEXT_READERS: dict[type[types.DataType], Callable[[str], object]] = {
 
 
 def _expected(kind: types.DataType) -> str:
-    """The type as the schema's DDL has it; the outermost part of it for nested types."""
+    """The type as in the schema's DDL; only the outermost part of a nested type."""
     if isinstance(kind, types.StructType | types.ArrayType | types.MapType):
         return {
             types.StructType: "an object (STRUCT)",

@@ -1,1 +1,1 @@
-"""Parts of the jobs that copy records: ranges, target cluster, map of offsets, records of a lake."""
+"""Parts of the jobs that copy records: ranges, target cluster, offset map, records of a lake."""

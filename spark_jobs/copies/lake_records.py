@@ -1,4 +1,4 @@
-"""Records of a table that the job `lake` wrote, with the columns that the Kafka connector gives."""
+"""Records of a table that the job `lake` wrote, with the Kafka connector's columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ INFER_PARTITION_TYPES = "spark.sql.sources.partitionColumnTypeInference.enabled"
 def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> DataFrame:
     """The records of the table at `path`: topic, partition, offset, timestamp, key, value and headers.
 
-    A lake without a schema kept the values as they were. Another kept their fields, of which a JSON object is made,
-    null fields left out; `schema` is the one that the lake was given, and needed where a table is partitioned by
-    fields that are no texts. Raises ValueError for a table without the columns of a lake, or in another format.
+    A lake without a schema stored the values unchanged. A lake with one stored their fields: they become a JSON object
+    without the null fields. `schema` is the one that the lake was given; it is needed if the table is partitioned by
+    fields that are not strings. Raises ValueError for a table without a lake's columns, or in another format.
     """
     check_parquet(spark, path)
     inferred = spark.conf.get(INFER_PARTITION_TYPES)
-    # A topic named 007 is no number.
+    # Do not infer types: a topic named 007 is not a number.
     spark.conf.set(INFER_PARTITION_TYPES, "false")
     try:
         table = spark.read.parquet(path)
@@ -51,13 +51,13 @@ def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> Data
 
 
 class LakePositions:
-    """Offsets of the records of a lake."""
+    """Offsets of a lake's records."""
 
     def __init__(self, records: DataFrame) -> None:
         self._records = records
 
     def offsets(self, at: At) -> Offsets:
-        """Offsets of every partition that has records, as `KafkaAdmin.offsets` gives them."""
+        """Offsets of every partition that has records, as `KafkaAdmin.offsets` returns them."""
         offset, end = sql.col("offset"), sql.max("offset") + 1
         if at == "earliest":
             found = sql.min(offset)
@@ -72,7 +72,7 @@ class LakePositions:
 
 
 def within(records: DataFrame, ranges: Ranges) -> DataFrame | None:
-    """Those of `records` that lie in `ranges`, each partition in the order of its offsets; None where all are empty."""
+    """The `records` in `ranges`, each partition in offset order, or None if all ranges are empty."""
     wanted = [row for row in ranges.rows() if row[2] < row[3]]
     if not wanted:
         return None
@@ -81,5 +81,5 @@ def within(records: DataFrame, ranges: Ranges) -> DataFrame | None:
     inside = records.join(sql.broadcast(limits), ["topic", "partition"]).where(
         (sql.col("offset") >= sql.col("start")) & (sql.col("offset") < sql.col("stop"))
     )
-    # One task has all of a partition: its records are written in their order.
+    # One task gets a whole partition: it writes the records in their order.
     return inside.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")

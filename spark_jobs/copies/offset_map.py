@@ -1,6 +1,6 @@
-"""Offset map of a mirror: which offsets at the target the offsets of the source became; moves consumer groups.
+"""Offset map of a mirror: which target offsets the source offsets became. It moves consumer groups.
 
-One record a range of offsets that stand without a gap on both sides:
+One record describes a range of offsets without gaps on both sides:
 
     {"source": {"cluster": "A", "topic": "t", "partition": 0, "first": 100, "last": 199},
      "target": {"cluster": "B", "topic": "t", "partition": 0, "first": 40, "last": 139}}
@@ -15,23 +15,23 @@ from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.provenance import HEADERS_TYPE, nearest_source
 
 MAP_HEADER = "mirror.offset-map"
-"""Header of the map's records. No mirror copies them: two maps that are mirrored to each other would never end."""
+"""Header of the map's records. Mirrors do not copy them: two maps mirrored to each other would grow forever."""
 
 _SIDE = "STRUCT<cluster: STRING, topic: STRING, partition: INT, first: BIGINT, last: BIGINT>"
 ENTRY_SCHEMA = f"source {_SIDE}, target {_SIDE}"
 
 
 def mirrored_ranges(copies: DataFrame, source_cluster: str, target_cluster: str) -> DataFrame:
-    """The ranges (columns source and target, as in `ENTRY_SCHEMA`) of records that were read back from the target.
+    """The ranges (columns source and target, as in `ENTRY_SCHEMA`) of records read back from the target.
 
-    Records that did not come from `source_cluster` are left out.
+    Ignores records that did not come from `source_cluster`.
     """
     partition = ["origin.topic", "origin.partition", "topic", "partition"]
     numbered = (
         copies.withColumn("origin", nearest_source(sql.col("headers")))
         .where(sql.col("origin.cluster") == source_cluster)
         .withColumn("row", sql.row_number().over(Window.partitionBy(*partition).orderBy("offset")))
-        # Both stay the same as long as source and target go on by one.
+        # Both are constant as long as source and target offsets advance by one.
         .withColumn("shift", sql.col("offset") - sql.col("origin.offset"))
         .withColumn("island", sql.col("offset") - sql.col("row"))
     )
@@ -61,7 +61,7 @@ def mirrored_ranges(copies: DataFrame, source_cluster: str, target_cluster: str)
 
 
 def map_records(ranges: DataFrame, topic: str) -> DataFrame:
-    """Records of the offset topic; a key is the range's beginning at the target, so that compaction keeps them all."""
+    """Records of the offset topic; the key is the start of the range at the target, so that compaction keeps all."""
     target = sql.col("target")
     return ranges.select(
         sql.lit(topic).alias("topic"),
@@ -74,17 +74,17 @@ def map_records(ranges: DataFrame, topic: str) -> DataFrame:
 
 
 def map_entries(records: DataFrame) -> DataFrame:
-    """The ranges that records of the offset topic hold, columns source and target; what is no range is left out."""
+    """The ranges in records of the offset topic, columns source and target; ignores records that are not ranges."""
     parsed = sql.from_json(sql.col("value").cast("string"), ENTRY_SCHEMA).alias("entry")
     return records.select(parsed).select("entry.*").where(sql.col("target.first").isNotNull())
 
 
 def translate(spark: SparkSession, entries: DataFrame, offsets: Offsets, source_cluster: str) -> Offsets:
-    """Where a consumer that is at `offsets` of the source goes on at the target.
+    """Where a consumer at `offsets` of the source continues at the target.
 
-    Guaranteed: every record from the source's offset on that was mirrored lies at or after the offset returned, so
-    that nothing is left out; after a retried batch some records may come again. A consumer that has read all that was
-    mirrored gets the offset after the last record. Partitions without an entry are left out.
+    Guarantee: every mirrored record from the source offset on lies at or after the returned offset. So none is left
+    out, but after a retried batch some may come twice. A consumer that has read all mirrored records gets the offset
+    after the last one. Partitions without an entry are left out.
     """
     rows = [(topic, int(number), at) for topic, numbers in offsets.items() for number, at in numbers.items()]
     wanted = spark.createDataFrame(rows, "topic STRING, partition INT, at BIGINT")

@@ -1,5 +1,5 @@
-"""Bounded ranges of offsets, where a replay begins and ends in each partition, and the steps it takes; and the target
-cluster of a job that writes to another one than it reads from.
+"""Bounded ranges of offsets for a replay (start and end of each partition, and the steps to take), and the target
+cluster of a job that writes to another cluster than it reads from.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import FETCH_OPTIONS, read_client_properties, timestamp_ms
 
 NAMED = {-2: "earliest", -1: "latest"}
-"""Offsets with a meaning, as in Spark's JSON of offsets."""
+"""Special offsets in Spark's JSON of offsets."""
 
 At = Literal["earliest", "latest"] | int
 
 
 class Positions(Protocol):
-    """Whoever knows the offsets of a log: a cluster, or a directory of records."""
+    """A source of a log's offsets: a cluster, or a directory of records."""
 
     def offsets(self, at: At) -> Offsets:
         """Offsets of every partition: its first, its end, or the first record at or after a time in milliseconds."""
@@ -38,7 +38,7 @@ class Ranges:
     end: Offsets
 
     def size(self) -> int:
-        """How many offsets lie in the ranges."""
+        """Total number of offsets in the ranges."""
         return sum(end - start for _, _, start, end in self.rows())
 
     def rows(self) -> list[tuple[str, int, int, int]]:
@@ -50,7 +50,7 @@ class Ranges:
         )
 
     def step(self, number: int, steps: int) -> Ranges:
-        """The ranges of step `number` of `steps`, an equal share of every partition; together they are all of it."""
+        """The ranges of step `number` of `steps`, an equal share of every partition; together they cover everything."""
 
         def at(count: int) -> Offsets:
             return {
@@ -64,16 +64,16 @@ class Ranges:
         return Ranges(at(number), at(number + 1))
 
     def steps(self, offsets_a_step: int) -> int:
-        """How many steps it takes when one is to have no more than `offsets_a_step` offsets; 0 where all are empty."""
+        """Steps needed if each takes at most `offsets_a_step` offsets; 0 if all ranges are empty."""
         return -(-self.size() // offsets_a_step)
 
     def to_json(self) -> str:
-        """Text that `from_json` reads."""
+        """Text for `from_json`."""
         return json.dumps({"from": self.start, "to": self.end}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The ranges that `to_json` wrote."""
+        """The ranges from the text of `to_json`."""
         written = json.loads(text)
         return cls(written["from"], written["to"])
 
@@ -106,7 +106,7 @@ def resolve(position: str, log: Positions) -> Offsets:
 
 
 def ranges_of(start: str, end: str, log: Positions) -> Ranges:
-    """The ranges from `start` to before `end`; partitions that one of them does not name are left out.
+    """The ranges from `start` to before `end`; ignores partitions that one of them does not name.
 
     Raises ValueError as `resolve` does. A range that would end before it starts is empty.
     """
@@ -123,7 +123,7 @@ def ranges_of(start: str, end: str, log: Positions) -> Ranges:
 
 
 def read_ranges(spark: SparkSession, cluster: dict[str, str], ranges: Ranges) -> DataFrame | None:
-    """The records in `ranges` of the cluster that the connector's options `cluster` name; None where all are empty."""
+    """The records in `ranges` from the cluster of the connector options `cluster`, or None if all are empty."""
     wanted = [row for row in ranges.rows() if row[2] < row[3]]
     if not wanted:
         return None
@@ -146,22 +146,22 @@ def read_ranges(spark: SparkSession, cluster: dict[str, str], ranges: Ranges) ->
 
 
 def add_target_options(group: argparse._ArgumentGroup, *, required: bool) -> None:
-    """Options that name the target cluster."""
+    """Add the options of the target cluster."""
     group.add_argument("--target-bootstrap-servers", required=required, metavar="HOST:PORT,...")
     group.add_argument("--target-config", metavar="FILE", help="Kafka client properties of the target cluster")
 
 
 def target_sink(arguments: argparse.Namespace) -> KafkaSink:
-    """The cluster that the options name, its records with topics of their own; raises as `read_client_properties`."""
+    """The sink of the target cluster; each record names its topic. Raises as `read_client_properties` does."""
     properties = read_client_properties(arguments.target_config) if arguments.target_config else {}
     return KafkaSink(bootstrap_servers=arguments.target_bootstrap_servers, client_properties=properties)
 
 
 def create_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str, str]) -> None:
-    """Have a topic at `target` for each topic of `renamed` (name at the source: name at the target).
+    """Create or extend the topics at `target` that `renamed` maps to (source name: target name).
 
-    A topic that is missing is created with the partition count and the settings of its source; one that has fewer
-    partitions gets as many.
+    A missing topic is created with the partition count and settings of its source; a topic with fewer partitions is
+    extended to that count.
     """
     there = target.existing_topics(renamed.values())
     for name, partitions in source.topics(names=renamed).items():
@@ -172,7 +172,7 @@ def create_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str
 
 
 def check_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str, str]) -> None:
-    """Raise ValueError where a topic of `renamed` is missing at `target`, or has fewer partitions than its source."""
+    """Raise ValueError if a topic of `renamed` is missing at `target`, or has fewer partitions than its source."""
     there = target.existing_topics(renamed.values())
     for name, partitions in source.topics(names=renamed).items():
         found = there.get(renamed[name])

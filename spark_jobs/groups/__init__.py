@@ -1,1 +1,1 @@
-"""Consumer groups: how far they are behind, measured from samples of their offsets."""
+"""Consumer groups: how far they lag, measured from samples of their offsets."""

@@ -11,12 +11,12 @@ US = 1_000_000
 """Microseconds in a second."""
 
 LAG, TIME_LAG, CATCH_UP, SKEW = "lag", "time-lag", "catch-up", "skew"
-"""Names of alerts, as in the options --alert-NAME."""
+"""Alert names, as in the options --alert-NAME."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a group, an alert when it is above one; None for no limit."""
+    """Limits of a group; exceeding one raises an alert. A limit of None is off."""
 
     lag: int | None = None
     time_lag_ms: int | None = None
@@ -27,12 +27,12 @@ class Limits:
 def measures(samples: DataFrame, window_ms: int, limits: Limits) -> DataFrame:
     """Each of `samples` (`sampling.SAMPLE_SCHEMA`) with the measures of its partition and its group. Pure.
 
-    Of the partition: `lag`, in offsets, as kafka-consumer-groups has it, negative where the commit is beyond the end;
-    `time_lag_ms`, the age of the oldest record that is not read; `trend`, how many records a second the lag has grown
-    by since the first sample of the last `window_ms`; `note`, what is unusual. Of the group: `group_lag` and
-    `group_trend`, sums; `group_time_lag_ms`, the largest; `group_skew`, the largest lag against the mean;
-    `group_catch_up_s`, null where it never catches up, or has no trend yet; `alerts`, names of those of `limits` that
-    are exceeded. What is not known is null, and in no sum; a negative lag counts as 0.
+    Per partition: `lag` in offsets, as kafka-consumer-groups shows it, negative if the commit is beyond the end;
+    `time_lag_ms`, the age of the oldest unread record; `trend`, the growth of the lag in records a second since the
+    first sample of the last `window_ms`; `note`, anything unusual. Per group: the sums `group_lag` and `group_trend`;
+    the largest lag in time, `group_time_lag_ms`; `group_skew`, the largest lag relative to the mean;
+    `group_catch_up_s`, null if the group never catches up or its trend is not known yet; `alerts`, the names of the
+    exceeded `limits`. Unknown values are null and excluded from sums; sums use 0 for a negative lag.
     """
     at = sql.unix_micros("sampled_at")
     partition = Window.partitionBy("group", "topic", "partition").orderBy(at).rangeBetween(-window_ms * 1000, 0)
@@ -58,13 +58,13 @@ def measures(samples: DataFrame, window_ms: int, limits: Limits) -> DataFrame:
 
 
 def _at_least_0(number: Column) -> Column:
-    """`number`, 0 for a negative one, null for a null one."""
+    """`number`, but 0 if negative; null stays null."""
     return sql.when(number < 0, sql.lit(0)).otherwise(number)
 
 
 def _time_lag_ms() -> Column:
     age = sql.unix_millis("sampled_at") - sql.unix_millis("oldest_unread")
-    # A producer's clock may be ahead of the job's.
+    # The producer's clock may be ahead of the job's.
     return sql.when(sql.col("lag") <= 0, sql.lit(0).cast("bigint")).otherwise(_at_least_0(age))
 
 
@@ -80,7 +80,7 @@ def _note() -> Column:
 
 
 def never_catches_up() -> Column:
-    """Whether a group's lag does not shrink, in the rows of `measures`; null where it has no trend yet."""
+    """Whether a group's lag does not shrink, in the rows of `measures`; null before the trend is known."""
     return (sql.col("group_lag") > 0) & (sql.col("group_trend") >= 0)
 
 

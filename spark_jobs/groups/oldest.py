@@ -1,4 +1,4 @@
-"""Times of the records that groups have to read next, read by Kafka's own consumer in the driver's JVM."""
+"""Timestamps of the next records that groups will read, from Kafka's own consumer in the driver's JVM."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from spark_jobs.common.session import java_class
 from spark_jobs.common.source import SourceConfig
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""Topic and partition number."""
 
 PATIENCE_S = 30.0
-"""How long all records of one call may take."""
+"""Time limit of one call, for all its records."""
 
 POLL_MS = 500
 MAX_BYTES = 16_384
-"""Of a fetch, for each partition: one record is wanted, and the broker sends a larger batch all the same."""
+"""Fetch limit per partition: one record is enough, and the broker still sends a larger batch whole."""
 
 
 class OldestRecords:
-    """A consumer without a group; close it. Opened at its first question."""
+    """A consumer without a group, opened at the first call; close it."""
 
     def __init__(self, spark: SparkSession, source: SourceConfig) -> None:
         self._spark = spark
@@ -58,8 +58,8 @@ class OldestRecords:
     def times_ms(self, spans: dict[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """Timestamps, in milliseconds, of the first record of each span of offsets, its end excluded.
 
-        A span without a record (all markers of transactions, or compacted) and a record without a timestamp are left
-        out. Raises ValueError when the brokers do not give the records in `PATIENCE_S`.
+        Omits a span without records (only transaction markers, or compacted) and a record without a timestamp. Raises
+        ValueError if the brokers do not deliver the records within `PATIENCE_S`.
         """
         if not spans:
             return {}

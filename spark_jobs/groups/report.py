@@ -1,4 +1,4 @@
-"""Reports of a sample of consumer groups: to people, as alerts, and to Prometheus."""
+"""Reports a sample of consumer groups: as text, as alerts, and to Prometheus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shown_time(milliseconds: float) -> str:
 
 
 def shown_catch_up(row: Row) -> str:
-    """When the group of a row of `measures` has caught up."""
+    """When the group of a row of `measures` will have caught up."""
     if row.group_lag == 0:
         return "caught up"
     if row.group_trend is None:
@@ -50,7 +50,7 @@ def group_line(row: Row) -> str:
 
 
 def partition_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table of the partitions of one group, those of kafka-consumer-groups first."""
+    """Lines of a table of one group's partitions, with the columns of kafka-consumer-groups first."""
     cells = [HEADER, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEADER))]
     for line in cells:
@@ -66,7 +66,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def sample_lines(at: dt.datetime, groups: Iterable[str], rows: Sequence[Row]) -> Iterator[str]:
-    """Everything that one sample says: of each group a line, and a table of its partitions."""
+    """The text of one sample: a line for each group, and a table of its partitions."""
     yield f"{at:%Y-%m-%d %H:%M:%S} UTC"
     known = {group: list(found) for group, found in groupby(rows, lambda row: str(row.group))}
     for group in groups:
@@ -78,7 +78,7 @@ def sample_lines(at: dt.datetime, groups: Iterable[str], rows: Sequence[Row]) ->
 
 
 class Alerts:
-    """Alerts of all groups: one line when one begins, one when it is over."""
+    """Alerts of all groups: prints one line when an alert begins, and one when it ends."""
 
     def __init__(self, name: str, limits: Limits, out: TextIO = sys.stderr) -> None:
         self._name = name
@@ -86,10 +86,10 @@ class Alerts:
         self._out = out
         self._holding: set[tuple[str, str]] = set()
         self.raised = 0
-        """How many have begun."""
+        """How many alerts have begun."""
 
     def see(self, rows: Iterable[Row]) -> None:
-        """Look at the rows of one sample."""
+        """Update the alerts from the rows of one sample."""
         by_group = {str(row.group): row for row in rows}
         holding = {(group, alert) for group, row in by_group.items() for alert in row.alerts}
         for group, alert in sorted(holding - self._holding):
@@ -113,7 +113,7 @@ class Alerts:
 
 
 class GroupMetrics(Collector):
-    """The last sample as Prometheus metrics; what is not known is left out."""
+    """The last sample as Prometheus metrics; unknown values are left out."""
 
     def __init__(self) -> None:
         self.rows: Sequence[Row] = ()

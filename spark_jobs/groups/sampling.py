@@ -1,4 +1,4 @@
-"""Samples of consumer groups: what each has committed, and where the partitions that it reads begin and end."""
+"""Samples of consumer groups: their committed offsets, and the log starts and ends of their partitions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SAMPLE_SCHEMA = (
     "group STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, sampled_at TIMESTAMP NOT NULL, "
     "committed BIGINT, log_start BIGINT, log_end BIGINT, oldest_unread TIMESTAMP"
 )
-"""One row for each partition that a group has committed, or that is assigned to a member of it.
+"""One row for each partition that a group has committed, or that is assigned to one of its members.
 
-`committed` is null where nothing is; `log_start` and `log_end` where the partition is gone, or has no leader;
-`oldest_unread`, the timestamp of the first record that the group has not read, where there is none.
+`committed` is null without a commit; `log_start` and `log_end` are null if the partition is gone or leaderless;
+`oldest_unread`, the timestamp of the first unread record, is null if the group has read everything.
 """
 
 Sample = tuple[str, str, int, dt.datetime, int | None, int | None, int | None, dt.datetime | None]
@@ -27,7 +27,7 @@ Sample = tuple[str, str, int, dt.datetime, int | None, int | None, int | None, d
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Which groups: those of `names`, or with a `pattern` (a regular expression) those whose whole name matches it."""
+    """Selects groups: those in `names`, or with a `pattern` (a regular expression) those whose whole name matches."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -41,13 +41,13 @@ class Groups:
             raise ValueError(f"--group-pattern {self.pattern}: {failure}") from None
 
     def now(self, admin: KafkaAdmin) -> list[str]:
-        """The groups, in order; those of `names` are there whether they exist or not."""
+        """The groups in order; those of `names` are included whether they exist or not."""
         if self.pattern is None:
             return sorted(set(self.names))
         return sorted(name for name in admin.consumer_groups() if re.fullmatch(self.pattern, name))
 
     def check(self, admin: KafkaAdmin, bootstrap_servers: str) -> None:
-        """Raise ValueError for a group of `names` that does not exist, or a `pattern` that no group matches."""
+        """Raise ValueError for a group of `names` that does not exist, or a `pattern` that matches no group."""
         found = self.now(admin)
         if not found:
             raise ValueError(f"--group-pattern {self.pattern}: matches no consumer group of {bootstrap_servers}")
@@ -59,7 +59,7 @@ class Groups:
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """The groups that were looked at, at a time, and their partitions. A group may have none."""
+    """The sampled groups and their partitions at one time. A group may have zero partitions."""
 
     at: dt.datetime
     groups: list[str]
@@ -67,13 +67,13 @@ class Sampled:
 
 
 def take_sample(spark: SparkSession, source: SourceConfig, groups: Groups) -> Sampled:
-    """Look at the groups once. Raises Py4JJavaError or ValueError when the brokers do not answer."""
+    """Sample the groups once. Raises Py4JJavaError or ValueError if the brokers do not answer."""
     with (
         KafkaAdmin(spark, source.bootstrap_servers, source.client_properties) as admin,
         OldestRecords(spark, source) as oldest,
     ):
         names = groups.now(admin)
-        # What is committed first: a group that goes on reading meanwhile is not ahead of the end that is read later.
+        # Read the commits first: a group that keeps reading is then not ahead of the log ends, which are read later.
         committed = {name: _committed(admin, name) for name in names}
         partitions = {partition for known in committed.values() for partition in known}
         starts, ends = admin.partition_offsets(partitions)
@@ -102,7 +102,7 @@ def take_sample(spark: SparkSession, source: SourceConfig, groups: Groups) -> Sa
 
 
 def _committed(admin: KafkaAdmin, group: str) -> dict[Partition, int | None]:
-    """Offsets of the partitions that the group has committed or is assigned; None for those without a commit."""
+    """Offsets of the group's committed or assigned partitions; those without a commit have None."""
     known: dict[Partition, int | None] = dict.fromkeys(admin.assigned_partitions(group) or ())
     for topic, numbers in admin.committed(group).items():
         known |= {(topic, int(number)): offset for number, offset in numbers.items()}
