@@ -62,8 +62,7 @@ class Windows:
         return sql.window(time, spark_interval(self.width_ms), spark_interval(slide))
 
     def first_end_ms(self, time: Column) -> Column:
-        """End of the first window that contains `time`, in milliseconds: a record is late once the watermark passes it.
-        """
+        """End of the first window containing `time`, in milliseconds; a watermark beyond it makes the record late."""
         at = sql.unix_micros(time)
         if self.width_ms is None:
             return sql.floor((at + (self.gap_ms or 0) * 1000) / 1000)

@@ -201,7 +201,7 @@ def _differs(text: Column, kind: DataType, value: Column, told: Column) -> Colum
 
 
 def _is_spelled_otherwise(text: Column, value: Column) -> Column:
-    """Whether the JSON text spells the number `value` in other digits; that number may be the one that was parsed."""
+    """Whether the JSON text spells the number `value` in other digits; the parser may have read that number."""
     outside = sql.regexp_replace(text, _TEXTS, '""')
     numbers = sql.regexp_extract_all(outside, sql.lit(r"(-?\d[\d.eE+-]*+)"), sql.lit(1))
     return sql.exists(numbers, lambda each: (each != value) & (each.try_cast("double") == value.try_cast("double")))

@@ -185,7 +185,7 @@ class KafkaAdmin:
         except Py4JJavaError as failure:
             if _cause(failure) != "TimeoutException":
                 raise
-            # Kafka's own message is about the last attempt, which ran into the timeout.
+            # Kafka's own message describes the last attempt, which ran into the timeout.
             raise TimeoutError(
                 f"no coordinator of the group {group} answers within {timeout_ms / 1000:g} s "
                 "(is offsets.topic.replication.factor above the number of brokers?)"

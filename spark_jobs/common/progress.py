@@ -205,7 +205,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class JobMetrics:
-    """Metrics of one query, with the job's name as their label `job`, and those of `own`."""
+    """Prometheus metrics of one query, labelled with the job's name as `job`, and those of `own`."""
 
     def __init__(self, job: str, own: Collector | None = None) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""The columns with which a table identifies the source record of a row or dead letter."""
+"""Table columns that identify the source record of a row or dead letter."""
 
 from __future__ import annotations
 

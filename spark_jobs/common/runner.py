@@ -52,7 +52,7 @@ class Query:
     writer: DataStreamWriter
     summary: Callable[[], str]
     records_of: Callable[[int], int | None] = lambda _batch_id: None
-    """Record count of a batch, for jobs that read a batch twice; None uses Spark's count."""
+    """Record count of a batch, for jobs that read a batch twice; by default Spark's count."""
     watch: Callable[[dict[str, Any]], int] = lambda _progress: 0
     """Called with the progress of each finished batch, as a dict of its JSON, from another thread than the batch's;
     returns how many records of the batch were late.
@@ -80,7 +80,7 @@ class Job(Generic[Config]):
     plan: Callable[[SparkSession, Config], DataFrame]
     build_query: Callable[[SparkSession, Config], Query]
     topics: Callable[[argparse.Namespace], str] | None = None
-    """Comma-separated topics from the job's own options; None uses --topics or --pattern."""
+    """Comma-separated topics from the job's own options, instead of --topics or --pattern."""
     reads_topics: bool = True
     """Whether the job's query reads topics. If not, it has neither the options for that nor a consumer group."""
 
@@ -212,7 +212,7 @@ def _watch(
     finally:
         started.stop()
         listener.finished()
-        # Keep the callback server running: when a JVM call finds Python gone, py4j retries until a StackOverflowError.
+        # Remove the listener: when the JVM calls a Python that is gone, py4j retries until a StackOverflowError.
         spark.streams.removeListener(listener)
     print(f"{name}: {query.summary()}")
     return query.exit_code()

@@ -38,7 +38,7 @@ class SessionNeededError(Exception):
 
 
 class _Ddl:
-    """A parser of common DDL that needs no JVM, unlike Spark's own.
+    """A parser of common DDL that works without a JVM, unlike Spark's own.
 
     Raises LookupError for everything that it does not know, valid or not: Spark then decides.
     """

@@ -88,7 +88,7 @@ class KafkaSink:
     """A topic, or if `topic` is None, the topics that the column `topic` names.
 
     Delivery is at least once; a retried batch repeats records with the same `ROW_HEADERS`. With `created_for`, a
-    missing topic is created with as many partitions as the largest topic of that source; None creates no topic.
+    missing topic is created with as many partitions as the largest topic of that source; otherwise it is not created.
     """
 
     bootstrap_servers: str
@@ -131,7 +131,7 @@ class KafkaSink:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSink(ABC):
-    """A table in which a repeated batch replaces its earlier rows.
+    """A table that replaces the earlier rows of a repeated batch.
 
     `spark_jobs.tables.formats` defines the formats other than plain Parquet.
     """
@@ -160,7 +160,7 @@ class TableSink(ABC):
 
     @contextmanager
     def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:  # noqa: ARG002
-        """Context in which to write a batch, if it has rows, that may have been attempted before.
+        """Context for writing a batch, if it has rows, that may have been attempted before.
 
         On exit, it has removed the rows of earlier attempts that `write` did not replace.
         """
@@ -169,7 +169,7 @@ class TableSink(ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParquetSink(TableSink):
-    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when repeated."""
+    """A Parquet table: each batch owns its directories, `.../batch_id=N/`, and replaces them when repeated."""
 
     format = "parquet"
 
@@ -219,7 +219,7 @@ class Attempts:
 
     @contextmanager
     def replaced(self, spark: SparkSession, batch_id: int, *sinks: KafkaSink | TableSink | None) -> Iterator[None]:
-        """Context in which to write the batch to the tables among `sinks`, if it has rows for them."""
+        """Context for writing the batch to the tables among `sinks`, if it has rows for them."""
         with ExitStack() as tables:
             # Only the first batch of a run may have been attempted before.
             for sink in sinks:

@@ -18,8 +18,8 @@ def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> Data
     """The records of the table at `path`: topic, partition, offset, timestamp, key, value and headers.
 
     A lake without a schema stored the values unchanged. A lake with one stored their fields: they become a JSON object
-    without the null fields. `schema` is the one that the lake was given; it is needed if the table is partitioned by
-    fields that are not strings. Raises ValueError for a table without a lake's columns, or in another format.
+    without the null fields. `schema` is that of the lake, needed if the table is partitioned by fields that are not
+    strings. Raises ValueError for a table without a lake's columns, or in another format.
     """
     check_parquet(spark, path)
     inferred = spark.conf.get(INFER_PARTITION_TYPES)

@@ -4,11 +4,11 @@
         --window 1h --group-by origin --agg count,avg:dep_delay,p95:dep_delay --out-topic hourly \
         --checkpoint /lake/checkpoints/hourly
 
-Guarantee: with `--mode append` each window and group is given once, when the watermark has passed the window's end, and
-holds every record that was in time. Records that came later, and those that do not parse, are counted and, with
-`--dead-letters`, kept. With `--drop-duplicates` one of the copies of a record counts, the others are counted as
-duplicates; records that are not after the watermark are late then, whatever their window. A Parquet table has each
-result once; a topic has it once for readers that drop rows by the headers of `spark_jobs.common.sink`.
+Guarantee: with `--mode append` each window and group is written once, when the watermark has passed the window's end,
+and includes every record that was in time. Late records, and those that do not parse, are counted and, with
+`--dead-letters`, kept. With `--drop-duplicates` one copy of a record is used and the others are counted as duplicates;
+a record that is not after the watermark is then late, whatever its window. A Parquet table has each result once; a
+topic has it once for readers that drop rows by the headers of `spark_jobs.common.sink`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ WINDOW_COLUMNS = ("window_start", "window_end")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AggregateConfig:
-    """One aggregation. `timestamp_field` None takes the records' timestamps.
+    """One aggregation. If `timestamp_field` is None, it uses the records' timestamps.
 
-    `drop_duplicates` are the fields that identify a record; without any, every record counts.
+    `drop_duplicates` are the fields that identify a record; if empty, every record counts.
 
-    Raises ValueError for fields that the schema does not have, and for what Spark cannot keep up to date.
+    Raises ValueError for fields that the schema lacks, and for aggregates that Spark cannot update.
     """
 
     source: SourceConfig
@@ -116,7 +116,7 @@ def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
 
 
 def rejects(df: DataFrame, config: AggregateConfig, watermark_ms: int) -> DataFrame:
-    """Those of the connector's rows that are in no result, or not in each of their windows, and why. Pure."""
+    """The connector's rows that are missing from one or all of their windows, with the reason. Pure."""
     rows, watermark = events(df, config.schema, config.timestamp_field, config.values), parameter(watermark_ms)
     if config.drop_duplicates:
         is_late = late(sql.col(TIME), watermark)
@@ -126,12 +126,12 @@ def rejects(df: DataFrame, config: AggregateConfig, watermark_ms: int) -> DataFr
 
 
 def plan(spark: SparkSession, config: AggregateConfig) -> DataFrame:
-    """The results that batches give."""
+    """The rows that batches write."""
     return transform(read_stream(spark, config.source), config)
 
 
 def build_query(spark: SparkSession, config: AggregateConfig) -> Query:
-    """The query that writes the results. Raises ValueError when there is nowhere to write them."""
+    """The query that writes the results. Raises ValueError if their target is missing."""
     rows = plan(spark, config)
     writer = ResultWriter(
         spark,
@@ -148,7 +148,7 @@ def build_query(spark: SparkSession, config: AggregateConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the values, windows, groups and aggregates."""
+    """Add the options of the values, windows, groups and aggregates."""
     add_value_options(parser)
     options = parser.add_argument_group("aggregation")
     options.add_argument("--schema", required=True, metavar="FILE", help="fields of the values: DDL or Spark's JSON")

@@ -3,10 +3,10 @@
     bin/spark-job checkpoint-doctor --bootstrap-servers 127.0.0.1:9092 --checkpoint /lake/checkpoints/flights \
         --write /lake/checkpoints/flights-repaired
 
-Names the offsets that are lost (before the log's start), deleted (their topic or partition is gone, or was made again)
-and future (after the log's end), each with its cause and where a repaired checkpoint begins instead. Works on the
-checkpoint of any query of Spark's Kafka source; topics made again are told by their ids for the queries of these jobs,
-which record them, and by their offsets for others. The checkpoint itself is only read.
+Names the offsets that are lost (before the log's start), deleted (their topic or partition is gone or was recreated)
+and future (after the log's end), each with its cause and the offset in a repaired checkpoint. Works on the checkpoint
+of any query of Spark's Kafka source. It recognizes a recreated topic by its id if one of these jobs recorded it,
+otherwise by its offsets. It only reads the checkpoint itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAME = "checkpoint-doctor"
 
 
 def look_up(admin: KafkaAdmin, topics: set[str]) -> dict[str, TopicNow]:
-    """State at the broker of those of `topics` that exist."""
+    """State at the broker of the existing topics among `topics`."""
     found = {}
     for topic in sorted(topics):
         known = admin.partitions_and_id(topic)
@@ -46,7 +46,7 @@ def look_up(admin: KafkaAdmin, topics: set[str]) -> dict[str, TopicNow]:
 
 
 def starts_of(checkpoint: Checkpoint) -> dict[int, Offsets]:
-    """Where the next batch begins, for each Kafka source. Raises ValueError when there is none."""
+    """Where the next batch begins, for each Kafka source. Raises ValueError if no source has offsets."""
     starts = {source: checkpoint.start_of_next(source) for source in checkpoint.kafka_sources()}
     known = {source: offsets for source, offsets in starts.items() if offsets is not None}
     if not known:
@@ -55,7 +55,7 @@ def starts_of(checkpoint: Checkpoint) -> dict[int, Offsets]:
 
 
 def planned_ends(checkpoint: Checkpoint, sources: Sequence[int]) -> dict[int, Offsets]:
-    """Where the batch ends that was planned and not finished, for each source; empty when there is no such batch."""
+    """Where the planned but uncommitted batch ends, for each source; empty without such a batch."""
     planned, committed = checkpoint.planned_batch(), checkpoint.committed_batch()
     if planned is None or planned == committed:
         return {}
@@ -65,18 +65,18 @@ def planned_ends(checkpoint: Checkpoint, sources: Sequence[int]) -> dict[int, Of
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Findings on one source: on its next offsets, and on the end of its unfinished batch elsewhere."""
+    """Findings on one source: on its next offsets, and separately on the end of its unfinished batch."""
 
     start: list[Finding]
     end: list[Finding]
 
 
 def diagnose(start: Offsets, end: Offsets, now: dict[str, TopicNow], ids: dict[str, str]) -> Diagnosis:
-    """Compare a source's next offsets, and the end of its unfinished batch (or nothing), with its topics."""
+    """Compare a source's next offsets and the end of its unfinished batch (empty without one) with its topics."""
     found = list(examine(start, now, ids))
     wrong = {(finding.topic, finding.partition) for finding in found}
     later = [finding for finding in examine(end, now, ids) if (finding.topic, finding.partition) not in wrong]
-    # The batch begins where there are records, so that it ends with them, whatever became of those behind.
+    # The batch begins where records exist, so it must also end there, whatever happened to those after it.
     at_log_end = [
         dataclasses.replace(finding, moved_to=now[finding.topic].ends[finding.partition])
         if finding.moved_to is not None
@@ -89,9 +89,9 @@ def diagnose(start: Offsets, end: Offsets, now: dict[str, TopicNow], ids: dict[s
 def write_repaired(
     spark: SparkSession, checkpoint: Checkpoint, path: str, now: dict[str, TopicNow], diagnoses: dict[int, Diagnosis]
 ) -> None:
-    """Write a copy of `checkpoint` to `path`, its offsets moved as found, its recorded topic ids those of now.
+    """Write a copy of `checkpoint` to `path`, with the offsets of the findings and the current topic ids.
 
-    Raises FileExistsError when there is something at `path`.
+    Raises FileExistsError when `path` exists.
     """
     starts = starts_of(checkpoint)
     ends = planned_ends(checkpoint, list(starts))
@@ -106,7 +106,7 @@ def write_repaired(
 
 
 def examine_checkpoint(arguments: argparse.Namespace, spark: SparkSession) -> int:
-    """Print the findings, write the repaired checkpoint where one is asked for; returns the exit code."""
+    """Print the findings, and write the repaired checkpoint if requested; returns the exit code."""
     properties = read_client_properties(arguments.command_config) if arguments.command_config else {}
     checkpoint = Checkpoint(spark, arguments.checkpoint)
     starts = starts_of(checkpoint)
@@ -128,9 +128,9 @@ def examine_checkpoint(arguments: argparse.Namespace, spark: SparkSession) -> in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the doctor: 0 when the checkpoint is right, or a repaired one was written.
+    """Run the doctor; 0 if the checkpoint is correct, or a repaired one was written.
 
-    Exit codes: 1 when it is wrong, or cannot be read; 2 for bad options.
+    Exit codes: 1 if it is wrong or unreadable, 2 for bad options.
     """
     parser = parser_of(NAME, "Compare a query's checkpoint with the broker; write a repaired one.")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")

@@ -4,10 +4,10 @@
         --right weather --right-schema weather.ddl --on origin --within 30m --out-topic flights-weather \
         --checkpoint /lake/checkpoints/flights-weather
 
-Guarantee: with `--right`, each pair of records in time whose times lie at most `--within` apart is given once; with
-`--type left` also each left record that no right record can come for any more. State is bounded: a record leaves it
-when the watermark says that nothing more can match it. Records that come later, and those that do not parse, are
-counted and, with `--dead-letters`, those that do not parse are kept.
+Guarantee: with `--right`, each pair of records in time whose times differ by at most `--within` is written once; with
+`--type left` also each left record that no right record can match any more. State is bounded: a record leaves it when
+the watermark shows that nothing more can match it. Late records, and those that do not parse, are counted; with
+`--dead-letters`, those that do not parse are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RIGHT_PREFIX = "right_"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Side:
-    """One topic of the join; `timestamp_field` None takes the records' timestamps."""
+    """One topic of the join. If `timestamp_field` is None, it uses the records' timestamps."""
 
     name: str
     source: SourceConfig
@@ -52,7 +52,7 @@ class Side:
 class JoinConfig:
     """One join: of `left` and `right` within `within_ms`, or of `left` and the table at `static`.
 
-    Raises ValueError for fields that the schemas do not have.
+    Raises ValueError for fields that the schemas lack.
     """
 
     run: RunConfig
@@ -91,7 +91,7 @@ def side_rows(df: DataFrame, side: Side, time: str) -> DataFrame:
 
 
 def transform(left: DataFrame, right: DataFrame, config: JoinConfig) -> DataFrame:
-    """The connector's rows of the left, and of the right or the static table's, as joined rows. Pure.
+    """Join the connector's rows of the left with those of the right, or with the static table. Pure.
 
     Columns: the left's fields, `left_time`, the right's other fields (with the prefix `right_` where the left has one
     of that name) and, of a topic, `right_time`.
@@ -120,7 +120,7 @@ def transform(left: DataFrame, right: DataFrame, config: JoinConfig) -> DataFram
 
 
 def read_static(spark: SparkSession, config: JoinConfig) -> DataFrame:
-    """The static table: Parquet, or CSV with a header line where the path ends in `.csv`."""
+    """The static table: Parquet, or CSV with a header line if the path ends in `.csv`."""
     path = config.static or ""
     if not path.endswith(".csv"):
         return spark.read.parquet(path)
@@ -131,13 +131,13 @@ def read_static(spark: SparkSession, config: JoinConfig) -> DataFrame:
 
 
 def plan(spark: SparkSession, config: JoinConfig) -> DataFrame:
-    """The joined rows that batches give."""
+    """The rows that batches write."""
     right = read_static(spark, config) if config.right is None else read_stream(spark, config.right.source)
     return transform(read_stream(spark, config.left.source), right, config)
 
 
 def rejects_of(side: Side) -> RejectsOf:
-    """Those of a side's records that do not parse."""
+    """Selects the records of a side that do not parse."""
 
     def rejects(df: DataFrame, _watermark_ms: int) -> DataFrame:
         rows = events(df, side.schema, side.timestamp_field, side.values)
@@ -147,7 +147,7 @@ def rejects_of(side: Side) -> RejectsOf:
 
 
 def build_query(spark: SparkSession, config: JoinConfig) -> Query:
-    """The query that writes the joined rows. Raises ValueError when there is nowhere to write them."""
+    """The query that writes the joined rows. Raises ValueError if their target is missing."""
     sides = [config.left] if config.right is None else [config.left, config.right]
     rows = plan(spark, config)
     writer = ResultWriter(
@@ -165,7 +165,7 @@ def build_query(spark: SparkSession, config: JoinConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the values, which are of one format, and of the two sides."""
+    """Add the options of the values, which share one format, and of the two sides."""
     add_value_options(parser)
     options = parser.add_argument_group("join")
     options.add_argument("--left", required=True, metavar="TOPIC")
@@ -190,7 +190,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def topics(arguments: argparse.Namespace) -> str:
-    """The topics that are read, comma separated."""
+    """The topics to read, comma separated."""
     return arguments.left if arguments.right is None else f"{arguments.left},{arguments.right}"
 
 

@@ -3,11 +3,11 @@
     python -m spark_jobs.jobs.lag --bootstrap-servers 127.0.0.1:9092 --group billing,search --trigger 10s \
         --alert-time-lag 5m --checkpoint /lag/checkpoint --output /lag/table
 
-A sample is taken for each batch of the query, whose source gives one row a batch, and is all that the batch writes.
-Offsets, log ends and lags are those of kafka-consumer-groups at that moment.
+The query's source yields one row a batch; for each batch the job takes one sample and writes only that. Offsets, log
+ends and lags are those of kafka-consumer-groups at that moment.
 
-Guarantee: a table has each sample once. A batch that is run again, because the job died in it, takes its sample anew:
-a table has the second one, a topic both, with the same `query` and `batch` headers. Trends begin anew with each start.
+Guarantee: a table has each sample once. A repeated batch, after the job died in it, takes a new sample: a table has
+only the second one, a topic both, with the same `query` and `batch` headers. Trends restart with each start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEY = ("group", "topic", "partition")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LagConfig:
-    """One watch over groups of a cluster, `source`. `count` None goes on; `window_ms` is that of trends."""
+    """One watch over groups of the cluster `source`. `count` None runs until stopped; `window_ms` is for trends."""
 
     source: SourceConfig
     run: RunConfig
@@ -57,7 +57,7 @@ def transform(df: DataFrame, config: LagConfig) -> DataFrame:
 
 
 class LagWriter:
-    """Writer that the query calls for each batch; keeps the samples of the window."""
+    """Writes each batch for the query; keeps the samples of the window."""
 
     def __init__(self, config: LagConfig) -> None:
         self.config = config
@@ -69,7 +69,7 @@ class LagWriter:
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a sample, write its measures, and tell them; nothing once the job is to end."""
+        """Take a sample, write its measures, and report them; do nothing once the job is stopping."""
         if self.ended.is_set():
             self._last = batch_id, 0
             return
@@ -93,32 +93,32 @@ class LagWriter:
             self.ended.set()
 
     def exit_code(self) -> int:
-        """1 after an alert where that is wanted, else 0."""
+        """1 after an alert if --fail-on-alert is set, else 0."""
         return 1 if self.config.fail_on_alert and self.alerts.raised else 0
 
     def records_of(self, batch_id: int) -> int | None:
-        """How many partitions the sample of the last batch has; None for another batch."""
+        """Number of partitions in the sample of the last batch, or None for another batch."""
         last, records = self._last
         return records if last == batch_id else None
 
     def summary(self) -> str:
-        """Tell the samples and the alerts."""
+        """One line: the samples and the alerts."""
         return f"{self.samples:,} samples, {self.alerts.raised:,} alerts"
 
 
 def plan(spark: SparkSession, config: LagConfig) -> DataFrame:
-    """The measures that batches give."""
+    """The rows that batches write."""
     return transform(spark.createDataFrame([], SAMPLE_SCHEMA), config)
 
 
 def build_query(spark: SparkSession, config: LagConfig) -> Query:
-    """The query that samples. Raises ValueError for groups that do not exist, and a sink that cannot be written to."""
+    """The query that samples. Raises ValueError for groups that do not exist, or an unusable sink."""
     with KafkaAdmin(spark, config.source.bootstrap_servers, config.source.client_properties) as admin:
         config.groups.check(admin, config.source.bootstrap_servers)
     if config.sink is not None:
         prepare_sink(spark, config.sink, config.run.checkpoint)
     writer = LagWriter(config)
-    # One row a batch, and one batch where all that is available is wanted.
+    # One row a batch, and a single batch for --trigger available-now.
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load()
     return Query(
         ticks.writeStream.foreachBatch(writer),
@@ -142,7 +142,7 @@ def limit(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the groups, the samples, the alerts and the results."""
+    """Add the options of the groups, the samples, the alerts and the results."""
     parser.set_defaults(trigger="10s")
     groups = parser.add_argument_group("groups")
     which = groups.add_mutually_exclusive_group(required=True)
@@ -169,7 +169,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> LagConfig:
-    """The watch that the options describe; raises ValueError with one line about a bad one."""
+    """The watch that the options describe; raises ValueError with one line about a mistake."""
     check_format(arguments)
     wanted = arguments.output is not None or arguments.out_topic is not None
     return LagConfig(

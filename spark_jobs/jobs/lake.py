@@ -3,16 +3,15 @@
     python -m spark_jobs.jobs.lake --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl \
         --output /lake/flights --checkpoint /lake/checkpoints/flights --trigger available-now
 
-Guarantee: each record is in exactly one of the table and the dead letters, and there once, for every reader of Parquet
-(no reader has to know a log of Spark's), Delta or Iceberg, also when broker or job die at any moment and are started
-again.
+Guarantee: each record is in exactly one of the table and the dead letters, exactly once, for every reader of Parquet
+(readers need not know any Spark log), Delta or Iceberg, even if the broker or the job dies at any moment and restarts.
 
-How: Spark writes a batch's offsets to the checkpoint before it runs the batch, so a batch that is run again has the
-same records. Each batch owns its directories, `.../batch_id=N/`, and writes them by replacing them: run again, it
-replaces what an attempt that died had left, in both of them. The dead letters of a batch are written the same way
-before the batch is committed.
-One output belongs to one checkpoint: a marker in both keeps a new checkpoint, whose batches begin at 0 again, from
-replacing the batches of an old one, and `--partition-by` from changing under a batch that is run again.
+How: Spark writes a batch's offsets to the checkpoint before it runs the batch, so a repeated batch has the same
+records. Each batch owns its directories, `.../batch_id=N/`, in the table and in the dead letters. It writes them by
+replacing them, so a repeated batch replaces the output of an interrupted attempt. The dead letters of a batch are
+written before the batch is committed.
+One output belongs to one checkpoint. A marker in both keeps a new checkpoint, whose batches begin at 0 again, from
+replacing the batches of an old one. It also keeps `--partition-by` from changing before a batch is repeated.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ FAILED = "failed_to_parse"
 class LakeConfig:
     """One lake: its source, its run, its output and its layout.
 
-    `schema` None keeps values as they are (binary); otherwise values, in the format `values`, are objects of that
-    schema, and a field that it declares NOT NULL must be there. `partition_by`: `topic`, `date` (the record's
+    With `schema` None, values are stored unchanged (binary). Otherwise values, in the format `values`, are objects of
+    that schema, and fields that it declares NOT NULL are required. `partition_by`: `topic`, `date` (the record's
     timestamp, UTC) or fields.
     """
 
@@ -76,19 +75,19 @@ class LakeConfig:
 
     @property
     def table(self) -> TableSink:
-        """The records that parsed."""
+        """The table of the records that parsed."""
         return table_sink(self.table_format, self.output, self.partition_by)
 
     @property
     def letters(self) -> ParquetSink:
-        """The records that did not."""
+        """The dead letters: the records that did not parse."""
         return ParquetSink(path=self.dead_letters, partition_by=DERIVED_PARTITIONS)
 
 
 def transform(df: DataFrame, config: LakeConfig) -> DataFrame:
-    """The connector's rows as rows of the table, plus the value as it was and whether it failed to parse.
+    """The connector's rows as table rows, plus the original value and whether it failed to parse.
 
-    Pure: the same rows give the same result at any time, which is what lets a batch be run again.
+    Pure: the same rows always give the same result, so that a batch can be repeated.
     """
     if config.schema is None:
         parsed, failed = sql.struct(sql.col("value")), sql.lit(False)
@@ -107,12 +106,12 @@ def transform(df: DataFrame, config: LakeConfig) -> DataFrame:
 
 
 def table_rows(rows: DataFrame) -> DataFrame:
-    """Those of `transform`'s rows that parsed, with the table's columns."""
+    """The rows of `transform` that parsed, with the table's columns."""
     return rows.where(~sql.col(FAILED)).drop("raw_value", FAILED)
 
 
 def dead_letter_rows(rows: DataFrame, schema: StructType, values: ValueFormat = PLAIN_JSON) -> DataFrame:
-    """Those of `transform`'s rows that did not parse: the record as it came, and the reason."""
+    """The rows of `transform` that did not parse: the record as received, and the reason."""
     raw = sql.col("raw_value")
     return rows.where(FAILED).select(
         *RECORD_COLUMNS, raw.alias("value"), values.reason(raw, schema).alias(REASON), *DERIVED_PARTITIONS
@@ -120,9 +119,9 @@ def dead_letter_rows(rows: DataFrame, schema: StructType, values: ValueFormat = 
 
 
 class LakeWriter:
-    """Writer that the query calls for each batch; counts the records it has written.
+    """Writes each batch for the query; counts the records written.
 
-    A batch with dead letters is read twice, so that Spark's own count of its records is doubled.
+    A batch with dead letters is read twice, which doubles Spark's own count of its records.
     """
 
     def __init__(self, config: LakeConfig) -> None:
@@ -134,7 +133,7 @@ class LakeWriter:
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one batch to the table and, when any record of it does not parse, to the dead letters."""
+        """Write one batch to the table and, if any record of it does not parse, to the dead letters."""
         tables = (self.config.table, self.config.letters)
         with (
             self.config.values.decided(transform(batch, self.config)) as rows,
@@ -144,7 +143,7 @@ class LakeWriter:
 
     def _write(self, rows: DataFrame, batch_id: int) -> None:
         counts = Observation(f"lake-{batch_id}")
-        # Counted while the table is written: only a batch with dead letters is read a second time, for them.
+        # Count while writing the table: only a batch with dead letters is read a second time, for them.
         observed = rows.observe(counts, sql.count(sql.lit(1)).alias("all"), sql.count_if(FAILED).alias("dead"))
         self.config.table.write(table_rows(observed), batch_id)
         total, dead = map(int, counts.get.values())
@@ -156,20 +155,20 @@ class LakeWriter:
         self._last = batch_id, total
 
     def records_of(self, batch_id: int) -> int | None:
-        """How many records the last batch held; None for another."""
+        """Record count of the last batch, or None for another batch."""
         last, records = self._last
         return records if last == batch_id else None
 
     def summary(self) -> str:
-        """Tell the records, the dead letters and the batches."""
+        """One line: the records, the dead letters and the batches."""
         return f"{self.written:,} records and {self.dead:,} dead letters in {self.batches:,} batches"
 
 
 def bind_output(spark: SparkSession, config: LakeConfig) -> None:
-    """Tie output and checkpoint together, or check that they are; clear what died attempts left half written.
+    """Tie output and checkpoint together, or check that they are; remove what interrupted attempts left behind.
 
-    Raises ValueError when the output belongs to another checkpoint, was laid out by another
-    `--partition-by` or in another `--format`, or was compacted further than the checkpoint is.
+    Raises ValueError if the output belongs to another checkpoint, was written with another `--partition-by` or
+    `--format`, or was compacted beyond the checkpoint.
     """
     settings = {"partition_by": config.partition_by, "format": config.table_format}
     bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=settings)
@@ -179,7 +178,7 @@ def bind_output(spark: SparkSession, config: LakeConfig) -> None:
 
 
 def plan(spark: SparkSession, config: LakeConfig) -> DataFrame:
-    """The rows that batches are made of."""
+    """The rows that batches divide into table and dead letters."""
     return transform(read_stream(spark, config.source), config)
 
 
@@ -195,7 +194,7 @@ def build_query(spark: SparkSession, config: LakeConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the table and of the values."""
+    """Add the options of the table and of the values."""
     add_value_options(parser)
     table = parser.add_argument_group("table")
     table.add_argument("--output", required=True, metavar="DIR")
@@ -239,7 +238,7 @@ JOB = Job(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job, as `spark_jobs.common.runner.run` says; `compact` before the options is another command."""
+    """Run the job, as `spark_jobs.common.runner.run` does; `compact` before the options runs another command."""
     given = sys.argv[1:] if argv is None else list(argv)
     return lake_compact.main(given[1:]) if given[:1] == ["compact"] else run(JOB, given)
 

@@ -2,9 +2,9 @@
 
     python -m spark_jobs.jobs.lake compact --output /lake/flights --checkpoint /lake/checkpoints/flights
 
-Guarantee: the table has the same rows before and after, also when the command dies at any moment and is run again; the
-job may go on meanwhile. Only batches that are done are merged. `spark_jobs.lakes.compaction` says what readers see.
-Tables of Delta and Iceberg are merged by Delta's OPTIMIZE and Iceberg's rewrite_data_files; readers do not notice.
+Guarantee: the table has the same rows before and after, even if the command dies at any moment and is repeated; the job
+may keep running meanwhile. Only committed batches are merged. `spark_jobs.lakes.compaction` describes the effect on
+readers. Delta tables are merged by OPTIMIZE, Iceberg tables by rewrite_data_files; their readers notice nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "lake compact"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """A parser with the options of the command."""
     parser = parser_of(NAME, "Merge the small files of a lake, of batches that are done.")
     parser.add_argument("--output", required=True, metavar="DIR", help="of the job lake")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="of the job lake, which may run meanwhile")
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _compact(spark: SparkSession, path: str, last_batch: int, arguments: argparse.Namespace) -> tuple[int, int]:
-    """Compact one table; gives the numbers of files before and after, of what was merged."""
+    """Compact one table; returns the number of merged files, and the number that replaces them."""
     table = table_sink(arguments.format if path == arguments.output else PARQUET, path)
     if isinstance(table, DeltaSink | IcebergSink):
         return table.compact(spark, target_bytes=arguments.target_file_size, min_files=arguments.min_files)
@@ -62,9 +62,9 @@ def _compact(spark: SparkSession, path: str, last_batch: int, arguments: argpars
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compact the table and the dead letters of one lake; 0 when that is done.
+    """Compact the table and the dead letters of one lake; 0 on success.
 
-    Exit codes: 1 after one line about what went wrong, 2 for bad options.
+    Exit codes: 1 after one line about a failure, 2 for bad options.
     """
     arguments = build_parser().parse_args(argv)
 

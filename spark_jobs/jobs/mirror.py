@@ -3,15 +3,15 @@
     python -m spark_jobs.jobs.mirror --bootstrap-servers a:9092 --target-bootstrap-servers b:9092 \
         --pattern 'shop-.*' --create-topics --offset-topic mirror-offsets --checkpoint /mirror/a-to-b --trigger 5s
 
-Guarantee: at least once, in order within each partition. A batch that is run again writes its records again, with the
-same (query, batch, partition, row) headers, by which `spark_jobs.common.sink` drops the copies.
+Guarantee: at least once, in order within each partition. A repeated batch writes its records again with the same
+(query, batch, partition, row) headers; `spark_jobs.common.sink` explains how readers drop the copies.
 
-Each copy has one more header, `mirror.source`, with cluster id, topic, partition, offset and timestamp. Records that
-have been at the target cluster are not copied, so that mirrors in both directions, or around a ring, come to an end.
-The record's timestamp is only there: Spark's Kafka sink has no timestamp column, the target broker gives a new one.
+Each copy gets one more header, `mirror.source`, with cluster id, topic, partition, offset and timestamp. Records that
+have been at the target cluster are not copied, so that mirrors in both directions, or around a ring, do not loop. Only
+this header keeps the record's timestamp: Spark's Kafka sink cannot write it, so the target broker assigns a new one.
 
-`--offset-topic` (at the target) gets the map of offsets; `python -m spark_jobs.jobs.move_group` moves a consumer group.
-Each batch is read back from the target for it. Needs no more room than a batch, and twice the reading.
+`--offset-topic` (at the target) receives the offset map; `python -m spark_jobs.jobs.move_group` moves a consumer group
+with it. For the map, each batch is read back from the target: this needs space for one batch, and doubles the reads.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from spark_jobs.copies.ranges import (
 
 SAME_NAME = "{topic}"
 ROW_PARTITION, ROW = PLACE = ("source_partition", "source_offset")
-"""Columns that tell a batch's rows apart, whatever else is read again with them."""
+"""Columns that identify a batch's rows, even among other records that are read with them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MirrorConfig:
-    """One mirror. `rename` is the topic's name at the target: `{topic}`, or with `{source}`, the source's name.
+    """One mirror. `rename` makes the topic's name at the target from `{topic}`, its name at the source, and `{source}`.
 
-    `source_name` is what `{source}` stands for, the cluster id where it is None. The cluster ids are None until
-    `with_clusters` has asked for them.
+    `source_name` is the value of `{source}`, by default the cluster id. The cluster ids are None until `with_clusters`
+    has looked them up.
     """
 
     source: SourceConfig
@@ -86,14 +86,14 @@ class MirrorConfig:
         return self.rename.replace("{source}", self.source_name or self.clusters()[0])
 
     def clusters(self) -> tuple[str, str]:
-        """The ids of source and target; raises ValueError where `with_clusters` was not called."""
+        """The ids of source and target; raises ValueError before `with_clusters`."""
         if self.source_cluster is None or self.target_cluster is None:
             raise ValueError("the clusters' ids are not known yet")
         return self.source_cluster, self.target_cluster
 
 
 def with_clusters(config: MirrorConfig, source: KafkaAdmin, target: KafkaAdmin) -> MirrorConfig:
-    """`config` with the ids of both clusters; raises ValueError where a topic would be copied onto itself."""
+    """`config` with the ids of both clusters; raises ValueError if a topic would be copied onto itself."""
     found = dataclasses.replace(config, source_cluster=source.cluster_id(), target_cluster=target.cluster_id())
     if found.source_cluster == found.target_cluster and found.name_at_target("") == "":
         raise ValueError("source and target are the same cluster: --rename has to give the topics another name")
@@ -101,7 +101,7 @@ def with_clusters(config: MirrorConfig, source: KafkaAdmin, target: KafkaAdmin) 
 
 
 def transform(df: DataFrame, config: MirrorConfig) -> DataFrame:
-    """The connector's rows as rows of the Kafka sink; those that have been at the target are left out."""
+    """The connector's rows as rows of the Kafka sink, without records that have been at the target."""
     source_cluster, target_cluster = config.clusters()
     before, after = config.name_at_target("\0").split("\0", 1)
     headers = sql.col("headers")
@@ -117,7 +117,7 @@ def transform(df: DataFrame, config: MirrorConfig) -> DataFrame:
 
 
 class MirrorWriter:
-    """Writer that the query calls for each batch: topics, records, offset map, in this order."""
+    """Writes each batch for the query: topics, records, offset map, in this order."""
 
     def __init__(self, spark: SparkSession, config: MirrorConfig) -> None:
         self.config = config
@@ -139,7 +139,7 @@ class MirrorWriter:
         self.batches += 1
 
     def have_topics(self) -> None:
-        """Create the target's topics, or check that they are there; raises ValueError where one is not."""
+        """Create the target's topics, or check that they exist; raises ValueError for a missing one."""
         config = self.config
         names = self._source.topics(names=config.source.topic_names(), pattern=config.source.pattern)
         self._renamed = {name: config.name_at_target(name) for name in names}
@@ -153,10 +153,10 @@ class MirrorWriter:
         return self._target.offsets(counts, "latest", "read_uncommitted")
 
     def _write_map(self, before: Offsets, query: str, batch_id: int) -> None:
-        """Read back what was written since `before`, and tell where it is.
+        """Read back the batch's copies, written since `before`, and add their positions to the map.
 
-        An attempt that died before this leaves copies that the map does not tell of: the attempt that follows writes
-        all of the batch again, and the map tells of those.
+        An attempt that died before this leaves copies outside the map: the next attempt writes the whole batch again,
+        and the map has those copies.
         """
         copies = read_ranges(self._spark, self.config.target.options(), Ranges(before, self._target_ends()))
         if copies is None:
@@ -167,12 +167,12 @@ class MirrorWriter:
         entries.write.format("kafka").options(**self.config.target.options()).save()
 
     def summary(self) -> str:
-        """Tell the batches, and where they went."""
+        """One line: the batches, and their target."""
         return f"{self.batches:,} batches copied to {self.config.target.bootstrap_servers}"
 
 
 def resolved(spark: SparkSession, config: MirrorConfig) -> MirrorConfig:
-    """`config` with the clusters' ids, of which it asks both."""
+    """`config` with the ids that both clusters report."""
     with (
         KafkaAdmin(spark, config.source.bootstrap_servers, config.source.client_properties) as source,
         config.target.admin(spark) as target,
@@ -188,7 +188,7 @@ def plan(spark: SparkSession, config: MirrorConfig) -> DataFrame:
 def build_query(spark: SparkSession, config: MirrorConfig) -> Query:
     """The query that copies.
 
-    Raises ValueError where a topic is missing at the target, or would be copied onto itself.
+    Raises ValueError if a topic is missing at the target, or would be copied onto itself.
     """
     writer = MirrorWriter(spark, resolved(spark, config))
     writer.have_topics()
@@ -196,7 +196,7 @@ def build_query(spark: SparkSession, config: MirrorConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the target."""
+    """Add the options of the target."""
     target = parser.add_argument_group("target")
     add_target_options(target, required=True)
     target.add_argument(

@@ -3,8 +3,8 @@
     python -m spark_jobs.jobs.move_group --bootstrap-servers a:9092 --target-bootstrap-servers b:9092 \
         --offset-topic mirror-offsets --group billing
 
-Stop the group's members first. Guarantee: no record that was mirrored is left out; records of a batch that the mirror
-ran again may come twice. What the group had read ahead of the mirror comes again once it is mirrored.
+Stop the group's members first. Guarantee: no mirrored record is left out; records of a batch that the mirror repeated
+may come twice. Records that the group read before they were mirrored come again after they are mirrored.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NAME = "move-group"
 def translated(
     spark: SparkSession, target: KafkaSink, offset_topic: str, offsets: Offsets, source_cluster: str
 ) -> Offsets:
-    """Where a consumer at `offsets` of `source_cluster` goes on at `target`, as `offset_map.translate` says.
+    """Where a consumer at `offsets` of `source_cluster` continues at `target`, as `offset_map.translate` says.
 
-    Raises ValueError when the offset topic does not exist.
+    Raises ValueError if the offset topic does not exist.
     """
     with target.admin(spark) as admin:
         topics = admin.topics(names=[offset_topic])
@@ -42,7 +42,7 @@ def translated(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Clusters, map and group."""
+    """Add the options of the clusters, the map and the group."""
     clusters = parser.add_argument_group("clusters")
     clusters.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="the mirror's source")
     clusters.add_argument("--command-config", metavar="FILE", help="Kafka client properties of the source")
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Move one group; 0 when its offsets are committed, 1 after one line about what went wrong, 2 for bad options."""
+    """Move one group; 0 once its offsets are committed, 1 after one line about a failure, 2 for bad options."""
     parser = parser_of(NAME, "Commit a consumer group's offsets at the target of a mirror.")
     add_options(parser)
     add_session_options(parser)

@@ -2,8 +2,8 @@
 
     python -m spark_jobs.jobs.package odradek-spark-jobs.zip
 
-Beside the zip it writes the file that spark-submit starts, with the suffix `.py`, and it prints the command. The same
-jobs give the same bytes.
+Also writes the file that spark-submit starts next to the zip, with the suffix `.py`, and prints the command. The zip is
+reproducible byte for byte.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAIN = "__main__.py"
 
 
 def write_package(archive: Path) -> Path:
-    """Write the zip, and the file that spark-submit starts, which is returned. Raises OSError or ValueError."""
+    """Write the zip and the file that spark-submit starts; returns that file. Raises OSError or ValueError."""
     started = write_archive(archive).with_suffix(".py")
     started.write_bytes((Path(spark_jobs.__file__).parent / MAIN).read_bytes())
     return started
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the zip and print the command that runs a job with it; 1 after one line about what went wrong."""
+    """Write the zip and print the command that runs a job from it; 1 after one line about a failure."""
     parser = parser_of(NAME, "Write the jobs into a zip for spark-submit.")
     parser.add_argument("file", metavar="FILE.zip", type=Path)
     arguments = parser.parse_args(argv)

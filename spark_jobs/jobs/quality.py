@@ -3,11 +3,11 @@
     bin/spark-job quality --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl --rules rules.yaml \
         --out-topic flights-good --dlq-topic flights-bad --checkpoint /checkpoints/quality --trigger available-now
 
-A record is bad when its value does not parse by the schema, or breaks a rule of severity `error`. Records go on as they
-came; bad ones with the error and their source position, in headers of a topic or columns of a table.
+A record is bad if its value does not parse by the schema, or breaks a rule of severity `error`. Records pass unchanged;
+bad ones get the error and their source position, in headers of a topic or columns of a table.
 
-Guarantee: each record is good or bad, never both, never neither, also when broker or job die at any moment. Tables hold
-it once. Topics hold it at least once, a repeated one with the same `query`, `batch`, `partition` and `row` headers.
+Guarantee: each record is either good or bad, even if the broker or the job dies at any moment. Tables hold it exactly
+once. Topics hold it at least once, with the same `query`, `batch`, `partition` and `row` headers on each copy.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QualityConfig:
-    """One division: its source, its run, its rules and where both sides go.
+    """One division: its source, run settings, rules and both sinks.
 
-    `schema` None leaves rules the columns `kafka_key`, `kafka_value` and the like. `fail_above` is a share of 0 to 1.
+    With `schema` None, rules see the columns `kafka_key`, `kafka_value` and the like. `fail_above` is a share of 0 to
+    1.
     """
 
     source: SourceConfig
@@ -71,7 +72,7 @@ class QualityConfig:
 
 
 def _parsed(df: DataFrame, config: QualityConfig) -> DataFrame:
-    """The columns that rules see, and whether the value did not parse."""
+    """The columns that rules see, and whether the value failed to parse."""
     fields, unparsed = [], sql.lit(False)
     if config.schema is not None:
         df = config.values.with_text(df).withColumn("parsed", values.parse(sql.col(TEXT), config.schema))
@@ -84,7 +85,7 @@ def _parsed(df: DataFrame, config: QualityConfig) -> DataFrame:
 def transform(df: DataFrame, config: QualityConfig) -> DataFrame:
     """The connector's rows with the schema's fields, whether they parsed, and the names of the rules that they break.
 
-    Pure: the same rows give the same result at any time. A value that does not parse breaks no rule: none was asked.
+    Pure: the same rows always give the same result. A value that does not parse breaks no rule: none is evaluated.
     """
 
     def names(severity: str) -> list[Column]:
@@ -106,16 +107,16 @@ def is_bad() -> Column:
 
 
 def good_rows(rows: DataFrame) -> DataFrame:
-    """The good ones of `transform`'s rows, with the table's columns."""
+    """The good rows of `transform`, with the table's columns."""
     return rows.where(~is_bad()).drop(UNPARSED, BROKEN)
 
 
 def bad_rows(rows: DataFrame, config: QualityConfig) -> DataFrame:
-    """The bad ones of `transform`'s rows: the record as it came, its source, and the error."""
+    """The bad rows of `transform`: the record as received, its source, and the error."""
     bad = rows.where(is_bad())
     broken = sql.concat(sql.lit("breaks "), sql.concat_ws("; ", BROKEN))
     if config.schema is not None:
-        # Two filters, so that Python sees no value but those that did not parse.
+        # Two filters, so that Python only sees values that did not parse.
         why = config.values.reason(sql.col("kafka_value"), config.schema)
         unparsed = bad.where(UNPARSED).withColumn(ERROR, why)
         bad = unparsed.unionByName(bad.where(~sql.col(UNPARSED)).withColumn(ERROR, broken))
@@ -125,12 +126,12 @@ def bad_rows(rows: DataFrame, config: QualityConfig) -> DataFrame:
 
 
 def good_records(rows: DataFrame) -> DataFrame:
-    """Rows of `good_rows` as records for a topic, as they came."""
+    """Rows of `good_rows` as records for a topic, unchanged."""
     return rows.select(*(sql.col(f"kafka_{name}").alias(name) for name in ("key", "value", "headers")))
 
 
 def bad_records(rows: DataFrame) -> DataFrame:
-    """Rows of `bad_rows` as records for a topic: as they came, and headers that tell the error and the source."""
+    """Rows of `bad_rows` as records for a topic: unchanged, plus headers with the error and the source."""
     told = {"error": ERROR, **SOURCE_HEADERS}
     added = sql.array(
         *(
@@ -144,7 +145,7 @@ def bad_records(rows: DataFrame) -> DataFrame:
 
 
 class QualityWriter:
-    """Writer that the query calls for each batch; counts what it has written."""
+    """Writes each batch for the query; counts the records written."""
 
     def __init__(self, config: QualityConfig) -> None:
         self.config = config
@@ -156,9 +157,9 @@ class QualityWriter:
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one batch: the good records, then, when there are any, the bad ones.
+        """Write one batch: the good records, then the bad ones, if any.
 
-        Raises ValueError when too many are bad; the batch is not committed then, and the next start runs it again.
+        Raises ValueError if too many are bad; the batch then stays uncommitted, and the next start repeats it.
         """
         rows = transform(batch, self.config).persist()
         try:
@@ -172,7 +173,7 @@ class QualityWriter:
             sql.count_if(sql.array_contains(BROKEN if rule.severity == "error" else WARNED, rule.name))
             for rule in self.config.rules
         ]
-        # Counted by a query of its own: an Observation is never told of a write to a topic.
+        # Count with a separate query: Spark never reports a write to a topic to an Observation.
         total, bad, *broken = rows.agg(sql.count(sql.lit(1)), sql.count_if(is_bad()), *by_rule).collect()[0]
         query = query_id(rows.sparkSession, self.config.run.checkpoint)
         good = good_rows(rows)
@@ -200,18 +201,18 @@ class QualityWriter:
             self.config.bad.write(rows, batch_id)
 
     def records_of(self, batch_id: int) -> int | None:
-        """How many records the last batch held; None for another."""
+        """Record count of the last batch, or None for another batch."""
         last, records = self._last
         return records if last == batch_id else None
 
     def summary(self) -> str:
-        """Tell the good and the bad records, and how many break each rule."""
+        """One line: the good and the bad records, and how many break each rule."""
         broken = "".join(f"; {count:,} break {name}" for name, count in self.broken.most_common() if count)
         return f"{self.good:,} good and {self.bad:,} bad records in {self.batches:,} batches{broken}"
 
 
 def prepare(spark: SparkSession, config: QualityConfig) -> None:
-    """Check the rules, and let an expression that cannot be computed (a division by zero) be null, so not true.
+    """Check the rules, and make a failing expression (a division by zero) yield null, which breaks the rule.
 
     Raises ValueError for a rule that `check_rules` refuses.
     """
@@ -220,13 +221,13 @@ def prepare(spark: SparkSession, config: QualityConfig) -> None:
 
 
 def plan(spark: SparkSession, config: QualityConfig) -> DataFrame:
-    """The rows that both sides are made of. Raises ValueError as `prepare` does."""
+    """The rows that batches divide into good and bad. Raises ValueError as `prepare` does."""
     prepare(spark, config)
     return transform(read_stream(spark, config.source), config)
 
 
 def build_query(spark: SparkSession, config: QualityConfig) -> Query:
-    """The query that divides. Raises ValueError as `prepare` does, and for a sink that cannot be written to."""
+    """The query that divides. Raises ValueError as `prepare` does, or for an unusable sink."""
     prepare(spark, config)
     if isinstance(config.good, TableSink):
         rows = good_rows(transform(read_stream(spark, config.source), config))
@@ -248,7 +249,7 @@ def share(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the values, the rules and both sides."""
+    """Add the options of the values, the rules and both sides."""
     add_value_options(parser)
     group = parser.add_argument_group("quality")
     group.add_argument("--rules", required=True, metavar="FILE", help="YAML: a list 'rules' of name, expect, severity")

@@ -3,14 +3,14 @@
     python -m spark_jobs.jobs.replay --bootstrap-servers 127.0.0.1:9092 --topics orders --out-topic orders-again \
         --from @2026-03-01 --to @2026-03-02 --rate 5000 --checkpoint /replays/march-1
 
-Begin and end are fixed when the replay starts, and kept in `--checkpoint`: started again with the same one, a replay
-goes on after the last step that it finished. A step is what one second may take (`--rate`), or 1,000,000 offsets.
+The start fixes both ends of the range and saves them in `--checkpoint`: restarted with the same checkpoint, a replay
+continues after its last finished step. A step is the allowance of one second (`--rate`), or 1,000,000 offsets.
 
-Guarantee: each record of the range at least once, in order within its partition; a step that is run again writes its
-records again with the same (query, batch, partition, row) headers, by which `spark_jobs.common.sink` drops copies.
-`--dry-run` reads the same records and counts them: compaction and transaction markers leave offsets without a record,
-so that a range has fewer records than offsets. Each record has a header `replay.source` with its topic, partition,
-offset and timestamp; the sink gives it a new timestamp, because Spark's Kafka sink has no column for it.
+Guarantee: each record of the range at least once, in order within its partition. A repeated step writes its records
+again with the same (query, batch, partition, row) headers; `spark_jobs.common.sink` explains how readers drop the
+copies. `--dry-run` reads the same records and counts them: compaction and transaction markers leave offsets without a
+record, so a range has fewer records than offsets. Each record gets a header `replay.source` with its topic, partition,
+offset and timestamp. Spark's Kafka sink cannot write the old timestamp, so the record gets a new one.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ ROW_PARTITION, ROW = PLACE = ("source_partition", "source_offset")
 class ReplayConfig:
     """One replay, of the topics of `source` or of the lake's table `lake` (whose schema may be given).
 
-    `start` and `end` are earliest, latest, @TIMESTAMP or JSON of offsets; `end` is the first offset, or time, that is
-    not replayed. `rate` is records a second, None: as fast as it goes. `key_filter` is a Java regular expression that
-    is found anywhere in the key's text. `dedupe` leaves out what retried batches wrote again. `checkpoint` is
-    None for a dry run only.
+    `start` and `end` are earliest, latest, @TIMESTAMP or JSON of offsets; `end` is exclusive. `rate` is in records a
+    second, unlimited if None. `key_filter` is a Java regular expression to find anywhere in the key's text. `dedupe`
+    leaves out duplicates that retried batches wrote. `checkpoint` may be None only for a dry run.
     """
 
     source: SourceConfig
@@ -74,12 +73,12 @@ class ReplayConfig:
     create_topics: bool = False
 
     def step_offsets(self) -> int:
-        """How many offsets a step has, at most."""
+        """The largest number of offsets in a step."""
         return min(self.rate or STEP_OFFSETS, STEP_OFFSETS)
 
 
 def transform(df: DataFrame, config: ReplayConfig) -> DataFrame:
-    """The connector's rows as rows of the Kafka sink, without those that `key_filter` leaves out."""
+    """The connector's rows that `key_filter` accepts, as rows of the Kafka sink."""
     kept = df if config.key_filter is None else df.where(sql.col("key").cast("string").rlike(config.key_filter))
     partition = ["partition"] if config.preserve_partition else []
     return kept.select(
@@ -93,7 +92,7 @@ def transform(df: DataFrame, config: ReplayConfig) -> DataFrame:
 
 
 class Log:
-    """The records to replay, by offsets: those of a cluster, or of a lake."""
+    """The records to replay, by offsets, from a cluster or a lake."""
 
     def __init__(self, spark: SparkSession, config: ReplayConfig, admin: KafkaAdmin) -> None:
         self._spark = spark
@@ -106,14 +105,14 @@ class Log:
         self._copies: DataFrame | None = None
 
     def read(self, ranges: Ranges) -> DataFrame | None:
-        """The rows to write that lie in `ranges`; None where there is no offset in them."""
+        """The rows to write from `ranges`, or None if the ranges are empty."""
         records = self._read(ranges)
         if records is not None and self._copies is not None:
             records = records.join(sql.broadcast(self._copies), ["topic", "partition", "offset"], "left_anti")
         return None if records is None else transform(records, self._config)
 
     def leave_out_copies(self, whole: Ranges) -> None:
-        """Leave out of every `read` the records that are later copies of another one in `whole`."""
+        """Exclude from every `read` the records that duplicate an earlier one in `whole`."""
         records = self._read(whole)
         self._copies = None if records is None else later_copies(records).persist()
 
@@ -136,12 +135,12 @@ class _ClusterPositions:
 
 
 def plan(log: Log, config: ReplayConfig) -> Ranges:
-    """The offsets that the replay takes; raises ValueError for a position that is not there."""
+    """The offsets of the replay; raises ValueError for a position that does not exist."""
     return ranges_of(config.start, config.end, log.positions)
 
 
 def counts(log: Log, ranges: Ranges) -> dict[str, int]:
-    """How many records of `ranges` a replay writes, by `topic-partition`."""
+    """How many records of `ranges` a replay would write, by `topic-partition`."""
     rows = log.read(ranges)
     if rows is None:
         return {}
@@ -149,7 +148,7 @@ def counts(log: Log, ranges: Ranges) -> dict[str, int]:
 
 
 class Replay:
-    """A replay and what is done of it, in its checkpoint."""
+    """A replay and its progress, kept in the checkpoint."""
 
     def __init__(self, spark: SparkSession, config: ReplayConfig, log: Log) -> None:
         if config.checkpoint is None:
@@ -165,7 +164,7 @@ class Replay:
         )
 
     def _planned(self) -> tuple[Ranges, str, int]:
-        """Ranges, query id and offsets a step, of an earlier start where there was one: steps must not shift."""
+        """Ranges, query id and offsets a step, from an earlier start if any: the steps must not shift."""
         text = self._directory.read_text(PLAN)
         if text is None:
             query, step_offsets = str(uuid.uuid4()), self.config.step_offsets()
@@ -177,13 +176,13 @@ class Replay:
         return Ranges.from_json(ranges), query, int(size)
 
     def _asked(self) -> str:
-        """Settings that must be the same when a replay is continued."""
+        """Settings that must be unchanged to continue a replay."""
         config = self.config
         origin = config.lake or config.source.topics or config.source.pattern
         return f"{origin} to {config.sink.topic} from {config.start} to {config.end}, keys {config.key_filter!r}"
 
     def run(self, stopping: threading.Event, report: Callable[[str], None]) -> bool:
-        """Write the steps that are left, no faster than the rate; False when `stopping` was set before the last."""
+        """Write the remaining steps, no faster than the rate; False if `stopping` was set before the last one."""
         began = time.monotonic()
         while self.next_step < self.steps:
             if stopping.is_set():
@@ -201,7 +200,7 @@ class Replay:
         rows = self._log.read(self.ranges.step(number, self.steps))
         if rows is None:
             return 0
-        # The sink does not tell how many it wrote (nor does an Observation see its rows): read once, use twice.
+        # The sink does not report how many it wrote (nor does an Observation see its rows): read once, use twice.
         rows = rows.persist()
         try:
             written = rows.count()
@@ -218,9 +217,9 @@ class Replay:
 
 
 def check_sink(config: ReplayConfig, ranges: Ranges, sink_admin: KafkaAdmin, *, dry_run: bool = False) -> None:
-    """Raise ValueError when the topic to write does not exist, is read, or has too few partitions to keep them.
+    """Raise ValueError if the target topic does not exist, is also read, or has too few partitions to keep them.
 
-    It is created where that is asked for, and not in a dry run.
+    Creates it if requested, but not in a dry run.
     """
     topic = str(config.sink.topic)
     same_cluster = config.lake is None and config.sink.bootstrap_servers == config.source.bootstrap_servers
@@ -237,7 +236,7 @@ def check_sink(config: ReplayConfig, ranges: Ranges, sink_admin: KafkaAdmin, *, 
 
 
 def print_plan(ranges: Ranges, counted: dict[str, int]) -> None:
-    """Print a line for each partition, and the sum."""
+    """Print a line for each partition, and the total."""
     print(f"{'TOPIC':<40} {'PARTITION':>9} {'FROM':>15} {'TO':>15} {'OFFSETS':>15} {'RECORDS':>15}")
     for topic, number, start, end in ranges.rows():
         records = counted.get(f"{topic}-{number}", 0)
@@ -245,7 +244,7 @@ def print_plan(ranges: Ranges, counted: dict[str, int]) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a replay."""
+    """Add the options of a replay."""
     source = parser.add_argument_group("source")
     source.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
     source.add_argument("--command-config", metavar="FILE", help="Kafka client properties")
@@ -314,7 +313,7 @@ def configure(arguments: argparse.Namespace) -> ReplayConfig:
 
 
 def replay(spark: SparkSession, config: ReplayConfig, stopping: threading.Event, *, dry_run: bool = False) -> str:
-    """Run `config`, or count for it; the line to end with. Raises ValueError for what cannot be replayed."""
+    """Run `config`, or only count; returns the last line of output. Raises ValueError for an impossible replay."""
     with (
         KafkaAdmin(spark, config.source.bootstrap_servers, config.source.client_properties) as admin,
         KafkaAdmin(spark, config.sink.bootstrap_servers, config.sink.client_properties) as sink_admin,
@@ -339,7 +338,7 @@ def replay(spark: SparkSession, config: ReplayConfig, stopping: threading.Event,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; 0 when it is done or stopped, 1 after one line about what went wrong, 2 for bad options."""
+    """Run the job; 0 when it is done or stopped, 1 after one line about a failure, 2 for bad options."""
     parser = parser_of(NAME, "Write a bounded stretch of topics, or of a lake's table, to a topic again.")
     add_options(parser)
     add_session_options(parser)

@@ -4,15 +4,14 @@
         --envelope debezium --schema orders.ddl --keys id \
         --output /tables/orders --checkpoint /tables/checkpoints/orders
 
-Guarantee: the table is what the committed batches make of it, each applied exactly once, and readers see the table as
-one batch left it, also when the job dies at any moment and is started again. Changes of a key are applied in their
-order, whatever order they arrive in when `--sequence-by` or Debezium gives one.
+Guarantee: the table is the result of the committed batches, each applied exactly once. Readers always see the table as
+of one batch, even if the job dies at any moment and restarts. With `--sequence-by`, or Debezium's order, changes of a
+key apply in that order, even if they arrive in another one.
 
-How: a batch is merged with the newest snapshot into a new one, which a commit file then makes the table
-(`spark_jobs.upserts.snapshots`). The commit carries the batch's number: a batch that Spark runs again after it was
-committed changes nothing. Deletes are remembered, out of readers' sight, so that an older change that comes late does
-not bring the row back.
-The table is written anew by every batch: take a trigger that suits its size.
+How: a batch is merged with the newest snapshot into a new one, and a commit file then makes that one the table
+(`spark_jobs.upserts.snapshots`). The commit contains the batch's number: a batch that Spark repeats after its commit
+changes nothing. Deletes are remembered, hidden from readers, so that an older change that arrives late does not restore
+the row. Every batch rewrites the table: choose a trigger that suits its size.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ MARKER = "_odradek_upsert.json"
 
 HISTORY = ("valid_from", "valid_to", "is_current")
 ROWS_A_TASK = 50_000
-"""Rows of the table and of a batch for which a merge takes another task: tasks of few rows are mostly overhead."""
+"""Rows of the table and of a batch that justify another task of a merge: tasks with few rows are mostly overhead."""
 
 MERGING = ("_batch", "_last", "_repeats", "_first", "_begins", "_ends")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -60,10 +59,10 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpsertConfig:
-    """One table: its source, its run, where it is and what changes look like.
+    """One table: its source, run settings, location and change format.
 
     `scd` 1 keeps the current rows, 2 every version of each with `valid_from`, `valid_to` and `is_current`.
-    `keep_replaced_ms`: how long a reader can go on with a snapshot after the next one was committed.
+    `keep_replaced_ms`: how long a snapshot stays readable after the commit of the next one.
     """
 
     source: SourceConfig
@@ -109,7 +108,7 @@ def transform(df: DataFrame, config: UpsertConfig) -> DataFrame:
 
 
 def dead_letter_rows(changes: DataFrame, config: UpsertConfig) -> DataFrame:
-    """Those of `transform`'s rows that are not a change: the record as it came, and the reason."""
+    """The rows of `transform` that are not a change: the record as received, and the reason."""
     letters = changes.where(sql.col(REASON).isNotNull())
     why = explained(config.changes).alias(REASON)
     return letters.select(*RECORD_COLUMNS, sql.col("raw_value").alias("value"), why, *DERIVED_PARTITIONS)
@@ -120,16 +119,16 @@ def _quoted(names: Sequence[str]) -> list[str]:
 
 
 def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
-    """Changes of one batch with the order in which they arrived.
+    """Changes of one batch with their arrival order.
 
-    Offsets order a partition. Where a key has changes in several (the topic was given more partitions), the one that
-    was written to last counts as the last: its records come after those of the others.
+    Offsets order the changes of a partition. If a key has changes in several partitions (partitions were added to the
+    topic), the most recently written partition is the newest: its records follow those of the others.
     """
     form = config.changes
     keys = _quoted(form.keys)
     last_write = f"max(kafka_timestamp) OVER (PARTITION BY {', '.join(keys)}, topic, kafka_partition)"
     place = "topic, kafka_partition AS partition, kafka_offset AS offset"
-    # Of a deleted row nothing but the key is kept: what was deleted is not to be found in the table's files.
+    # Keep only the key of a deleted row: deleted values must not stay in the table's files.
     fields = [
         name if name in keys else f"IF({DELETED}, NULL, {name}) AS {name}" for name in _quoted(form.schema.fieldNames())
     ]
@@ -147,7 +146,7 @@ def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFra
 
 
 def stored_schema(entries: StructType, config: UpsertConfig) -> StructType:
-    """Columns of the table's files, given those of `_entries`."""
+    """Columns of the table's files, from the columns of `_entries`."""
     names = config.changes.schema.fieldNames()
     fields = [entries[name] for name in names]
     if config.scd == 2:
@@ -158,10 +157,10 @@ def stored_schema(entries: StructType, config: UpsertConfig) -> StructType:
 
 
 def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
-    """The table after a batch: `stored` (None: no table yet) with the changes among `transform`'s rows.
+    """The table after a batch: `stored` (None for a new table) with the changes among the rows of `transform`.
 
-    Has the table's columns, then `_sequence`, `_arrival` and `_deleted`. What the order of the changes decides, their
-    distribution over batches does not.
+    Has the table's columns, then `_sequence`, `_arrival` and `_deleted`. The result depends on the order of the
+    changes, not on how batches divide them.
     """
     entries = _entries(changes, config, batch_id)
     names = stored_schema(entries.schema, config).fieldNames()
@@ -179,8 +178,8 @@ def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, ba
 def _sequenced(entries: DataFrame, of_key: str) -> DataFrame:
     """`entries` with a sequence each.
 
-    A delete without one (a null value) comes after everything of its key that came before it. It changes nothing, and
-    is left out, where that is nothing, or ends in a delete: Debezium sends a null value after each of its deletes.
+    A delete without a sequence (a null value) follows everything of its key that arrived before it. It is dropped if
+    nothing did, or if the last of these is a delete: Debezium sends a null value after each of its deletes.
     """
     arrived = f"OVER ({of_key} ORDER BY {ARRIVAL})"
     again = f"{SEQUENCE} IS NULL AND coalesce(lag({DELETED}) {arrived}, FALSE)"
@@ -191,12 +190,12 @@ def _sequenced(entries: DataFrame, of_key: str) -> DataFrame:
 
 def _latest(entries: DataFrame, config: UpsertConfig, of_key: str) -> DataFrame:
     if not config.changes.sequenced:
-        # In the order of arrival nothing can come late: no delete has to be remembered.
+        # In arrival order nothing is late: deletes need not be remembered.
         last = f"{ARRIVAL} = max({ARRIVAL}) OVER ({of_key})"
         return entries.selectExpr("*", f"{last} AS _last").where(f"_last AND NOT {DELETED}")
     order = f"struct({SEQUENCE}, {ARRIVAL})"
     last = f"{order} = max({order}) OVER ({of_key})"
-    # A delete that came late is remembered as long as it is what came last: a null value after it says nothing new.
+    # Remember a late delete while it is the last arrival: a null value after it adds nothing.
     late = f"{DELETED} AND {ARRIVAL} = max({ARRIVAL}) OVER ({of_key})"
     return entries.selectExpr("*", f"{last} OR {late} AS _last").where("_last")
 
@@ -208,12 +207,12 @@ def _history(entries: DataFrame, config: UpsertConfig, of_key: str) -> DataFrame
         undated = f"coalesce({UNDATED}, FALSE)"
     else:
         ordered, undated = f"OVER ({of_key} ORDER BY {ARRIVAL})", "FALSE"
-        # Nothing can come late between two deletes: the second one says nothing new.
+        # No change can arrive late between two deletes: the second one adds nothing.
         repeats = f"{DELETED} AND coalesce(lag({DELETED}) {ordered}, FALSE)"
         entries = entries.selectExpr("*", f"{repeats} AS _repeats").where("NOT _repeats")
     # Clocks may disagree with the order; no version ends before it begins.
     entries = entries.selectExpr("*", f"max(IF({undated}, NULL, valid_from)) {ordered} AS _begins")
-    # A null value has the time when it was sent, which is later than what it tells of: it moves nothing that follows.
+    # A null value has the time of its sending, after that of its change: it must not delay later versions.
     sent = f"greatest(_begins, least(valid_from, lead(_begins) {ordered}))"
     entries = entries.selectExpr("*", f"IF({undated}, {sent}, _begins) AS _ends")
     others = [name for name in entries.columns if name != "valid_from"]
@@ -226,9 +225,9 @@ def _history(entries: DataFrame, config: UpsertConfig, of_key: str) -> DataFrame
 
 
 def _without_repeats(entries: DataFrame, of_key: str) -> DataFrame:
-    """`entries` with one of those that were sent twice, as a connector does that was restarted: the one that came last.
+    """`entries` without changes that were sent twice, as a restarted connector does: keeps the last arrival.
 
-    A delete keeps the time of the first, and of one that has a time of its own.
+    A delete keeps the time of the first copy, preferably of one with an explicit time.
     """
     again = f"OVER ({of_key}, {SEQUENCE}, {DELETED})"
     first = f"min(struct({UNDATED}, {ARRIVAL}, valid_from)) {again}"
@@ -240,7 +239,7 @@ def _without_repeats(entries: DataFrame, of_key: str) -> DataFrame:
 
 
 class UpsertWriter:
-    """Writer that the query calls for each batch; counts the changes it has applied."""
+    """Writes each batch for the query; counts the applied changes."""
 
     def __init__(self, config: UpsertConfig, table: SnapshotWriter) -> None:
         self.config = config
@@ -254,7 +253,7 @@ class UpsertWriter:
         self._most_tasks = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply one batch of `transform`'s rows, unless it is in the table already."""
+        """Apply one batch of `transform`'s rows, unless the table already has it."""
         current = self.table.current
         if current is not None and current.batch_id >= batch_id:
             return
@@ -272,7 +271,7 @@ class UpsertWriter:
         directory = self.table.write(merged, batch_id)
         total, dead = map(int, counts.get.values())
         letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
-        # Before the commit: a batch that is in the table is not run again.
+        # Before the commit: a batch is not repeated once the table has it.
         with self._attempts.replaced(changes.sparkSession, batch_id, letters):
             if dead:
                 letters.write(dead_letter_rows(changes, self.config), batch_id)
@@ -284,7 +283,7 @@ class UpsertWriter:
         self._last = batch_id, total
 
     def _choose_tasks(self, spark: SparkSession) -> None:
-        """Have a merge as many tasks as it has work for, if it has as many rows as the last one."""
+        """Give a merge as many tasks as its work needs, assuming as many rows as the last one."""
         partitions, current = "spark.sql.shuffle.partitions", self.table.current
         self._most_tasks = self._most_tasks or int(str(spark.conf.get(partitions)))
         if current is not None and self.batches:
@@ -292,21 +291,21 @@ class UpsertWriter:
             spark.conf.set(partitions, min(self._most_tasks, 1 + rows // ROWS_A_TASK))
 
     def records_of(self, batch_id: int) -> int | None:
-        """How many records the last batch held; None for another."""
+        """Record count of the last batch, or None for another batch."""
         last, records = self._last
         return records if last == batch_id else None
 
     def summary(self) -> str:
-        """Tell the changes, the dead letters, the batches and the rows of the table."""
+        """One line: the changes, the dead letters, the batches and the rows of the table."""
         rows = self.table.current.live if self.table.current is not None else 0
         done = f"{self.changes:,} changes and {self.dead:,} dead letters in {self.batches:,} batches"
         return f"{done}; the table has {rows:,} rows"
 
 
 def bind_output(spark: SparkSession, config: UpsertConfig) -> SnapshotWriter:
-    """Tie output and checkpoint together, or check that they are; gives the table's writer.
+    """Tie output and checkpoint together, or check that they are; returns the table's writer.
 
-    Raises ValueError when the output belongs to another checkpoint, or is kept in another way or with other fields.
+    Raises ValueError if the output belongs to another checkpoint, or has other settings or incompatible fields.
     """
     bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=config.settings)
     table = SnapshotWriter(
@@ -318,7 +317,7 @@ def bind_output(spark: SparkSession, config: UpsertConfig) -> SnapshotWriter:
 
 
 def _check_fields(stored: StructType, config: UpsertConfig) -> None:
-    """New fields are null in the rows that are there; others must stay as they are."""
+    """Check that the stored fields are unchanged; new fields are null in existing rows."""
     ours = {field.name: field.dataType for field in config.changes.schema}
     for field in stored:
         if field.name in (*HISTORY, *OWN_COLUMNS):
@@ -329,14 +328,14 @@ def _check_fields(stored: StructType, config: UpsertConfig) -> None:
 
 
 def plan(spark: SparkSession, config: UpsertConfig) -> DataFrame:
-    """The changes that batches are made of."""
+    """The changes that batches apply."""
     return transform(read_stream(spark, config.source), config)
 
 
 def build_query(spark: SparkSession, config: UpsertConfig) -> Query:
     """The query that keeps the table. Raises ValueError as `bind_output` does."""
-    # Parsed by the stream, and not by the writer: to plan it again for each batch takes longer than a small batch does.
-    changes = plan(spark, config)  # what is wrong with --delete-when shows before anything is written
+    # Parse in the stream, not in the writer: planning it again for each batch takes longer than a small batch.
+    changes = plan(spark, config)  # fails on a wrong --delete-when before anything is written
     writer = UpsertWriter(config, bind_output(spark, config))
     return Query(changes.writeStream.foreachBatch(writer), writer.summary, writer.records_of)
 
@@ -350,7 +349,7 @@ def duration_ms(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the values, the changes and the table."""
+    """Add the options of the values, the changes and the table."""
     add_value_options(parser)
     changes = parser.add_argument_group("changes")
     changes.add_argument("--schema", required=True, metavar="FILE", help="fields of a row: DDL or Spark's JSON")

@@ -1,12 +1,13 @@
-"""Compaction: a table's many small files, of batches that are done, merged into few.
+"""Compaction: merges a table's many small files of committed batches into few.
 
 Each batch of the job `lake` owns the directories `.../batch_id=N/`. Those of one partition are merged into the
-directory of the highest of these batches. Its rows are written out of sight first. Then the old directories are renamed
-out of sight and the new one into it, and a journal lets the next compaction finish what one that died has begun.
+directory of the highest batch among them. The rows are first written outside the table. Then the old directories are
+renamed out of the table and the new one into it. A journal lets the next compaction finish an interrupted one.
 
-A reader that lists the table in the milliseconds of those renames misses rows of that partition, and one that has
-listed it before finds files gone: Parquet has no snapshots. Compact when nothing reads, or read again.
-A batch that is done is not run again, unless its checkpoint is put back to an older state: `check_not_rewound`.
+A reader that lists the table in the milliseconds of those renames misses rows of that partition, and one that listed it
+before finds files gone, because Parquet lacks snapshots. Compact while nothing reads, or read again. A committed batch
+is not
+run again, unless its checkpoint is restored to an older state: `check_not_rewound`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from spark_jobs.common.files import TableDirectory, beside
 from spark_jobs.common.sink import BATCH
 
 JOURNAL = "_odradek_compaction.json"
-"""The merge that is being put in place."""
+"""Journal of the merge that is being moved into the table."""
 STAGING = "compacting"
-"""A directory beside the table, for what is merged."""
+"""A directory next to the table, where merges are staged."""
 STAGED = ".odradek-compacting-"
 REPLACED = ".odradek-replaced-"
 _THROUGH = re.compile(r"_odradek_compacted_through_(\d+)")
@@ -46,13 +47,13 @@ class Fragment:
 
     @property
     def path(self) -> str:
-        """The directory, below the table's."""
+        """The directory, relative to the table's."""
         return directory_of(self.partition, self.batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class Merge:
-    """Fragments of one partition that become `outputs` files in the directory of the last batch of them."""
+    """Fragments of one partition that become `outputs` files in the directory of their last batch."""
 
     partition: str
     batches: tuple[int, ...]
@@ -61,19 +62,19 @@ class Merge:
     outputs: int
 
     def line(self) -> str:
-        """Line for people."""
+        """One line for people."""
         place = self.partition or "the table"
         batches = f"batches {self.batches[0]} to {self.batches[-1]}"
         return f"{place}: {self.files:,} files of {batches} ({self.size_bytes:,} bytes) into {self.outputs:,}"
 
 
 def directory_of(partition: str, batch: int, prefix: str = "") -> str:
-    """Where a batch's files are in a partition, below the table."""
+    """The directory of a batch's files in a partition, relative to the table's."""
     return f"{partition}/{prefix}{BATCH}={batch}".removeprefix("/")
 
 
 def fragments(files: Iterable[tuple[str, int]]) -> list[Fragment]:
-    """Fragments that these files, paths below the table and sizes, make up. Hidden files are ignored."""
+    """The fragments of these files (relative paths and sizes). Hidden files are ignored."""
     found: dict[tuple[str, int], list[int]] = {}
     for path, size_bytes in files:
         match = _DATA_FILE.fullmatch(path)
@@ -85,9 +86,9 @@ def fragments(files: Iterable[tuple[str, int]]) -> list[Fragment]:
 def plan_merges(
     found: Sequence[Fragment], last_batch: int, *, target_bytes: int, min_files: int, min_saved: int = 1
 ) -> list[Merge]:
-    """Merges worth while: partitions with at least `min_files` small files of batches up to `last_batch`.
+    """Worthwhile merges: partitions with at least `min_files` small files of batches up to `last_batch`.
 
-    Small is less than half of `target_bytes`. A merge that would not save `min_saved` files is left out. Pure.
+    Small means less than half of `target_bytes`. A merge that would not save `min_saved` files is left out. Pure.
     """
     small: dict[str, list[Fragment]] = {}
     for each in found:
@@ -103,13 +104,13 @@ def plan_merges(
 
 
 def compacted_through(table: TableDirectory) -> int | None:
-    """The highest batch that was ever merged with others; None for none."""
+    """The highest batch ever merged with others, or None."""
     found = (_THROUGH.fullmatch(name) for name in table.names())
     return max((int(name[1]) for name in found if name is not None), default=None)
 
 
 def check_not_rewound(spark: SparkSession, output: str, checkpoint: str) -> None:
-    """Raise ValueError when the next batch would replace rows of other batches, with which its own were merged."""
+    """Raise ValueError if the next batch would replace rows of other batches that were merged into its directory."""
     through = compacted_through(TableDirectory(spark, output))
     committed = Checkpoint(spark, checkpoint).committed_batch()
     if through is not None and (committed is None or committed < through):
@@ -121,7 +122,7 @@ def check_not_rewound(spark: SparkSession, output: str, checkpoint: str) -> None
 
 
 class Compactor:
-    """Compactor of one table, while no other runs; finishes first what one that died had begun."""
+    """Compactor of one table, the only one at a time; first finishes an interrupted merge."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -130,7 +131,7 @@ class Compactor:
         text = self._table.read_text(JOURNAL)
         if text is not None:
             self._put_in_place(**json.loads(text))
-        self._table.remove_children(STAGED)  # of earlier versions, which staged there
+        self._table.remove_children(STAGED)  # staging directory of earlier versions
         self._staging = TableDirectory(spark, beside(TableDirectory(spark, self._path).uri(), STAGING))
         self._staging.remove_all()
 
@@ -140,7 +141,7 @@ class Compactor:
         return plan_merges(found, last_batch, target_bytes=target_bytes, min_files=min_files)
 
     def merge(self, merge: Merge) -> int:
-        """Merge; returns the number of rows. Raises ValueError, and leaves all as it was, when a row would be lost."""
+        """Merge; returns the number of rows. Raises ValueError, and changes nothing, if a row would be lost."""
         paths = [f"{self._path}/{directory_of(merge.partition, batch)}" for batch in merge.batches]
         rows = self._spark.read.option("mergeSchema", "true").parquet(*paths)
         order = [name for name in _ORDER if name in rows.columns]
@@ -158,13 +159,13 @@ class Compactor:
         return after
 
     def _note(self, batch: int) -> None:
-        """Remember for `check_not_rewound` that the batch has rows of others; before that is so."""
+        """Record for `check_not_rewound` that the batch contains rows of others, before it does."""
         through = compacted_through(self._table)
         if through is None or through < batch:
             self._table.write_text(f"_odradek_compacted_through_{batch}", "")
 
     def _put_in_place(self, partition: str, batches: Sequence[int], staged: str) -> None:
-        """Do what the journal says, from wherever it was left; `staged` is an address, or a path below the table."""
+        """Do what the journal says, from any intermediate state; `staged` is a URI, or a path relative to the table."""
         table = self._table
         if table.has(staged):
             for batch in batches:

@@ -1,4 +1,4 @@
-"""Where a lake keeps its parts, and which checkpoint it belongs to."""
+"""The directories of a lake, and the checkpoint that it belongs to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARKER = "_odradek_lake.json"
 
 
 def dead_letters_of(output: str, asked: str | None) -> str:
-    """The directory of the dead letters: the one that was asked for, or one beside the table."""
+    """The directory of the dead letters: `asked` if given, else one next to the table."""
     return asked or f"{output.rstrip('/')}-dead-letters"
 
 
@@ -23,7 +23,7 @@ def _format_in(marker: str) -> str:
 
 
 def check_parquet(spark: SparkSession, output: str) -> None:
-    """Raise ValueError for a lake in another format: its directory has files that are no longer part of it."""
+    """Raise ValueError for a lake in another format: its directory contains files that no longer belong to it."""
     there = TableDirectory(spark, output).read_text(MARKER)
     if there is not None and _format_in(there) != "parquet":
         raise ValueError(f"{output} is a table in the format {_format_in(there)}: only Parquet can be read")

@@ -1,1 +1,1 @@
-"""Values in the format of a schema registry: Avro, or JSON with a schema, by the schema id in each record."""
+"""Values in the format of a schema registry: Avro, or JSON with a schema, found by the id in each record."""

@@ -1,7 +1,7 @@
-"""Values of one schema as JSON text, which the jobs then parse by the fields that the user wants.
+"""Decodes values of one schema to JSON text, which the jobs then parse by the fields that the user wants.
 
-JSON because the rest is there for it: Spark's parser takes fields by name, and the reasons of dead letters tell the
-field, what was expected and what was found.
+JSON fits the existing code: Spark's parser finds fields by name, and the reasons of dead letters name the field and the
+expected and actual type.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from spark_jobs.common import values
 from spark_jobs.schemas.sources import AVRO, JSON_SCHEMA, Schema
 
 HEADER_SIZE = 5
-"""Bytes before the payload; the positions of Avro's reasons count from the beginning of the value."""
+"""Bytes before the payload. The positions in Avro's reasons count from the beginning of the value."""
 
 Decode = Callable[[bytes], str]
 """The JSON text of a payload; raises MisfitError."""
 
 
 class MisfitError(ValueError):
-    """A value that is not of its schema; the text is the reason that a dead letter gives."""
+    """A value that does not match its schema; the text is the reason in the dead letter."""
 
 
 def decoder_of(schema: Schema, kind: str) -> Decode:
-    """The decoder of values of `schema`, which has to be of `kind`; raises MisfitError when there cannot be one."""
+    """The decoder for values of `schema`, which must be of `kind`; raises MisfitError for an unusable schema."""
     if schema.kind != kind:
         raise MisfitError(f"is of the kind {schema.kind}: expected {kind}")
     makers: dict[str, Callable[[Schema], Decode]] = {AVRO: _AvroDecoder, JSON_SCHEMA: _json_schema_decoder}
     try:
         return makers[kind](schema)
-    except Exception as failure:  # noqa: BLE001 - both libraries raise whatever a wrong schema makes them stumble over
+    except Exception as failure:  # noqa: BLE001 - a wrong schema makes both libraries raise anything
         text = " ".join(str(failure).split()) or type(failure).__name__
         raise MisfitError(f"is not a schema of the kind {kind}: {values.shortened(text)}") from None
 
 
 def _as_json(value: Any) -> str:
-    """Text for what JSON has no type for, as Spark reads it from JSON: times in ISO 8601, bytes in base 64."""
+    """Text for types that JSON lacks, as Spark reads it from JSON: times in ISO 8601, bytes in base 64."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
@@ -86,7 +86,7 @@ class _AvroDecoder:
         stream = io.BytesIO(payload)
         try:
             text = _encode(fastavro.schemaless_reader(stream, self._parsed))
-        except Exception as failure:  # noqa: BLE001 - other bytes than expected end in EOFError, IndexError, ...
+        except Exception as failure:  # noqa: BLE001 - unexpected bytes end in EOFError, IndexError, ...
             raise MisfitError(self._where(payload, failure)) from None
         end, more = HEADER_SIZE + stream.tell(), len(payload) - stream.tell()
         if more:
@@ -95,12 +95,12 @@ class _AvroDecoder:
 
     @functools.cached_property
     def _beginnings(self) -> list[Any]:
-        """The schema with its first field only, then with two, and so on; none for a schema that is not a record."""
+        """The schema with only its first field, then with two, and so on; empty for a schema that is not a record."""
         fields = self._schema.get("fields", []) if isinstance(self._schema, dict) else []
         return [self._parse({**self._schema, "fields": fields[: count + 1]}) for count in range(len(fields))]
 
     def _where(self, payload: bytes, failure: Exception) -> str:
-        """The first field that cannot be read, and the byte where it begins."""
+        """The first unreadable field, and the byte where it begins."""
         begin = HEADER_SIZE
         for number, beginning in enumerate(self._beginnings):
             stream = io.BytesIO(payload)
@@ -136,7 +136,7 @@ def _resources(references: Iterable[tuple[str, Schema]]) -> Iterator[tuple[str, 
 
 def _json_schema_decoder(schema: Schema) -> Decode:
     document = json.loads(schema.text)
-    # The schemas that the registry says it refers to, and no others: nothing is fetched from where a schema points.
+    # Only the references that the registry lists: nothing is fetched from URLs in a schema.
     known: referencing.Registry[Any] = referencing.Registry().with_resources(_resources(schema.references))
     draft = jsonschema.validators.validator_for(document, default=jsonschema.Draft7Validator)
     draft.check_schema(document)
@@ -162,7 +162,7 @@ def _json_schema_decoder(schema: Schema) -> Decode:
 
 
 def _wrong(error: jsonschema.ValidationError) -> Iterator[str]:
-    """Texts of what is wrong, in the words of the reasons of JSON values."""
+    """Texts of the errors, worded like the reasons of JSON values."""
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path).lstrip(".")
     if error.validator == "required":
         prefix = f"{place}." if place else ""

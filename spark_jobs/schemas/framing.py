@@ -1,4 +1,4 @@
-"""Confluent's framing: a byte 0, the schema's id in four bytes, big end first, then the value itself."""
+"""Confluent's framing: a byte 0, the schema's id in four bytes (big-endian), then the value itself."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MAGIC = 0
 _ID = struct.Struct(">I")
 
 UNKNOWN_S = 60.0
-"""How long an id that is unknown is not asked for again."""
+"""How long an unknown id is cached before the source is asked again."""
 
 
 def schema_id(value: bytes) -> int:
-    """The schema's id in a value that has a whole header."""
+    """The schema id in a value with a complete header."""
     number: int = _ID.unpack_from(value, 1)[0]
     return number
 
 
 class Decoders:
-    """Decoders of the schemas of one source, each made once, when its id is first seen."""
+    """Decoders for the schemas of one source, each created once, when its id is first seen."""
 
     def __init__(self, kind: str, source: SchemaFiles | SchemaRegistry) -> None:
         self._kind = kind
@@ -32,7 +32,7 @@ class Decoders:
         self._unknown: dict[int, tuple[float, MisfitError]] = {}
 
     def text(self, value: bytes | None) -> str:
-        """The JSON text of a framed value; raises MisfitError, or OSError when a registry cannot be asked."""
+        """The JSON text of a framed value; raises MisfitError, or OSError if the registry cannot be reached."""
         if value is None:
             raise MisfitError("value is null")
         if not value:
@@ -53,7 +53,7 @@ class Decoders:
             raise MisfitError(f"{misfit} (schema id {number})") from None
 
     def text_or_none(self, value: bytes | None) -> str | None:
-        """The JSON text, None when there is none; raises OSError as `text` does."""
+        """The JSON text, or None for a value that does not decode; raises OSError as `text` does."""
         try:
             return self.text(value)
         except MisfitError:
@@ -80,5 +80,5 @@ class Decoders:
 
 @functools.cache
 def decoders(kind: str, source: SchemaFiles | SchemaRegistry) -> Decoders:
-    """The decoders of this process: each id is asked for once in it, whatever number of tasks and batches it runs."""
+    """The decoders of this process: it looks up each id once, however many tasks and batches it runs."""
     return Decoders(kind, source)

@@ -1,4 +1,4 @@
-"""Where schemas are found by their ids: the files of a directory, or a registry's HTTP API."""
+"""Sources of schemas by id: the files of a directory, or a registry's HTTP API."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _REGISTRY_KINDS = {"AVRO": AVRO, "JSON": JSON_SCHEMA}
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 ATTEMPTS = 3
-"""How often a registry is asked that does not answer, or answers that it cannot."""
+"""How many requests a registry gets that does not answer, or answers that it is unavailable."""
 
 PAUSE_S = 0.5
-"""How long the first pause between them is; the next ones are twice as long."""
+"""The first pause between them; each further pause is twice as long."""
 
 
 class UnknownSchemaError(LookupError):
-    """No such schema: the text says which id, and who does not have it."""
+    """The schema does not exist; the text names the id and the source."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """A schema as it is stored. `references` are the schemas that its text names, by the names it gives them.
+    """A schema as stored. `references` are the schemas that its text names, by the names in the text.
 
-    `kind` is `AVRO` or `JSON_SCHEMA`, or what a registry calls another one.
+    `kind` is `AVRO`, `JSON_SCHEMA` or any other type of a registry.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class Schema:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaFiles:
-    """The files `ID.avsc` (Avro) and `ID.json` (JSON Schema) of a directory, as they were when they were read."""
+    """The files `ID.avsc` (Avro) and `ID.json` (JSON Schema) of a directory, read once."""
 
     directory: str
     by_id: tuple[tuple[int, Schema], ...]
 
     @classmethod
     def read(cls, directory: str) -> SchemaFiles:
-        """Read the directory; raises OSError, or ValueError when it has no schema, or two of one id."""
+        """Read the directory; raises OSError, or ValueError if it has zero schemas, or two with one id."""
         by_id: dict[int, Schema] = {}
         for path in sorted(Path(directory).iterdir()):
             if path.suffix not in _SUFFIXES or not path.stem.isdecimal():
@@ -68,7 +68,7 @@ class SchemaFiles:
         return dict(self.by_id)
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema of an id; raises UnknownSchemaError."""
+        """The schema with this id; raises UnknownSchemaError."""
         try:
             return self._found[schema_id]
         except KeyError:
@@ -77,7 +77,7 @@ class SchemaFiles:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaRegistry:
-    """A registry with the HTTP API of Confluent's (Karapace, Apicurio and Redpanda have it too)."""
+    """A registry with Confluent's HTTP API (as in Karapace, Apicurio and Redpanda)."""
 
     url: str
     authorization: str | None = dataclasses.field(default=None, repr=False)
@@ -85,9 +85,9 @@ class SchemaRegistry:
 
     @classmethod
     def at(cls, url: str, user_and_password: str | None = None) -> SchemaRegistry:
-        """The registry at `url`, with basic authentication by `USER:PASSWORD`, or by those in the URL.
+        """The registry at `url`, with basic authentication by `USER:PASSWORD` or by the credentials in the URL.
 
-        Raises ValueError when it is no HTTP URL. Messages show the URL without a password.
+        Raises ValueError if it is not an HTTP URL. Messages show the URL without a password.
         """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -101,7 +101,7 @@ class SchemaRegistry:
         return cls(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", authorization)
 
     def schema(self, schema_id: int) -> Schema:
-        """The schema of an id; raises UnknownSchemaError, or OSError when the registry cannot say."""
+        """The schema with this id; raises UnknownSchemaError, or OSError if the registry cannot say."""
         try:
             return self._schema(f"/schemas/ids/{schema_id}")
         except UnknownSchemaError as failure:
@@ -139,7 +139,7 @@ class SchemaRegistry:
         headers = {"Accept": _ACCEPT}
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
-        request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - `at` lets HTTP through only
+        request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - `at` accepts only HTTP
         try:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as response:  # noqa: S310
                 return json.load(response)
@@ -151,7 +151,7 @@ class SchemaRegistry:
 
 
 def _is_registry_answer(body: bytes) -> bool:
-    """Whether a 404 is about a schema, a subject or a version. That of a wrong URL is not: no id would seem known."""
+    """Whether a 404 concerns a schema, a subject or a version. With a wrong URL, every id would look unknown."""
     try:
         answer = json.loads(body)
     except ValueError:

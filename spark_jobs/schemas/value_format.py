@@ -1,4 +1,4 @@
-"""Values in any of the formats, as the JSON text that `spark_jobs.common.values` parses."""
+"""Converts values in any format to the JSON text that `spark_jobs.common.values` parses."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 JSON = "json"
 TEXT = "_text"
-"""The column with the JSON text of a value; null where a value has none."""
+"""The column with the JSON text of a value, or null."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ValueFormat:
-    """A format of values. `source` has the schemas of `AVRO` and `JSON_SCHEMA`; values of `JSON` are not framed."""
+    """A format of values. `source` has the schemas for `AVRO` and `JSON_SCHEMA`; values of `JSON` are not framed."""
 
     kind: str = JSON
     source: SchemaFiles | SchemaRegistry | None = None
 
     @contextmanager
     def decided(self, rows: DataFrame) -> Iterator[DataFrame]:
-        """`rows` for writers that read them twice, so that they find the same values decoded both times.
+        """`rows` for writers that read them twice, so that both reads decode the same values.
 
-        A registry that learns a schema in between would change that: its values are kept until the writer is done.
+        A registry that learns a schema in between would change that: the rows are cached until the writer is done.
         """
         if not isinstance(self.source, SchemaRegistry):
             yield rows
@@ -47,9 +47,9 @@ class ValueFormat:
             kept.unpersist()
 
     def with_text(self, df: DataFrame, columns: Mapping[str, str] | None = None) -> DataFrame:
-        """`df` and the JSON texts of binary columns, in the columns that `columns` names (`value`: `TEXT`).
+        """`df` plus the JSON texts of binary columns, under the names in `columns` (default `value`: `TEXT`).
 
-        Raises, when it runs, an error with one line about a registry that cannot be asked.
+        Fails at run time with one line if a registry cannot be reached.
         """
         columns = {"value": TEXT} if columns is None else columns
         kind, source = self.kind, self.source
@@ -90,18 +90,18 @@ class ValueFormat:
                 why = f"{values.reason_of(text.encode(errors='replace'), schema)} (schema id {schema_id(value)})"
             except MisfitError as misfit:
                 why = str(misfit)
-            # Text may hold half a surrogate pair, which no UTF-8 can.
+            # The text may hold half a surrogate pair, which UTF-8 cannot represent.
             return why.encode(errors="replace").decode()
 
         return sql.udf(explain, StringType())(value.cast("binary"))
 
 
 PLAIN_JSON = ValueFormat()
-"""JSON values without a schema's id."""
+"""JSON values without a schema id."""
 
 
 def add_value_options(parser: argparse.ArgumentParser) -> None:
-    """The format of values, and where its schemas are."""
+    """Add the options for the format of values and the source of their schemas."""
     group = parser.add_argument_group("values")
     group.add_argument(
         "--value-format",

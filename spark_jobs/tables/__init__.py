@@ -1,1 +1,1 @@
-"""Tables in formats that keep versions: Delta Lake and Apache Iceberg."""
+"""Tables in formats with versions: Delta Lake and Apache Iceberg."""

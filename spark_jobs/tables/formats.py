@@ -1,9 +1,9 @@
 """Formats of the tables that jobs write: plain Parquet, Delta Lake, Apache Iceberg.
 
-A table of Delta or Iceberg has the number of the batch as a column, and a batch replaces the rows of its number in one
-commit: a batch that is run again leaves each row once, whatever its first attempt wrote. Their own marks of a
-transaction (Delta's `txnVersion`, say) would not do: they skip a batch that is run again, also where it has other rows
-now, as a registry has learned a schema meanwhile.
+A Delta or Iceberg table has the batch number as a column, and a batch replaces the rows with its number in one commit:
+a repeated batch leaves each row once, whatever its first attempt wrote. Transaction marks of the formats (such as
+Delta's `txnVersion`) would not do: they skip a repeated batch even if its rows differ because a registry has learned a
+schema.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"
 _DELTA_OF_SPARK = {"4.0": "4.0.0"}
 _ICEBERG_OF_SPARK = {"4.0": "1.10.0"}
 _CATALOG = "odradek"
-"""The catalog of the one Iceberg table of a job: its warehouse is the directory that the table's is in."""
+"""The catalog of a job's single Iceberg table; its warehouse is the parent of the table's directory."""
 
 
 def add_format_option(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
-    """The format of the table at --output."""
+    """Add the option for the format of the table at --output."""
     parser.add_argument(
         "--format",
         choices=[PARQUET, DELTA, ICEBERG],
@@ -46,7 +46,7 @@ def check_format(arguments: argparse.Namespace) -> None:
 
 
 def session_parts(name: str | None) -> SessionParts:
-    """Jars and settings that a session needs for a format; raises ValueError where none are known for this Spark."""
+    """Jars and settings that a format needs; raises ValueError if none are known for this Spark."""
     version = ".".join(pyspark.__version__.split(".")[:2])
     if name == DELTA:
         return SessionParts(
@@ -73,12 +73,12 @@ def _packages(name: str, artifact: str, version: str | None) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaSink(TableSink):
-    """A table of Delta Lake."""
+    """A Delta Lake table."""
 
     format = DELTA
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the rows of one batch in one commit, in place of those that an earlier attempt at it left."""
+        """Write the rows of one batch in one commit, replacing those of an earlier attempt at it."""
         (
             _numbered(rows, batch_id)
             .write.format("delta")
@@ -90,7 +90,7 @@ class DeltaSink(TableSink):
         )
 
     def compact(self, spark: SparkSession, *, target_bytes: int, min_files: int) -> tuple[int, int]:
-        """Merge small files; gives how many were merged, and into how many. Delta has no `min_files`."""
+        """Merge small files; returns how many were merged, and into how many. Delta has no `min_files`."""
         del min_files
         spark.conf.set("spark.databricks.delta.optimize.maxFileSize", target_bytes)
         metrics = spark.sql(f"OPTIMIZE delta.`{self.path}`").collect()[0]["metrics"]
@@ -99,12 +99,12 @@ class DeltaSink(TableSink):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IcebergSink(TableSink):
-    """A table of Apache Iceberg in a Hadoop catalog, whose directory is `path`."""
+    """An Apache Iceberg table in a Hadoop catalog; its directory is `path`."""
 
     format = ICEBERG
 
     def _table(self, spark: SparkSession) -> str:
-        """The table's name, in a catalog that the session has from here on."""
+        """The table's name, in a catalog that it adds to the session."""
         warehouse, _, name = TableDirectory(spark, self.path).uri().rstrip("/").rpartition("/")
         spark.conf.set(f"spark.sql.catalog.{_CATALOG}", "org.apache.iceberg.spark.SparkCatalog")
         spark.conf.set(f"spark.sql.catalog.{_CATALOG}.type", "hadoop")
@@ -113,14 +113,14 @@ class IcebergSink(TableSink):
 
     @contextmanager
     def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
-        """As of every table. `write` cannot replace rows that were merged into a file with those of other batches."""
+        """As for every table. `write` cannot replace rows in files that compaction merged from several batches."""
         table, of_batch = self._table(spark), f"{BATCH} = {batch_id}"
         if spark.catalog.tableExists(table) and not spark.table(table).where(of_batch).isEmpty():
-            spark.sql(f"DELETE FROM {table} WHERE {of_batch}")  # noqa: S608 - of a name in backticks and a number
+            spark.sql(f"DELETE FROM {table} WHERE {of_batch}")  # noqa: S608 - a name in backticks and a number
         yield
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the rows of one batch in one commit, in place of those that an earlier attempt at it left."""
+        """Write the rows of one batch in one commit, replacing those of an earlier attempt at it."""
         table = self._table(rows.sparkSession)
         writer = _numbered(rows, batch_id).writeTo(table)
         if rows.sparkSession.catalog.tableExists(table):
@@ -132,7 +132,7 @@ class IcebergSink(TableSink):
         writer.create()
 
     def compact(self, spark: SparkSession, *, target_bytes: int, min_files: int) -> tuple[int, int]:
-        """Merge small files of partitions with at least `min_files`; gives how many were merged, and into how many."""
+        """Merge small files if a partition has `min_files` of them; returns how many were merged, and into how many."""
         catalog, _, name = self._table(spark).partition(".")
         options = f"map('target-file-size-bytes', '{target_bytes}', 'min-input-files', '{min_files}')"
         call = f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => {options})"
@@ -141,7 +141,7 @@ class IcebergSink(TableSink):
 
 
 def _numbered(rows: DataFrame, batch_id: int) -> DataFrame:
-    """`rows` with the batch's number first: both formats keep statistics of the first columns only."""
+    """`rows` with the batch number as first column: both formats keep statistics of the first columns only."""
     return rows.select(sql.lit(batch_id).alias(BATCH), *(sql.col(f"`{name}`") for name in rows.columns))
 
 

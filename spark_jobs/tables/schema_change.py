@@ -1,7 +1,7 @@
-"""Tables whose schema is another one than when they were begun: compared before the first batch of a run.
+"""Detects tables whose schema has changed since they were begun, before the first batch of a run.
 
-A column of another type in later files of a Parquet table makes the whole table unreadable for most readers, and no
-batch that is done can be taken back.
+If later files of a Parquet table have another type for a column, most readers cannot read the table at all, and
+committed batches cannot be undone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from spark_jobs.lakes.layout import MARKER as LAKE_MARKER
 
 EVOLVE, NEW_TABLE, FAIL = "evolve", "new-table", "fail"
 SCHEMA = "_odradek_schema.json"
-"""In a table: all the columns that it ever had, as Spark's JSON of a schema."""
+"""File in a table: all the columns that it ever had, as Spark's JSON of a schema."""
 TABLES = "_odradek_tables.json"
-"""In a checkpoint: where `--schema-change=new-table` has begun the newest table, by `--output`."""
+"""File in a checkpoint: the newest table that `--schema-change=new-table` has begun, by `--output`."""
 
 
 def add_schema_change_option(group: argparse._ArgumentGroup) -> None:
-    """The option that says what becomes of a table with other columns."""
+    """Add the option that decides what happens to a table with other columns."""
     group.add_argument(
         "--schema-change",
         choices=[EVOLVE, NEW_TABLE, FAIL],
@@ -50,10 +50,10 @@ def add_schema_change_option(group: argparse._ArgumentGroup) -> None:
 
 
 def accepted(spark: SparkSession, table: TableSink, checkpoint: str, schema: StructType, change: str) -> TableSink:
-    """The table to write rows of `schema` to: `table`, or a new one that took its place.
+    """The table for rows of `schema`: `table`, or a new one that replaces it.
 
-    Raises ValueError that names the column when `change` does not let the schema be another one, and for a table of
-    another checkpoint, which is left as it is.
+    Raises ValueError naming the column if `change` does not allow the difference, and for a table of another
+    checkpoint, which stays unchanged.
     """
     notes = TableDirectory(spark, checkpoint)
     text = notes.read_text(TABLES)
@@ -81,7 +81,7 @@ def accepted(spark: SparkSession, table: TableSink, checkpoint: str, schema: Str
 
 
 def _begun(spark: SparkSession, old: TableSink, path: str) -> TableSink:
-    """A table at `path` that belongs to the checkpoint of `old`."""
+    """A new table at `path`, tied to the checkpoint of `old`."""
     theirs, ours = TableDirectory(spark, old.path), TableDirectory(spark, path)
     for name in (MARKER, LAKE_MARKER):
         text = theirs.read_text(name)
@@ -91,7 +91,7 @@ def _begun(spark: SparkSession, old: TableSink, path: str) -> TableSink:
 
 
 def _schema_of(spark: SparkSession, table: TableSink) -> StructType | None:
-    """The columns of a table; None for one that is not begun. Older ones did not note them: their files tell."""
+    """The columns of a table, or None if it is not begun. Older tables lack the note: their files show the columns."""
     directory = TableDirectory(spark, table.path)
     text = directory.read_text(SCHEMA)
     if text is not None:
@@ -99,7 +99,7 @@ def _schema_of(spark: SparkSession, table: TableSink) -> StructType | None:
     begun = directory.has(MARKER) or directory.has(LAKE_MARKER)
     if not begun or not any(name[0] not in "._" for name in directory.names()):
         return None
-    # Spark guesses the types of columns that directories are named for.
+    # Spark guesses the types of partition columns from directory names.
     guessed = {*table.partition_by, BATCH}
     found = spark.read.format(table.format).load(table.path).schema
     return StructType([field for field in found if field.name not in guessed])
@@ -130,14 +130,14 @@ def _conflict(old: DataType, new: DataType, path: str, table_format: str, *, str
 
 
 def _widens(old: DataType, new: DataType) -> bool:
-    """Whether Iceberg reads old files of a column as its new type."""
+    """Whether Iceberg can read a column's old files as its new type."""
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):
         return new.scale == old.scale and new.precision >= old.precision
     return (type(old), type(new)) in {(IntegerType, LongType), (FloatType, DoubleType)}
 
 
 def _union(old: StructType, new: StructType) -> StructType:
-    """Both, with the new types: a column that comes back later must be of the type that its files have."""
+    """Both, with the new types: a column that returns later must have the type of the existing files."""
     fields = {field.name: field for field in old}
     for field in new:
         before = fields[field.name].dataType if field.name in fields else None

@@ -2,7 +2,7 @@
 
     python spark_jobs/tour/chart.py hourly hourly.svg
 
-Needs pyarrow alone. Rows of later batches replace those of earlier ones, as `aggregate --mode update` means them.
+Needs only pyarrow. Rows of later batches replace those of earlier ones, as `aggregate --mode update` intends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEP_MIN = 50
 
 
 def read_table(directory: str) -> Table:
-    """The newest row of each hour and airport, in the order of the hours."""
+    """The newest row of each hour and airport, in order of the hours."""
     rows = datasets.dataset(directory, format="parquet", partitioning="hive").to_table().to_pylist()
     table: Table = {}
     for row in sorted(rows, key=lambda row: (row["window_start"], row["batch_id"])):
@@ -33,12 +33,12 @@ def read_table(directory: str) -> Table:
 
 
 def airports_of(table: Table) -> list[str]:
-    """The airports in the order of their names."""
+    """The airports in order of their names."""
     return sorted({airport for rows in table.values() for airport in rows})
 
 
 def lines(table: Table) -> Iterator[str]:
-    """The table for people: a line for each hour, flights and their mean delay in minutes for each airport."""
+    """The table as text: a line for each hour, with the flights and their mean delay in minutes for each airport."""
     airports = airports_of(table)
     yield f"{'hour (UTC)':16}" + "".join(f"{f'{airport} flights':>15}{'delay':>7}" for airport in airports)
     for hour, rows in table.items():
@@ -49,7 +49,7 @@ def lines(table: Table) -> Iterator[str]:
 
 
 def svg(table: Table) -> str:
-    """A line for each airport: the mean delay of each hour, with a gap in it where no flight left."""
+    """A line for each airport: the mean delay of each hour, with a gap where no flight left."""
     hours, airports = list(table), airports_of(table)
     top = STEP_MIN * -(-int(max(_delays(table))) // STEP_MIN)
     low = min(0.0, *_delays(table))

@@ -1,1 +1,1 @@
-"""Changes of rows, and the tables that are made of them."""
+"""Row changes, and the tables built from them."""

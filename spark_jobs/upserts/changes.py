@@ -1,6 +1,6 @@
-"""Changes of rows, parsed from records: Debezium's envelopes, or values under their keys; a null value deletes.
+"""Row changes, parsed from records: Debezium's envelopes, or plain values with keys; a null value deletes.
 
-A record whose change cannot be known is given a reason in `dead_letter_reason`, never a guessed change.
+A record whose change cannot be determined gets a reason in `dead_letter_reason`; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from spark_jobs.upserts.snapshots import DELETED, SEQUENCE
 PLAIN, DEBEZIUM = "none", "debezium"
 UPSERTS = ("c", "u", "r")
 UNAVAILABLE = "__debezium_unavailable_value"
-"""Text that Debezium sends for a large column that an update left alone and that the database did not log."""
+"""Text that Debezium sends for a large column if an update left it unchanged and the database did not log it."""
 
 TIME = "_time"
 UNPARSED = "not JSON of the schema"
 _KEY_TEXT = "_key_text"
 INTERNAL = (TIME, TEXT, _KEY_TEXT, values.CORRUPT, "_row", "_why", "_delete", "_lsn", "_value", "_envelope")
-"""Names that fields of a row cannot have, beside those of the columns above."""
+"""Names that fields of a row cannot have, in addition to those of the columns above."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangeFormat:
-    """How records say what changed. `keys` are fields of `schema`; `sequence_by` too, and orders the changes of a key.
+    """How records describe changes. `keys` are fields of `schema`; so are `sequence_by`, which order a key's changes.
 
-    `delete_when` is a condition in SQL over the fields. Raises ValueError naming the option that is wrong.
+    `delete_when` is an SQL condition over the fields. Raises ValueError naming the option that is wrong.
     """
 
     schema: StructType
@@ -53,7 +53,7 @@ class ChangeFormat:
 
     @property
     def sequenced(self) -> bool:
-        """Whether changes have an order of their own, beside that of their offsets."""
+        """Whether changes have an order other than that of their offsets."""
         return bool(self.sequence_by) or self.envelope == DEBEZIUM
 
 
@@ -62,7 +62,7 @@ def _field(name: str, parent: str | None = None) -> Column:
 
 
 def _envelope_type(schema: StructType) -> StructType:
-    """Both layouts of a Debezium value: the envelope itself, and the envelope as payload beside its own schema."""
+    """Both layouts of a Debezium value: the envelope itself, and the envelope as payload next to its schema."""
     nullable = StructType([StructField(field.name, field.dataType) for field in schema])
     source = StructType().add("lsn", "long").add("ts_ms", "long")
     envelope = StructType().add("before", nullable).add("after", nullable).add("op", "string")
@@ -71,20 +71,20 @@ def _envelope_type(schema: StructType) -> StructType:
 
 
 def value_type(form: ChangeFormat) -> StructType:
-    """The type that values are parsed with: which fields have to be there depends on the change."""
+    """The type that values are parsed with. All fields are nullable: the change decides which are required."""
     if form.envelope == DEBEZIUM:
         return _envelope_type(form.schema)
     return StructType([StructField(field.name, field.dataType) for field in form.schema])
 
 
 def explained(form: ChangeFormat) -> Column:
-    """The reasons of `parse_changes`, with what is wrong in the value where it is that: put it behind a filter."""
+    """The reasons of `parse_changes`, with the error in a value that does not parse: put it behind a filter."""
     why = form.values.reason(sql.col("raw_value"), value_type(form))
     return sql.when(sql.col(REASON) == UNPARSED, why).otherwise(sql.col(REASON))
 
 
 def _key_text() -> Column:
-    """The key as text: decoded, or as it is where it is not framed, as keys often are beside framed values."""
+    """The key as text: decoded if framed, else unchanged; keys are often unframed even if values are framed."""
     framed = sql.coalesce(sql.startswith("key", sql.lit(b"\0")), sql.lit(False))
     return sql.coalesce(sql.col(_KEY_TEXT).cast("string"), sql.when(~framed, sql.col("key").cast("string")))
 
@@ -95,7 +95,7 @@ def _exactly(text: Column, schema: StructType) -> Column:
 
 
 def _key_field(field: StructField, *, alone: bool) -> Column:
-    """A key field, of the record's key: a JSON object (also below `payload`), or for one field also a bare value."""
+    """A key field from the record's key: a JSON object (also under `payload`), or for a single field a bare value."""
     key = sql.col(_KEY_TEXT)
     text = sql.when(~key.rlike(r"\A\s*+\{") | exactness.one_object(key), key)
     fields = StructType([StructField(field.name, field.dataType)])
@@ -111,11 +111,11 @@ def _key_field(field: StructField, *, alone: bool) -> Column:
 
 
 def parse_changes(df: DataFrame, form: ChangeFormat) -> DataFrame:
-    """The connector's rows as changes: the row's fields, `_deleted`, `_time`, `_sequence` (when `form` has one), then
-    the record it came from and `dead_letter_reason` (null: the change is known).
+    """The connector's rows as changes: the row's fields, `_deleted`, `_time`, `_sequence` (if `form` has one), then the
+    source record and `dead_letter_reason` (null for a valid change).
 
-    A deleted row has its key fields, and others only as far as the record tells them.
-    Pure: the same records give the same changes at any time.
+    A deleted row has its key fields, and others only if the record contains them.
+    Pure: the same records always give the same changes.
     """
     df = form.values.with_text(df, {"value": TEXT, "key": _KEY_TEXT})
     texts = [sql.col(TEXT), _key_text().alias(_KEY_TEXT)]
@@ -185,7 +185,7 @@ def _debezium(records: DataFrame, form: ChangeFormat) -> DataFrame:
 
 
 def _sequence(form: ChangeFormat) -> Column:
-    """Null for a delete that has none of its own: it comes after what came before it."""
+    """The sequence; null for a delete without one, which follows everything that arrived before it."""
     if not form.sequence_by:
         return sql.col("_lsn")
     missing = sql.lit(False)

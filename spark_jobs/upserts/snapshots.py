@@ -1,13 +1,13 @@
-"""Tables of whole snapshots: readers see the table as one batch left it, whatever dies while the next is written.
+"""Tables as whole snapshots: readers see the table as of one batch, whatever fails while the next is written.
 
     TABLE/_commits/00000000000000000007.json       what the table is after batch 7, and where
     TABLE/_snapshots/00000000000000000007-1f2e3d4c/_deleted=false/*.parquet      its rows
     TABLE/_snapshots/00000000000000000007-1f2e3d4c/_deleted=true/*.parquet       what deletes left behind, for the job
 
 The commit file with the highest number is the table: its `rows` names the directory of the rows, below TABLE, or is
-null for a table without rows. A commit file is written under another name and renamed when the snapshot is complete,
-and no file is ever replaced, so that no file system has to replace one atomically.
-The columns `_sequence`, `_undated` and `_arrival` are the job's own; `read_table` leaves them out.
+null for a table without rows. A commit file is written under a temporary name and renamed once the snapshot is
+complete. Files are never replaced, so the file system need not replace one atomically. The columns `_sequence`,
+`_undated` and `_arrival` are internal to the job; `read_table` leaves them out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SNAPSHOTS = "_snapshots"
 DELETED = "_deleted"
 SEQUENCE = "_sequence"
 UNDATED = "_undated"
-"""Whether a delete has no time of its own, but that of the record that told of it."""
+"""Whether a delete lacks a time, and uses that of its record."""
 ARRIVAL = "_arrival"
 OWN_COLUMNS = (DELETED, SEQUENCE, UNDATED, ARRIVAL)
 COMMIT_NAME = re.compile(r"(\d{20})\.json")
@@ -54,13 +54,13 @@ class Snapshot:
 
     @staticmethod
     def from_json(text: str) -> Snapshot:
-        """The snapshot of a commit file's text."""
+        """The snapshot from a commit file's text."""
         fields = json.loads(text)
         names = [field.name for field in dataclasses.fields(Snapshot)]
         return Snapshot(**{name: fields[name] for name in names} | {"schema": StructType.fromJson(fields["schema"])})
 
     def public_columns(self) -> list[str]:
-        """Those that a reader of the table sees."""
+        """The columns that a reader of the table sees."""
         return [name for name in self.schema.fieldNames() if name not in OWN_COLUMNS]
 
 
@@ -79,21 +79,21 @@ def _commit_name(batch_id: int) -> str:
 
 
 def current_snapshot(spark: SparkSession, path: str) -> Snapshot | None:
-    """The newest snapshot of the table at `path`, None when no batch was committed yet."""
+    """The newest snapshot of the table at `path`, or None before the first commit."""
     commits = TableDirectory(spark, f"{path}/{COMMITS}")
     while batches := _batches(commits):
         text = commits.read_text(_commit_name(batches[-1]))
         if text is not None:
             return Snapshot.from_json(text)
-        # It was replaced and removed since the directory was listed: there is a newer one.
+        # It was replaced and removed after the listing, so a newer one exists.
     return None
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:
-    """The rows of the table at `path` as the newest committed batch left them.
+    """The rows of the table at `path` as of the newest committed batch.
 
-    The frame stays at that snapshot, whose files outlive their replacement for as long as the job's `--keep-replaced`
-    says. Raises FileNotFoundError when there is no table.
+    The frame stays at that snapshot; its files outlive their replacement for as long as the job's `--keep-replaced`
+    says. Raises FileNotFoundError if the table does not exist.
     """
     snapshot = current_snapshot(spark, path)
     if snapshot is None:
@@ -105,7 +105,7 @@ def read_table(spark: SparkSession, path: str) -> DataFrame:
 
 
 class SnapshotWriter:
-    """The one writer of a table; removes what writers that died have left, when it begins."""
+    """The only writer of a table; on creation it removes what interrupted writers left behind."""
 
     def __init__(self, spark: SparkSession, path: str, *, file_format: str = "parquet", keep_replaced_ms: int) -> None:
         self._path = path
@@ -122,13 +122,13 @@ class SnapshotWriter:
 
     @property
     def current(self) -> Snapshot | None:
-        """The newest snapshot, None before the first."""
+        """The newest snapshot, or None before the first."""
         return self._snapshots[-1] if self._snapshots else None
 
     def read(self, spark: SparkSession, schema: StructType) -> DataFrame | None:
-        """The newest snapshot, deleted rows included, with the columns of `schema` (null where it has none of one).
+        """The newest snapshot, deleted rows included, with the columns of `schema` (null for a missing column).
 
-        None before the first.
+        Returns None before the first.
         """
         if self.current is None:
             return None
@@ -140,15 +140,15 @@ class SnapshotWriter:
         )
 
     def write(self, rows: DataFrame, batch_id: int) -> str:
-        """Write a snapshot that no reader sees yet; gives the directory to commit. `rows` has the column `_deleted`."""
+        """Write a snapshot that is not visible yet; returns the directory to commit. `rows` has a column `_deleted`."""
         directory = f"{batch_id:020}-{uuid.uuid4().hex[:8]}"
         rows.write.partitionBy(DELETED).format(self._file_format).save(f"{self._path}/{SNAPSHOTS}/{directory}")
         return directory
 
     def commit(self, batch_id: int, directory: str, schema: StructType, *, live: int, deleted: int) -> None:
-        """Make it the table, and remove what was replaced long enough ago.
+        """Make the snapshot the table, and remove those that were replaced long enough ago.
 
-        Raises FileExistsError when another writer has committed this batch.
+        Raises FileExistsError if another writer has committed this batch.
         """
         snapshot = Snapshot(
             batch_id=batch_id,
@@ -163,6 +163,6 @@ class SnapshotWriter:
         self._snapshots.append(snapshot)
         while len(self._snapshots) > 1 and now_ms() - self._snapshots[1].committed_ms >= self._keep_replaced_ms:
             oldest = self._snapshots.pop(0)
-            # The commit goes first: a commit whose files are gone would be a table that nobody can read.
+            # Remove the commit first: a commit with missing files would be an unreadable table.
             self._commits.remove_children(_commit_name(oldest.batch_id))
             self._directories.remove_children(oldest.directory)
