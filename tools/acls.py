@@ -1,7 +1,7 @@
 """kafka-acls: list, add and remove access control lists (Kafka class `AclCommand`).
 
-Only over a broker: ACLs are not written to ZooKeeper behind the brokers' backs. ACLs are shown in the order of their
-texts; Kafka's order is that of a Java hash set.
+Works only through a broker: it does not write ACLs to ZooKeeper behind the brokers' backs. ACLs are sorted by their
+text; Kafka's order is that of a Java hash set.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for what is missing or makes no sense."""
+    """Raise UsageError for missing options and invalid combinations."""
     options.require("bootstrap-server")
     if sum(map(options.has, ACTIONS)) != 1:
         raise UsageError("Command must include exactly one action: --list, --add, --remove. ")
@@ -109,7 +109,7 @@ def check(options: Options) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     entries = {} if options.has("list") else _entries(options)
     if options.has("add"):
         _check_addition(options, entries)
@@ -189,7 +189,7 @@ def _lines(entries: Iterable[AccessControlEntry]) -> str:
 
 
 def _entries(options: Options) -> Entries:
-    """The entries for each resource. Raises UsageError."""
+    """The ACL entries for each resource. Raises UsageError."""
     resources = _resources(options)
     if not resources:
         raise UsageError(
@@ -272,7 +272,7 @@ def _resources(options: Options) -> list[ResourceFilter]:
 
 
 def fail(error: BaseException) -> None:
-    """Print a failure on standard output, as Kafka's tool has it."""
+    """Print a failure on standard output, as Kafka's tool does."""
     text = exception_text(error) if isinstance(error, ApiError) else reason(error)
     print(f"Error while executing ACL command: {text}")
 

@@ -92,7 +92,7 @@ NEWEST_VERSIONS: dict[ApiKey, int] = {
     ApiKey.DELETE_SHARE_GROUP_STATE: 0,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: 0,
 }
-"""The newest version of each API that a client of Kafka 3.9 uses; "usable" is said from its side."""
+"""The newest version of each API that a Kafka 3.9 client uses; "usable" is from its point of view."""
 
 PARSER = OptionParser("Show the APIs and versions of each broker.", [BOOTSTRAP_SERVER, COMMAND_CONFIG])
 
@@ -113,7 +113,7 @@ async def work(options: Options) -> int:
 
 
 def api_lines(connection: Connection) -> list[str]:
-    """A line for each API that a client of Kafka 3.9 or this broker knows."""
+    """A line for each API that either a Kafka 3.9 client or this broker knows."""
     lines = []
     for key in sorted({*map(int, NEWEST_VERSIONS), *connection.versions}):
         served = connection.versions.get(key)
@@ -128,7 +128,7 @@ _BY_NUMBER = {int(api_key): api_key for api_key in NEWEST_VERSIONS}
 
 
 def api_name(api_key: ApiKey) -> str:
-    """The name of an API as Kafka writes it: FindCoordinator."""
+    """The name of an API as Kafka writes it, such as FindCoordinator."""
     return "".join(word.title() for word in api_key.name.split("_"))
 
 

@@ -15,7 +15,7 @@ WIDTH = 60
 
 
 def main(argv: list[str]) -> int:
-    """Run the tool; returns its exit code: 1 when a broker would not start with the file."""
+    """Run the tool; returns its exit code, 1 if a broker would not start with the file."""
     parser = argparse.ArgumentParser(
         prog=os.environ.get("ODRADEK_COMMAND", "odradek check-config"),
         description="Say what each key of a configuration file means to this broker, all at once. "
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def report(findings: Sequence[Finding]) -> list[str]:
-    """A line for each finding, the worst last, and a line that counts them."""
+    """A line for each finding, the worst last, then a line with their counts."""
     lines = []
     counts = []
     for verdict in Verdict:

@@ -14,7 +14,7 @@ from tools.support.common import make_client, read_properties, run_work
 
 
 def make_parser() -> ArgumentParser:
-    """The options of Kafka's actions."""
+    """The parser of Kafka's actions."""
     parser = ArgumentParser("kafka-cluster", "Show the id of a cluster.")
     parser.epilog = (
         f"On this machine: odradek cluster {'|'.join(cluster_actions.ACTIONS)}; --help after one tells more."
@@ -34,7 +34,7 @@ def make_parsers() -> list[argparse.ArgumentParser]:
 
 
 async def work(arguments: argparse.Namespace) -> int:
-    """Print the id; a cluster without KRaft has no broker to unregister."""
+    """Print the cluster id, or an error for `unregister`, which needs KRaft."""
     if arguments.bootstrap_controller is not None:
         print("The cluster has no KRaft controllers to connect to; use --bootstrap-server.", file=sys.stderr)
         return 1

@@ -1,8 +1,8 @@
 """kafka-configs: describe and alter configurations of topics, brokers and loggers, quotas, and users of SCRAM
 (Kafka class `ConfigCommand`).
 
-Client metrics are refused with a message: this broker does not have them yet. With --zookeeper only users of SCRAM are
-changed, and not brokers.
+Client metrics are rejected with a message: this broker does not support them yet. With --zookeeper it only changes
+SCRAM users, without asking a broker.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ PARSER = OptionParser(
 
 
 class Entity(NamedTuple):
-    """A configured resource. `name` is empty for the defaults of all brokers, None when all are meant."""
+    """A configured resource. `name` is empty for the defaults of all brokers, and None for all resources."""
 
     kind: str
     name: str | None
 
     @property
     def title(self) -> str:
-        """As messages name it."""
+        """Its description in messages."""
         return f"{self.kind.removesuffix('s')} {self.name}"
 
 
@@ -98,7 +98,7 @@ class Entity(NamedTuple):
 
 
 def check(options: Options) -> None:
-    """Raise UsageError or ToolError for combinations that make no sense."""
+    """Raise UsageError or ToolError for invalid combinations of options."""
     if options.has("alter") == options.has("describe"):
         raise UsageError("Command must include exactly one action: --describe, --alter")
     options.forbid("describe", "alter", "add-config", "delete-config")
@@ -162,7 +162,8 @@ def chosen_entity(options: Options) -> Entity:
 
 
 def chosen_quota_entity(options: Options) -> tuple[list[str], list[str]]:
-    """The types of the parts of an entity with quotas, and their names, "" for the default. Fewer names mean any."""
+    """The types and names that make up an entity with quotas; "" is the default name. Types without a name match any.
+    """
     given = iter(options.texts("entity-name"))
     names = [next(given) if option == "entity-name" else "" for option in options.order
              if option in {"entity-name", "entity-default"}]  # fmt: skip
@@ -242,14 +243,14 @@ async def work(options: Options) -> int:
 
 
 async def describe_quota_entity(client: KafkaClient, kinds: Sequence[str], names: Sequence[str]) -> None:
-    """Print quotas, and what is told of credentials when it is about users alone."""
+    """Print quotas, and for entities of only users also their SCRAM credentials."""
     await quotas.describe(client, kinds, names)
     if list(kinds) == [USERS] and "" not in names:
         await scram_users.describe(client, names)
 
 
 async def describe(client: KafkaClient, entity: Entity, *, show_all: bool) -> None:
-    """Print what is configured, of all topics or brokers when no name was given."""
+    """Print the configuration of one entity, or of all topics or brokers."""
     if entity.name is not None:
         entities = [entity]
     elif entity.kind == TOPICS:
@@ -276,7 +277,7 @@ def _shown(value: str | None) -> str:
 
 
 async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = False) -> list[ConfigEntry]:
-    """The configurations of one entity, sorted; those set dynamically on it only unless `show_all`."""
+    """The configurations of one entity, sorted; only its own dynamic ones unless `show_all`."""
     resource = (_RESOURCE_TYPES[entity.kind], entity.name or "")
     found = await admin.describe_configs(client, [resource], include_synonyms=True)
     if entity.kind == TOPICS:
@@ -289,7 +290,7 @@ async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = F
 
 
 async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
-    """Set and remove keys. Raises ToolError for keys to remove that are not set."""
+    """Set and remove keys. Raises ToolError for a key to remove that is not set."""
     added, deleted = chosen_changes(options)
     if entity.kind in QUOTA_ENTITIES:
         kinds, names = chosen_quota_entity(options)

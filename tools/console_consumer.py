@@ -63,7 +63,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for combinations that make no sense."""
+    """Raise UsageError for invalid combinations of options."""
     topics = [name for name in ("topic", "include", "whitelist") if options.has(name)]
     if "include" in topics and "whitelist" in topics:
         topics.remove("whitelist")
@@ -115,14 +115,14 @@ def consumer_properties(options: Options, rng: random.Random) -> dict[str, str]:
     if groups:
         values["group.id"] = groups[0]
     else:
-        # A group of its own, so that nothing but this run ever reads as it.
+        # A unique group that only this run uses.
         values["group.id"] = f"console-consumer-{rng.randrange(100_000)}"
         values.setdefault("enable.auto.commit", "false")
     return values
 
 
 def formatter_of(options: Options) -> Formatter:
-    """The formatter that was asked for. Raises ToolError, OSError, ConfigError."""
+    """The formatter that the options select. Raises ToolError, OSError, ConfigError."""
     path = options.text("formatter-config")
     properties = {**(read_properties(path) if path is not None else {}), **parse_pairs(options.texts("property"))}
     for kind in ("key", "value"):
@@ -135,7 +135,7 @@ def formatter_of(options: Options) -> Formatter:
 
 
 class _Output:
-    """Counts records on their way to standard output."""
+    """Formats and counts the records for standard output."""
 
     def __init__(self, formatter: Formatter, limit: int | None, *, skip_on_error: bool) -> None:
         self.count = 0
@@ -144,11 +144,11 @@ class _Output:
         self._skip_on_error = skip_on_error
 
     def is_complete(self) -> bool:
-        """Whether there have been as many records as were wanted."""
+        """Whether it has printed the requested number of records."""
         return self._limit is not None and self.count >= self._limit
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
-        """One more record. Raises ToolError when it cannot be shown and that is not to be skipped."""
+        """Format one record. Raises ToolError if that fails and errors are not to be skipped."""
         self.count += 1
         try:
             return self._formatter.format(record, partition, timestamp_type)
@@ -160,8 +160,8 @@ class _Output:
 
 
 async def work(options: Options) -> int:
-    """Read until there have been enough records, or none for too long."""
-    rng = random.Random()  # noqa: S311  a name for a group, no secret
+    """Read until enough records have come, or none for too long."""
+    rng = random.Random()  # noqa: S311  a group name, not a secret
     values = consumer_properties(options, rng)
     formatter = formatter_of(options)
     limit = options.number("max-messages")
@@ -206,7 +206,7 @@ async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
         try:
             fetched = await consumer.poll_batches(timeout_s)
         except (ApiError, ClientError) as error:
-            # Kafka's tool ends with exit code 0 whatever it is that stops it from reading on.
+            # Kafka's tool ends with exit code 0 whatever stops it.
             logger.error("Error processing message, terminating consumer process: %s", reason(error))
             return
         if not fetched:
@@ -218,7 +218,7 @@ async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
                 for fetched_batch in batches:
                     for record in fetched_batch.records():
                         if output.is_complete():
-                            # Records fetched but not printed count as unread: the group continues with them.
+                            # Fetched records that were not printed count as unread: the group continues with them.
                             consumer.seek(partition, record.offset)
                             break
                         lines.append(output.format(record, partition.partition, fetched_batch.batch.timestamp_type))
@@ -231,7 +231,7 @@ async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
 
 
 def fail(error: BaseException) -> None:
-    """As Kafka's tool says it."""
+    """Print a failure as Kafka's tool does."""
     if isinstance(error, (ApiError, ToolError)):
         logger.error("Unknown error when running consumer: %s", reason(error))
     else:

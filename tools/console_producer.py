@@ -71,11 +71,11 @@ _OPTION_OF = {
     "buffer.memory": "max-memory-bytes",
     "batch.size": "batch-size",
 }
-"""The properties that have an option: it goes before the property when it is given, its default behind."""
+"""Properties with an option: a given option overrides the property, its default does not."""
 
 
 def check(options: Options) -> None:
-    """Raise UsageError, OptionError or ToolError for what is missing or makes no sense."""
+    """Raise UsageError, OptionError or ToolError for missing options and invalid combinations."""
     if not options.has("bootstrap-server") and not options.has("broker-list"):
         raise UsageError("Missing required option(s) [bootstrap-server]")
     options.require("topic")
@@ -112,7 +112,7 @@ def reader_properties(options: Options) -> Mapping[str, str]:
 
 
 async def work(options: Options) -> int:
-    """Send line after line to the end of standard input."""
+    """Send lines until the end of standard input."""
     topic = options.required_text("topic")
     reader = LineReader(reader_properties(options))
     values = producer_properties(options)
@@ -132,7 +132,7 @@ def _prompt() -> None:
 
 
 async def _send(producer: Producer, topic: str, line: Line, *, wait: bool) -> None:
-    """Send a line. Without `wait`, an error is printed and the next line follows."""
+    """Send a line. Without `wait`, an error is only printed."""
     try:
         delivery = await producer.send(topic, line.value, line.key, line.headers)
         if wait:

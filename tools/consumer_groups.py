@@ -1,8 +1,8 @@
 """kafka-consumer-groups: list, describe and delete groups, and reset or delete their offsets (`ConsumerGroupCommand`).
 
-Like Kafka's, it ends with exit code 0 also when a group could not be dealt with: what went wrong stands on standard
-output behind `Error: `. Where Kafka 3.9 forgot line ends and topic names (rows of --delete-offsets and
---reset-offsets, --members --verbose), they are written, as its other versions do.
+Like Kafka's, it ends with exit code 0 even if a group fails: the error is on standard output, after `Error: `. Kafka
+3.9 forgets line ends and topic names in some rows (--delete-offsets, --reset-offsets, --members --verbose); this tool
+writes them, as other versions of Kafka do.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for combinations that make no sense."""
+    """Raise UsageError for invalid combinations of options."""
     options.require("bootstrap-server")
     has_group = options.has("group") or options.has("all-groups")
     if options.has("describe"):
@@ -141,7 +141,7 @@ def _check_reset(options: Options, has_group: bool) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do the one action that was asked for."""
+    """Run the requested action."""
     path = options.text("command-config")
     timeout_ms = options.required_number("timeout")
     values = {
@@ -173,7 +173,7 @@ async def chosen_groups(client: KafkaClient, options: Options) -> list[str]:
 async def consumer_groups(
     client: KafkaClient, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[groups.ListedGroup]:
-    """The groups of consumers; there may be others, such as Kafka Connect's."""
+    """The groups of consumers, without others such as Kafka Connect's."""
     listed = await groups.list_groups(client, states=states, types=types)
     return sorted(
         (group for group in listed if group.protocol_type in {"consumer", ""}), key=lambda group: group.group_id
@@ -184,7 +184,7 @@ async def consumer_groups(
 
 
 async def list_groups(client: KafkaClient, options: Options) -> None:
-    """Print the groups, with types and states where wanted."""
+    """Print the groups, with types and states if requested."""
     with_state, with_type = options.has("state"), options.has("type")
     listed = await consumer_groups(client, wanted_states(options), wanted_types(options))
     if not with_state and not with_type:
@@ -201,17 +201,17 @@ async def list_groups(client: KafkaClient, options: Options) -> None:
 
 
 def wanted_states(options: Options) -> list[str]:
-    """The states that --state names. Raises UsageError for one that does not exist."""
+    """The states in --state. Raises UsageError for an unknown one."""
     return _known_words(options.text("state"), STATES, "Invalid state list '{}'. Valid states are: {}")
 
 
 def wanted_types(options: Options) -> list[str]:
-    """The types that --type names. Raises UsageError for one that does not exist."""
+    """The types in --type. Raises UsageError for an unknown one."""
     return _known_words(options.text("type"), TYPES, "Invalid types list '{}'. Valid types are: {}")
 
 
 def _known_words(text: str | None, known: Sequence[str], complaint: str) -> list[str]:
-    """The words of a list, spelled as they are known. Raises UsageError for one that is not."""
+    """The words of a list, in their canonical spelling. Raises UsageError for an unknown one."""
     if not text:
         return []
     by_lower = {word.lower(): word for word in known}
@@ -225,7 +225,7 @@ def _known_words(text: str | None, known: Sequence[str], complaint: str) -> list
 
 
 async def describe(client: KafkaClient, options: Options) -> None:
-    """Print offsets, members or state of each group."""
+    """Print the offsets, members or state of each group."""
     for group_id in await chosen_groups(client, options):
         group, coordinator = await groups.describe_group(client, group_id)
         _tell_state(group)
@@ -252,7 +252,7 @@ def _tell_state(group: DescribedGroup) -> None:
 
 
 async def delete(client: KafkaClient, options: Options) -> None:
-    """Delete the groups and say which."""
+    """Delete the groups, and print which ones."""
     failures: dict[str, ApiError] = {}
     chosen = await chosen_groups(client, options)
     for group_id in chosen:
@@ -283,7 +283,7 @@ _GROUP_ERRORS: Mapping[ErrorCode, str] = {
 
 
 async def delete_offsets(client: KafkaClient, options: Options) -> None:
-    """Delete offsets of one group and print the outcome for each partition."""
+    """Delete offsets of one group, and print the result for each partition."""
     (group_id,) = options.texts("group")
     arguments = options.texts("topic")
     partitions, unknown = await partitions_of_topics(client, parse_topic_arguments(arguments))
@@ -316,7 +316,7 @@ async def delete_offsets(client: KafkaClient, options: Options) -> None:
 
 
 def fail(error: BaseException) -> None:
-    """As Kafka's tool says it."""
+    """Print a failure as Kafka's tool does."""
     shown = reason(error)
     if isinstance(error, ApiError):
         shown = f"java.util.concurrent.ExecutionException: {exception_of(error.error_code)}: {shown}"

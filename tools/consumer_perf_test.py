@@ -50,7 +50,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for what is missing."""
+    """Raise UsageError for missing options."""
     options.require("topic", "messages")
     if not options.has("bootstrap-server") and not options.has("broker-list"):
         raise UsageError("Missing required option(s) [bootstrap-server]")
@@ -59,25 +59,25 @@ def check(options: Options) -> None:
 
 
 class _RebalanceClock:
-    """Measures how long the group took to assign partitions."""
+    """Measures how long the group takes to assign partitions."""
 
     def __init__(self) -> None:
         self.joined_ms = 0
         self._since_ms = now_ms()
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """The group is done."""
+        """Stop the clock: the rebalance is done."""
         del partitions
         self.joined_ms += now_ms() - self._since_ms
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """The group begins."""
+        """Start the clock: a rebalance begins."""
         del partitions
         self._since_ms = now_ms()
 
 
 class _Report:
-    """Counts of what was read, and the lines about it."""
+    """Counts the records read, and prints the report lines."""
 
     def __init__(self, options: Options, clock: _RebalanceClock) -> None:
         self.count = 0
@@ -97,7 +97,7 @@ class _Report:
             )
 
     def add(self, batches: list[FetchedBatch], limit: int) -> None:
-        """Account for the records of some batches, up to `limit` in all."""
+        """Count the records of some batches, up to a total of `limit`."""
         for batch in batches:
             records = list(batch.records())
             del records[max(limit - self.count, 0) :]
@@ -107,7 +107,7 @@ class _Report:
                 self.bytes += sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
 
     def tick(self) -> None:
-        """Print a line when it is time for one."""
+        """Print a line if one is due."""
         now = now_ms()
         if not self._is_detailed or now - self._last_ms < self._interval_ms:
             return
@@ -120,7 +120,7 @@ class _Report:
         self._last_ms = now
 
     def finish(self) -> None:
-        """Print the line at the end, unless there were lines before."""
+        """Print the final line, unless earlier lines were printed."""
         if self._is_detailed:
             return
         end_ms = now_ms()
@@ -130,7 +130,7 @@ class _Report:
         )  # fmt: skip
 
     def metrics(self, client_id: str, topic: str) -> dict[str, float]:
-        """Kafka's metrics, as far as this client has them. Rates are of the whole run."""
+        """Kafka's metrics, as far as this client has them. Rates cover the whole run."""
         elapsed_s = max(now_ms() - self.start_ms, 1) / 1000
         found: dict[str, float] = {}
         for name, count in (("records-consumed", self.count), ("bytes-consumed", self.bytes)):
@@ -161,7 +161,7 @@ def consumer_properties(options: Options) -> dict[str, str]:
     """The properties of the consumer. Raises OSError, ConfigError."""
     path = options.text("consumer.config")
     values = {"client.id": "perf-consumer-client", **(read_properties(path) if path is not None else {})}
-    group = random.Random().randrange(100_000)  # noqa: S311  a name, no secret
+    group = random.Random().randrange(100_000)  # noqa: S311  a group name, not a secret
     values["group.id"] = options.text("group") or f"perf-consumer-{group}"
     values["max.partition.fetch.bytes"] = options.required_text("fetch-size")
     values["auto.offset.reset"] = "latest" if options.has("from-latest") else "earliest"

@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Become the process that does it."""
+    """Become the process that does the work."""
     arguments = make_parser().parse_args(argv)
     if arguments.action == "serve":
         command = server_module("broker.zookeeper.tree_process", arguments.properties)

@@ -1,7 +1,7 @@
 """kafka-delegation-tokens: make, renew, expire and show delegation tokens (Kafka class `DelegationTokenCommand`).
 
-What it shows has the HMAC, which is a token's password. Brokers know clients by password or certificate here: a token
-cannot make another one.
+The output contains the HMAC, which is the token's password. Create needs a client with a password or certificate: a
+token cannot create another one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HEAD = ("TOKENID", "HMAC", "OWNER", "REQUESTER", "RENEWERS", "ISSUEDATE", "EXPI
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for what is missing or makes no sense."""
+    """Raise UsageError for missing options and invalid combinations."""
     if sum(map(options.has, ACTIONS)) != 1:
         raise UsageError("Command must include exactly one action: --create, --renew, --expire or --describe")
     options.require("bootstrap-server", "command-config")
@@ -78,7 +78,7 @@ def check(options: Options) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do what is asked for."""
+    """Run the requested action."""
     if options.has("create"):
         await _create(options)
     elif options.has("renew"):
@@ -123,7 +123,7 @@ async def _describe(options: Options) -> None:
 
 
 def _hmac(options: Options, period: str, action: str) -> bytes:
-    """The HMAC that is given. Raises ToolError."""
+    """The HMAC option. Raises ToolError."""
     text = options.required_text("hmac")
     print(f"Calling {action} token operation with hmac :{text} , {period}", flush=True)
     try:
@@ -153,12 +153,12 @@ def _listed(principals: Iterable[Principal]) -> str:
 
 
 def _date(time_ms: int) -> str:
-    """In this machine's time zone."""
+    """A time in the local time zone."""
     return time.strftime("%Y-%m-%dT%H:%M", time.localtime(time_ms / 1000))
 
 
 def _principals(options: Options, option: str) -> list[Principal]:
-    """Raises ToolError."""
+    """The principals of an option. Raises ToolError."""
     principals = []
     for text in options.texts(option):
         kind, colon, name = text.strip().partition(":")
@@ -169,7 +169,7 @@ def _principals(options: Options, option: str) -> list[Principal]:
 
 
 def fail(error: BaseException) -> None:
-    """Print a failure on standard error, as Kafka's tool has it."""
+    """Print a failure on standard error, as Kafka's tool does."""
     print(exception_text(error) if isinstance(error, ApiError) else reason(error), file=sys.stderr)
 
 

@@ -29,7 +29,7 @@ PARSER = OptionParser(
 
 
 async def work(options: Options) -> int:
-    """Delete, and print the new log start of each partition as soon as it is known."""
+    """Delete, and print the new log start of each partition."""
     offsets = parse_offsets(read_file(options.required_text("offset-json-file")))
     async with admin_client(options) as client:
         print("Executing records delete operation", flush=True)
@@ -50,7 +50,7 @@ async def work(options: Options) -> int:
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """The offsets in a JSON text. Raises ToolError for anything that is not of the form shown in the help."""
+    """The offsets in a JSON text. Raises ToolError for any form other than that shown in the help."""
     try:
         root = json.loads(text)
     except json.JSONDecodeError:

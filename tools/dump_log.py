@@ -1,7 +1,7 @@
 """kafka-dump-log: show the contents of a log's files (Kafka's `kafka.tools.DumpLogSegments`).
 
-What cannot be shown ends the tool with one line on standard error and exit code 1, where Kafka's shows a stack of its
-own. Not here: message formats before v2, and the decoders for KRaft's metadata log and for tiered storage, which this
+An unreadable file ends the tool with one line on standard error and exit code 1, where Kafka's prints a stack trace.
+Not supported: message formats before v2, and the decoders for KRaft's metadata log and for tiered storage, which this
 broker does not write.
 """
 
@@ -45,7 +45,7 @@ def optional_long(number: int | None) -> str:
 
 
 def has_valid_crc(batch: RecordBatch) -> bool:
-    """Tell whether the CRC matches, which is all that Kafka checks here."""
+    """Whether the CRC matches; Kafka checks nothing else here."""
     return batch.size_in_bytes >= HEADER_BYTES and crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc
 
 
@@ -84,7 +84,7 @@ _MISSING_DECODERS: Final = {
     "remote-log-metadata-decoder": "the records of tiered storage",
 }
 _ABORTED_TXN: Final = struct.Struct(">bxqqqq")
-"""Kafka writes an i16 version and shows its first byte (`AbortedTxn`)."""
+"""Kafka writes a 16-bit version and shows its first byte (`AbortedTxn`)."""
 _KRAFT_SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 PARSER: Final = OptionParser(
@@ -132,7 +132,7 @@ class _Findings:
         self.gaps: dict[str, list[tuple[int, int]]] = {}
 
     def tell(self) -> None:
-        """Print all to standard error; gaps and wrong positions the latest first, as Kafka has them."""
+        """Print all findings to standard error; gaps and wrong positions latest first, as Kafka does."""
         chapters = (
             (self.index_mismatches, "Mismatches in :{}", "  Index offset: {}, log offset: {}", -1),
             (self.time_mismatches, "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}", 1),
@@ -239,9 +239,9 @@ class _Dump:
         )
 
     def _show_records(self, path: str, batch: RecordBatch, last_offset: int, decoder: RecordDecoder) -> int:
-        """Show the records of `batch`; returns the offset of the last one seen in the log, `last_offset` if none."""
+        """Show the records of `batch`; returns the offset of the last record seen in the log, or `last_offset`."""
         try:
-            # Like Kafka, all or nothing of a compressed batch
+            # Like Kafka, show all or nothing of a compressed batch
             records = list(batch.records()) if batch.compression else batch.records()
             for record in records:
                 if last_offset not in {-1, record.offset - 1}:
@@ -383,7 +383,7 @@ def _sibling(path: str, stem: str, suffix: str) -> str:
 
 
 def _files(options: Options) -> list[str]:
-    """The files to show, their paths as Java would write them."""
+    """The files to show, with their paths as Java would write them."""
     text = options.required_text("files")
     paths = text.split(",")
     while len(paths) > 1 and not paths[-1]:

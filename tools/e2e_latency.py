@@ -25,7 +25,7 @@ _LETTERS = bytes(range(ord("A"), ord("Z") + 1))
 
 
 class Arguments(NamedTuple):
-    """The command line; `acks` is 1 or all."""
+    """The parsed command line; `acks` is 1 or all."""
 
     servers: str
     topic: str
@@ -36,7 +36,7 @@ class Arguments(NamedTuple):
 
 
 def usage() -> str:
-    """The usage line, naming the command that was typed."""
+    """The usage line, with the command name that the user typed."""
     command = os.environ.get("ODRADEK_COMMAND", "kafka-e2e-latency.sh")
     return (
         f"USAGE: {command} broker_list topic num_messages producer_acks message_size_bytes [optional] properties_file\n"
@@ -59,7 +59,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
 
 
 async def work(argv: Sequence[str]) -> int:
-    """Measure, and print a line every thousand records and the summary."""
+    """Measure, and print a line every thousand records, then the summary."""
     arguments = parse_arguments(argv)
     values = {
         **arguments.properties,
@@ -88,7 +88,7 @@ async def work(argv: Sequence[str]) -> int:
 
 
 async def prepare_topic(client: KafkaClient, topic: str) -> list[TopicPartition]:
-    """The partitions of the topic, which is created when it does not exist."""
+    """The partitions of the topic, which is created if it does not exist."""
     known = await client.describe_topics([topic])
     if not known.topics[topic].partitions:
         print(f'Topic "{topic}" does not exist. Will create topic with 1 partition(s) and replication factor = 1')
@@ -98,9 +98,9 @@ async def prepare_topic(client: KafkaClient, topic: str) -> list[TopicPartition]
 
 
 async def measure(producer: Producer, consumer: Consumer, arguments: Arguments) -> list[float]:
-    """Seconds from each send to the arrival of that record. Raises ToolError when another one arrives, or none."""
+    """Seconds from each send to the record's arrival. Raises ToolError if none or another record arrives."""
     now_s = asyncio.get_running_loop().time
-    letters = random.Random(0)  # noqa: S311  text to send, no secret
+    letters = random.Random(0)  # noqa: S311  test data, not a secret
     latencies_s = []
     for number in range(arguments.messages):
         message = bytes(letters.choices(_LETTERS, k=arguments.size))
@@ -115,7 +115,7 @@ async def measure(producer: Producer, consumer: Consumer, arguments: Arguments) 
 
 
 def check_arrival(values: Sequence[bytes | None], sent: bytes) -> None:
-    """Raise ToolError unless exactly the sent record has arrived."""
+    """Raise ToolError unless exactly the sent record arrived."""
     if not values:
         raise ToolError(f"poll() timed out before finding a result (timeout:[{POLL_TIMEOUT_MS}ms])")
     if values[0] != sent:
@@ -126,7 +126,7 @@ def check_arrival(values: Sequence[bytes | None], sent: bytes) -> None:
 
 
 def print_results(latencies_s: Sequence[float]) -> None:
-    """The average, and percentiles in whole milliseconds."""
+    """Print the average, and percentiles in whole milliseconds."""
     ordered = sorted(int(latency_s * 1000) for latency_s in latencies_s) or [0]
     average_ms = 1000 * sum(latencies_s) / max(len(latencies_s), 1)
     p50, p99, p999 = (ordered[int(len(ordered) * part)] for part in (0.5, 0.99, 0.999))

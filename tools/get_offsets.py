@@ -60,7 +60,7 @@ class _Rule(NamedTuple):
 
 
 def check(options: Options) -> None:
-    """Raise ToolError for combinations that make no sense."""
+    """Raise ToolError for invalid combinations of options."""
     if not options.has("bootstrap-server") and not options.has("broker-list"):
         raise ToolError("Error occurred: Missing required option(s) [bootstrap-server]")
 
@@ -106,7 +106,7 @@ def parse_time(text: str) -> int:
 
 
 def make_filter(options: Options) -> Filter:
-    """Which partitions the options choose. Raises ToolError for rules that cannot be read."""
+    """The filter for the partitions that the options select. Raises ToolError for invalid rules."""
     rules_text = options.text("topic-partitions")
     if rules_text is not None:
         rules = [_parse_rule(part) for part in rules_text.split(",")]
@@ -141,7 +141,7 @@ def _parse_rule(text: str) -> _Rule:
 
 
 def fail(error: BaseException) -> None:
-    """As Kafka's tool says it."""
+    """Print a failure as Kafka's tool does."""
     print(f"Error occurred: {reason(error)}", file=sys.stderr)
 
 

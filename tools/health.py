@@ -20,7 +20,7 @@ PARSER = OptionParser(
 
 
 async def work(options: Options) -> int:
-    """Connect, which asks for the API versions, and say so."""
+    """Connect, which requests the API versions, and print the result."""
     timeout_ms = options.required_number("timeout")
     async with admin_client(options, client_id="health") as client:
         try:

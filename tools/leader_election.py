@@ -1,6 +1,6 @@
 """kafka-leader-election: elect leaders of partitions (Kafka class `LeaderElectionCommand`).
 
-Partitions are named in their order; Kafka's order is that of a Java hash set.
+Partitions are sorted by name; Kafka's order is that of a Java hash set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise ToolError for what is missing or makes no sense."""
+    """Raise ToolError for missing options and invalid combinations."""
     missing = [name for name in ("bootstrap-server", "election-type") if not options.has(name)]
     if missing:
         raise ToolError(f"Missing required option(s): {', '.join(missing)}")
@@ -55,7 +55,7 @@ def check(options: Options) -> None:
 
 
 async def work(options: Options) -> int:
-    """Elect, and print who was elected, for whom it was not needed, and what failed."""
+    """Elect, and print the partitions with a new leader, those that needed none, and the failures."""
     election_type = parse_election_type(options.required_text("election-type"))
     partitions = asked_partitions(options)
     path = options.text("admin.config")
@@ -90,13 +90,13 @@ async def work(options: Options) -> int:
 
 
 def _told(message: str) -> ToolError:
-    """The error of this message, which standard output has too."""
+    """The error for this message, which it also prints on standard output."""
     print(message)
     return ToolError(message)
 
 
 def parse_election_type(text: str) -> ElectionType:
-    """The type of that name. Raises OptionError."""
+    """The election type of that name. Raises OptionError."""
     try:
         return ElectionType[text.upper()]
     except KeyError:
@@ -104,7 +104,7 @@ def parse_election_type(text: str) -> ElectionType:
 
 
 def asked_partitions(options: Options) -> list[TopicPartition] | None:
-    """The partitions that the options name; None for all. Raises ToolError, OptionError."""
+    """The partitions that the options name, or None for all. Raises ToolError, OptionError."""
     path = options.text("path-to-json-file")
     if path is not None:
         return parse_partitions(read_file(path))
@@ -114,7 +114,7 @@ def asked_partitions(options: Options) -> list[TopicPartition] | None:
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """The partitions in a JSON file. Raises ToolError for anything that is not of its form."""
+    """The partitions in a JSON file. Raises ToolError for any other form."""
     try:
         root = json_object(json.loads(text))
     except json.JSONDecodeError:
@@ -136,7 +136,7 @@ def _joined(partitions: Iterable[TopicPartition]) -> str:
 
 
 def fail(error: BaseException) -> None:
-    """Print a failure on standard error, as Kafka's tool has it."""
+    """Print a failure on standard error, as Kafka's tool does."""
     print(exception_text(error) if isinstance(error, ApiError) else reason(error), file=sys.stderr)
 
 

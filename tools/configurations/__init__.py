@@ -1,1 +1,1 @@
-"""Parts of kafka-configs: quotas, and users of SCRAM."""
+"""Parts of kafka-configs: quotas and SCRAM users."""

@@ -1,4 +1,4 @@
-"""The part of kafka-configs that is about quotas of users, clients and ips (Kafka class `ConfigCommand`)."""
+"""The quotas of users, clients and IPs in kafka-configs (Kafka class `ConfigCommand`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"
 
 
 class RefusedError(ToolError):
-    """Something is wrong with what was asked for, which is said without further ado."""
+    """An invalid request; only its message is printed."""
 
 
 def check_address(kinds: Iterable[str], names: Iterable[str]) -> None:
@@ -39,7 +39,7 @@ def check_address(kinds: Iterable[str], names: Iterable[str]) -> None:
 
 
 def check_keys(kinds: Sequence[str], names: Sequence[str], added: Collection[str], deleted: Collection[str]) -> None:
-    """Raise RefusedError for configurations that these entities do not have, or not both at once."""
+    """Raise RefusedError for keys that these entities do not have, or that exclude each other."""
     is_user = list(kinds) == [USERS]
     keys = IP_QUOTA_KEYS if IPS in kinds else [*CLIENT_QUOTA_KEYS, *(SCRAM_KEYS if is_user else ())]
     unknown_added = [key for key in added if key not in keys]
@@ -72,7 +72,7 @@ def check_keys(kinds: Sequence[str], names: Sequence[str], added: Collection[str
 
 
 async def describe(client: KafkaClient, kinds: Sequence[str], names: Sequence[str]) -> None:
-    """Print the quotas of entities of these types, and no others; of a type without a name here, those of all."""
+    """Print the quotas of entities of exactly these types; a type without a name matches all."""
     any_name = [QUOTA_ENTITIES[kind] for kind in kinds[len(names) :]]
     for entry in await describe_client_quotas(client, _parts(kinds, names), any_name):
         entity = ", ".join(
@@ -87,7 +87,7 @@ async def describe(client: KafkaClient, kinds: Sequence[str], names: Sequence[st
 async def alter(
     client: KafkaClient, kinds: Sequence[str], names: Sequence[str], added: Mapping[str, str], deleted: Sequence[str]
 ) -> None:
-    """Set quotas, and take others away. Raises RefusedError for those to take away that are not there."""
+    """Set and remove quotas. Raises RefusedError for a quota to remove that is not set."""
     parts = _parts(kinds, names)
     entries = await describe_client_quotas(client, parts)
     present = {key for entry in entries for key in entry.quotas}

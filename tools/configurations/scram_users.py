@@ -1,4 +1,4 @@
-"""The part of kafka-configs that is about users of SCRAM (Kafka class `ConfigCommand`)."""
+"""SCRAM users in kafka-configs (Kafka class `ConfigCommand`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS: Final = string.digits + string.ascii_lowercase
 
 
 async def describe(client: KafkaClient, users: Iterable[str]) -> None:
-    """Print the iterations of these users, or of all that have a credential."""
+    """Print the iterations of these users, or of every user with a credential."""
     for user, found in (await describe_scram_users(client, users)).items():
         if not isinstance(found, ApiError):
             told = ", ".join(f"{mechanism}=iterations={iterations}" for mechanism, iterations in found.items())
@@ -34,17 +34,17 @@ async def describe(client: KafkaClient, users: Iterable[str]) -> None:
 
 
 async def alter(client: KafkaClient, user: str, added: Mapping[str, str], deleted: Sequence[str]) -> None:
-    """Set passwords of a user, and take others away. Raises RefusedError, and ApiError for what the broker refuses."""
+    """Set and remove passwords of a user. Raises RefusedError, or ApiError if the broker refuses."""
     await alter_scram_user(client, user, salted_passwords(added), deleted)
 
 
 def salted_passwords(added: Mapping[str, str]) -> list[SaltedPassword]:
-    """The passwords, each with a salt of its own, of `iterations=N,password=P` by mechanism. Raises RefusedError."""
+    """The passwords of `iterations=N,password=P` by mechanism, each salted separately. Raises RefusedError."""
     return [_salted(mechanism, added[mechanism]) for mechanism in SCRAM_KEYS if mechanism in added]
 
 
 def _salted(mechanism: str, text: str) -> SaltedPassword:
-    # What is wrong is not shown: it may have the password in it.
+    # Do not show the mistake: it may contain the password.
     found = _PASSWORD.fullmatch(text)
     if found is None:
         raise RefusedError(f"Invalid credential property {mechanism}: it has to be [iterations=N,password=P]")
@@ -66,7 +66,7 @@ def _number(text: str) -> int:
 
 
 def _new_salt() -> bytes:
-    """As Kafka makes them (`ScramFormatter.secureRandomBytes`); brokers invent the like for users that do not exist."""
+    """A salt like Kafka's (`ScramFormatter.secureRandomBytes`); brokers invent similar ones for unknown users."""
     number, letters = secrets.randbits(_SALT_BITS), ""
     while number:
         number, digit = divmod(number, len(_DIGITS))

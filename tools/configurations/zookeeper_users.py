@@ -1,6 +1,6 @@
 """kafka-configs with --zookeeper: users of SCRAM before the first broker starts (Kafka class `ConfigCommand`).
 
-The tree is the brokers' business, so a process of the server's code changes it. Passwords are salted here.
+The tree belongs to the brokers, so a process of the server's code changes it. Passwords are salted here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tools.support.options import Options
 
 
 async def describe(options: Options, names: Sequence[str]) -> int:
-    """Have the configurations of users printed, secrets included; gives the exit code."""
+    """Print the configurations of users, secrets included; returns the exit code."""
     return await _run(options, {"describe": list(names) or None})
 
 
 async def alter(options: Options, user: str, added: Mapping[str, str], deleted: Sequence[str]) -> int:
-    """Have the credentials of a user changed; gives the exit code. Raises RefusedError."""
+    """Change the credentials of a user; returns the exit code. Raises RefusedError."""
     if any(key not in SCRAM_KEYS for key in (*added, *deleted)):
         raise RefusedError(
             "--bootstrap-server option must be specified to update users configs: "
@@ -52,7 +52,7 @@ async def _run(options: Options, wanted: Mapping[str, Any]) -> int:
         *command.words, stdin=asyncio.subprocess.PIPE, env={**os.environ, **command.environment}
     )
     try:
-        # Not as arguments, which others on this machine can see.
+        # Not as arguments, which other users of this machine can see.
         await process.communicate(json.dumps({**places, **wanted}).encode())
     finally:
         if process.returncode is None:

@@ -1,4 +1,4 @@
-"""A certificate authority, and the certificates that it issues, all with keys on the curve P-256."""
+"""A certificate authority and the certificates that it issues; all keys are on the curve P-256."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Identity(NamedTuple):
 
     @property
     def certificate_pem(self) -> str:
-        """The certificate alone, which is public."""
+        """Only the certificate, which is public."""
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def key_pem(self) -> str:
-        """The key alone, not encrypted."""
+        """Only the key, unencrypted."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
     @classmethod
     def from_pem(cls, certificate: bytes, key: bytes) -> Identity:
-        """Read both texts. Raises ValueError when they are damaged or do not fit, TypeError for other kinds of keys."""
+        """Parse both texts. Raises ValueError if damaged or mismatched, TypeError for another kind of key."""
         found = cls(_elliptic(load_pem_private_key(key, None)), x509.load_pem_x509_certificate(certificate))
         if found.certificate.public_key() != found.key.public_key():
             raise ValueError("the private key is not that of the certificate")
@@ -49,7 +49,7 @@ def subject(name: str, **others: str) -> x509.Name:
 
 
 def new_authority(name: str) -> Identity:
-    """A certificate that is its own issuer, and may sign others."""
+    """A self-signed certificate that may sign others."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(subject(name), subject(name), key, LIFETIME_DAYS)
@@ -62,8 +62,8 @@ def new_authority(name: str) -> Identity:
 def issue(
     authority: Identity, name: x509.Name, *, days: int = LIFETIME_DAYS, hosts: tuple[str, ...] = LOCAL_HOSTS
 ) -> Identity:
-    """A new key, and a certificate for servers at `hosts`, names or addresses, and for clients. With `days` below 0 it
-    has expired so long ago.
+    """A new key and a certificate, for clients and for servers at `hosts` (names or addresses). With negative `days` it
+    expired that long ago.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
@@ -74,7 +74,7 @@ def issue(
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        # Python 3.13 refuses a certificate that does not name its issuer's key.
+        # Python 3.13 rejects a certificate that does not name its issuer's key.
         .add_extension(issuer, critical=False)
     )
     return Identity(key, builder.sign(authority.key, hashes.SHA256()))
@@ -89,7 +89,7 @@ def _builder(own: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey,
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Valid for those too whose clocks are behind.
+        # Also valid for peers whose clocks are behind.
         .not_valid_before(min(now, ends) - dt.timedelta(days=1))
         .not_valid_after(ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

@@ -38,7 +38,7 @@ Action = Callable[[argparse.Namespace, ClusterDirectory], Awaitable[None]]
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The actions and their options."""
+    """The parser of the actions and their options."""
     parser = argparse.ArgumentParser(
         prog="odradek cluster",
         description="Run a cluster on this machine: several brokers and their coordination, as processes.",
@@ -113,7 +113,7 @@ def _process(text: str) -> int | str:
 
 
 def tell(line: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush it."""
     print(line, flush=True)
 
 
@@ -121,7 +121,7 @@ def tell(line: str) -> None:
 
 
 async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
-    """Make the cluster when there is none, start it, and say how to use it."""
+    """Create the cluster if it does not exist, start it, and print how to use it."""
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.locked():
         if directory.exists:
@@ -149,7 +149,7 @@ async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str]:
-    """The keys of `--set`. Raises ToolError for those that cannot be the same on all brokers."""
+    """The keys of `--set`. Raises ToolError for keys that must differ between brokers."""
     settings = parse_pairs(arguments.settings, accept_missing_value=False)
     for key in PER_BROKER & settings.keys():
         raise ToolError(f"--set {key}: each broker has its own, which the command chooses")
@@ -157,7 +157,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, directory: ClusterDirectory) -> None:
-    """Raise ToolError for options that an existing cluster cannot follow."""
+    """Raise ToolError for options that cannot change in an existing cluster."""
     brokers = len(state.brokers)
     if arguments.brokers not in {None, brokers}:
         raise ToolError(f"the cluster in {directory.path} has {brokers} brokers; `odradek cluster add` adds one")
@@ -197,7 +197,7 @@ def _say_what_next(directory: ClusterDirectory, state: ClusterState) -> None:
 
 
 async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
-    """Show the status once, or in place until the task is cancelled."""
+    """Show the status once, or refresh it until the task is cancelled."""
     is_terminal = sys.stdout.isatty()
     while True:
         lines = "\n".join(render(await gather_status(directory)))
@@ -278,14 +278,14 @@ ACTIONS: dict[str, Action] = {
 
 @contextmanager
 def _changing(directory: ClusterDirectory) -> Iterator[ClusterLifecycle]:
-    """An existing cluster, which no other command changes meanwhile. Raises ToolError."""
+    """An existing cluster, locked against changes by other commands. Raises ToolError."""
     directory.load()
     with directory.locked():
         yield ClusterLifecycle(directory, tell)
 
 
 def _named(arguments: argparse.Namespace, state: ClusterState) -> tuple[str, ProcessId | None]:
-    """The process that the command line names. Raises ToolError when the cluster has none of that name."""
+    """The process that the command line names. Raises ToolError for an unknown name."""
     if arguments.process != ZOOKEEPER:
         broker = state.broker(arguments.process)
         return f"broker {broker.broker_id}", broker.process
@@ -303,7 +303,7 @@ def _require(what: str, process: ProcessId | None, wanted: Condition) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run one action; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    # Connections that fail are the status, not news.
+    # Failed connections belong to the status: do not log them.
     logging.basicConfig(level=logging.ERROR)
     directory = ClusterDirectory(arguments.dir)
 

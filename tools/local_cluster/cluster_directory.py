@@ -1,4 +1,4 @@
-"""The directory of a cluster on this machine: which brokers there are, their configurations, data and logs.
+"""The directory of a local cluster: its brokers, their configurations, data and logs.
 
 odradek-cluster/
   cluster.json                 the brokers, their ports and processes
@@ -7,7 +7,7 @@ odradek-cluster/
   broker-2/ ...
   security/, clients/          of a cluster with TLS or SASL (`tools.local_cluster.cluster_secrets`)
 
-Nobody else can read the files that this command writes: there are keys and passwords in them.
+Only the user can read the files that this command writes, because they contain keys and passwords.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from tools.local_cluster.cluster_processes import ProcessId
 from tools.support.common import ToolError
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Those that know users by a name and a password."""
+"""The mechanisms that identify users by name and password."""
 
 
 class ClusterSecurity(Value):
-    """Of the one listener that a broker has, for clients and other brokers. `mechanism` is None without SASL."""
+    """Security of each broker's only listener, for clients and other brokers. `mechanism` is None without SASL."""
 
     has_tls: bool = False
     mechanism: str | None = None
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any."""
+        """Whether the cluster uses TLS or SASL."""
         return self.has_tls or self.mechanism is not None
 
     @property
     def protocol(self) -> str:
-        """Kafka's name of it, which is the listener's name too."""
+        """Kafka's name of the protocol, which is also the listener's name."""
         return ("SASL_" if self.mechanism else "") + ("SSL" if self.has_tls else "PLAINTEXT")
 
     @property
     def is_scram(self) -> bool:
-        """Whether users are kept in the coordination tree."""
+        """Whether the coordination tree holds the users."""
         return self.mechanism is not None and self.mechanism.startswith("SCRAM")
 
     @property
     def title(self) -> str:
-        """As messages name it, by the options of the command."""
+        """Its description in messages, in terms of the command's options."""
         options = [*(["--tls"] if self.has_tls else []), *([f"--sasl {self.mechanism}"] if self.mechanism else [])]
         return " ".join(options) or "neither --tls nor --sasl"
 
@@ -62,11 +62,11 @@ DEFAULT_DIRECTORY = "odradek-cluster"
 HOST = "127.0.0.1"
 ZOOKEEPER = "zookeeper"
 FORMAT = 1
-"""Of cluster.json."""
+"""Version of the format of cluster.json."""
 
 
 class LocalBroker(Value):
-    """A broker of the cluster; `process` is the last one that ran it."""
+    """A broker of the cluster; `process` is the last process that ran it."""
 
     broker_id: int
     port: int
@@ -79,8 +79,8 @@ class LocalBroker(Value):
 
 
 class LocalZooKeeper(Value):
-    """The ZooKeeper of the cluster, or the embedded tree in a process of its own, which speaks as one. `port` is None
-    when it is somebody else's, which is never started or stopped.
+    """The ZooKeeper of the cluster, or a process that serves the embedded tree as one. An external ZooKeeper has `port`
+    None, and is never started or stopped.
     """
 
     connect: str
@@ -95,7 +95,7 @@ class LocalZooKeeper(Value):
 
 
 class ClusterState(Value):
-    """The contents of cluster.json. `settings` are the keys that were given for every broker."""
+    """The contents of cluster.json. `settings` are configuration keys for every broker."""
 
     zookeeper: LocalZooKeeper
     brokers: tuple[LocalBroker, ...]
@@ -104,11 +104,11 @@ class ClusterState(Value):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, as clients take them."""
+        """The addresses of all brokers, in the format for clients."""
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, broker_id: int) -> LocalBroker:
-        """One broker. Raises ToolError, naming those that there are."""
+        """One broker. Raises ToolError listing the existing ones."""
         for broker in self.brokers:
             if broker.broker_id == broker_id:
                 return broker
@@ -116,13 +116,13 @@ class ClusterState(Value):
         raise ToolError(f"the cluster has no broker {broker_id}; its brokers are {known}")
 
     def with_broker(self, changed: LocalBroker) -> ClusterState:
-        """This state with a broker changed, or added."""
+        """This state with a changed or additional broker."""
         others = [broker for broker in self.brokers if broker.broker_id != changed.broker_id]
         brokers = sorted([*others, changed], key=lambda broker: broker.broker_id)
         return self.replace(brokers=tuple(brokers))
 
     def with_zookeeper(self, changed: LocalZooKeeper) -> ClusterState:
-        """This state with its ZooKeeper changed."""
+        """This state with a changed ZooKeeper."""
         return self.replace(zookeeper=changed)
 
 
@@ -135,12 +135,12 @@ class ClusterDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a cluster was made here."""
+        """Whether the directory contains a cluster."""
         return self._state_file.exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands from changing the cluster. Raises ToolError while another one does."""
+        """Lock the cluster against changes by other commands. Raises ToolError if one holds the lock."""
         with (self.path / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,7 +149,7 @@ class ClusterDirectory:
             yield
 
     def load(self) -> ClusterState:
-        """The cluster. Raises ToolError when there is none, or when its file cannot be understood."""
+        """The cluster. Raises ToolError if it does not exist, or its file is invalid."""
         try:
             text = self._state_file.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -162,11 +162,11 @@ class ClusterDirectory:
             raise ToolError(f"{self._state_file} cannot be understood: {error!r}") from None
 
     def save(self, state: ClusterState) -> None:
-        """Replace the file: whoever reads it, and a crash, finds the old state or the new one."""
+        """Replace the file atomically: a reader, or a restart after a crash, finds the old state or the new one."""
         write_private(self._state_file, json.dumps(_json_of(state), indent=2))
 
     def forget(self) -> None:
-        """Remove what makes this directory a cluster; data and logs stay."""
+        """Remove the file that makes this directory a cluster; data and logs stay."""
         self._state_file.unlink(missing_ok=True)
 
     def part(self, name: str | int) -> Path:
@@ -178,7 +178,7 @@ class ClusterDirectory:
         return self.part(name) / "server.log"
 
     def output_file(self, name: str | int) -> Path:
-        """The output of a process: ZooKeeper's log, or what a broker says that is not in its log."""
+        """The output of a process: ZooKeeper's log, or broker output that is not in its log."""
         return self.log_file(name) if name == ZOOKEEPER else self.part(name) / "kafkaServer.out"
 
     def properties_file(self, name: str | int) -> Path:
@@ -186,12 +186,12 @@ class ClusterDirectory:
         return self.part(name) / (f"{ZOOKEEPER}.properties" if name == ZOOKEEPER else "server.properties")
 
     def write_properties(self, name: str | int, settings: Mapping[str, str]) -> None:
-        """Make the configuration of a broker or of ZooKeeper, and its directory."""
+        """Write the configuration of a broker or of ZooKeeper, and create its directory."""
         write_private(self.properties_file(name), properties_text(settings), encoding="iso-8859-1")
 
 
 def write_private(path: Path, text: str, *, encoding: str = "utf-8") -> None:
-    """Make or replace a file in one step, and its directory if need be. Only this user can read it (mode 0600)."""
+    """Write a file atomically, and create its directory if needed. Only this user can read it (mode 0600)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=path.parent, prefix=f"{path.name}.", delete=False, encoding=encoding

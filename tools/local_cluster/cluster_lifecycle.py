@@ -1,7 +1,7 @@
-"""Starting and stopping the processes of a cluster, and growing it.
+"""Starts and stops the processes of a cluster, and adds brokers.
 
-`cluster.json` is written after each process that is started, so that a command which is interrupted leaves none that
-the next command does not know.
+It writes `cluster.json` after each process that it starts, so that an interrupted command leaves no process that the
+next one does not know.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST = 65_535
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on this port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -54,13 +54,13 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int, whose: str) -> None:
-    """Raise ToolError when something listens on the port."""
+    """Raise ToolError if something listens on the port."""
     if not is_free(port):
         raise ToolError(f"port {port}, which is for {whose}, is in use; stop what listens there, or use --base-port")
 
 
 def free_from(port: int) -> int:
-    """The first free port from this one on. Raises ToolError when there is none."""
+    """The first free port at or above this one. Raises ToolError if all are taken."""
     for candidate in range(port, _LAST + 1):
         if is_free(candidate):
             return candidate
@@ -68,7 +68,7 @@ def free_from(port: int) -> int:
 
 
 async def accepts(host: str, port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Whether something accepts connections at this address."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout=1)
     except (OSError, TimeoutError):
@@ -79,16 +79,16 @@ async def accepts(host: str, port: int) -> bool:
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
-"""Twice as long as a broker takes that cannot reach its coordination."""
+"""Twice as long as a broker waits for an unreachable coordination service."""
 KILL_TIMEOUT_S = 10
 ZOOKEEPER_PORT = 2181
 _POLL_S = 0.02
 _SAID_LINES = 5
-"""Of a process that has ended: the last lines of its output."""
+"""How many lines of output to show for a process that has ended."""
 
 
 class ClusterLifecycle:
-    """Changes one cluster. `tell` is given a line about each step."""
+    """Changes one cluster. `tell` is called with a line about each step."""
 
     def __init__(self, directory: ClusterDirectory, tell: Callable[[str], None]) -> None:
         self._directory = directory
@@ -108,9 +108,8 @@ class ClusterLifecycle:
         settings: Mapping[str, str],
         security: ClusterSecurity,
     ) -> ClusterLifecycle:
-        """A new cluster in `directory`, not started yet; on the given ZooKeeper, or on one of its own, which may be the
-        embedded tree. Raises ToolError when a port is in use, when no ZooKeeper can be started here, and when there are
-        keys that cannot be used.
+        """A new cluster in `directory`, not started yet, with the given ZooKeeper, its own ZooKeeper or the embedded
+        tree. Raises ToolError if a port is in use, if no ZooKeeper can be started, or for unusable configuration keys.
         """
         ports = range(base_port, base_port + brokers)
         for number, port in enumerate(ports, 1):
@@ -134,7 +133,7 @@ class ClusterLifecycle:
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as it was last written."""
+        """The cluster as last saved."""
         return self._state
 
     @property
@@ -148,9 +147,9 @@ class ClusterLifecycle:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start what does not run, and wait until every broker is registered and answers.
+        """Start whatever is not running, and wait until every broker is registered and answers.
 
-        Raises ToolError when everything runs already, and when a process ends or does not get ready in time.
+        Raises ToolError if everything runs already, or if a process ends or is not ready in time.
         """
         dead = [each for each in self._state.brokers if observe(each.process).condition is Condition.DEAD]
         if not dead and not self._lacks_zookeeper:
@@ -166,7 +165,7 @@ class ClusterLifecycle:
         await self._await_registered({broker.broker_id for broker in dead})
 
     async def add(self) -> LocalBroker:
-        """Start one more broker; gives it once it is registered. Raises ToolError."""
+        """Start one more broker, and return it once it is registered. Raises ToolError."""
         if self._lacks_zookeeper:
             raise ToolError("the cluster does not run; `odradek cluster start` starts it")
         last = self._state.brokers[-1]
@@ -189,7 +188,7 @@ class ClusterLifecycle:
 
     @property
     def _lacks_zookeeper(self) -> bool:
-        """Whether the cluster's own ZooKeeper is dead."""
+        """Whether the cluster has its own ZooKeeper, and that one is dead."""
         service = self._state.zookeeper
         return service.port is not None and observe(service.process).condition is Condition.DEAD
 
@@ -208,7 +207,7 @@ class ClusterLifecycle:
         await self._await_ready(service.title, ZOOKEEPER, process, partial(asyncio.to_thread, is_serving, HOST, port))
 
     async def _await_given_zookeeper(self) -> None:
-        """Raises ToolError when no server of `--zookeeper` accepts connections."""
+        """Raise ToolError if no server of `--zookeeper` accepts connections."""
         connect = self._state.zookeeper.connect
         for server in connect.partition("/")[0].split(","):
             host, _, port = server.strip().rpartition(":")
@@ -218,7 +217,7 @@ class ClusterLifecycle:
         raise ToolError(f"no ZooKeeper answers at {connect}")
 
     async def _make_users(self) -> None:
-        """Raises ToolError when one is there with another password, or cannot be made."""
+        """Raise ToolError if a user exists with another password, or cannot be created."""
         properties = self._directory.properties_file(self._state.brokers[0].broker_id)
         code, said = await run(users_command(properties, self._secrets.users_file))
         if code:
@@ -233,7 +232,7 @@ class ClusterLifecycle:
         return spawn(command.words, self._directory.output_file(name), command.environment)
 
     async def _await_registered(self, started: Collection[int]) -> None:
-        """Until the brokers that were started, and the others that run, all know each other."""
+        """Wait until all running brokers, including the `started` ones, know each other."""
         running = [
             broker
             for broker in self._state.brokers
@@ -269,8 +268,8 @@ class ClusterLifecycle:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop brokers one after the other, so that they hand over their partitions, then ZooKeeper. What does not end
-        in time is killed. Raises ToolError for what cannot be killed.
+        """Stop the brokers one after the other, so that they hand over their partitions, then ZooKeeper. Processes that
+        do not end in time are killed. Raises ToolError if one cannot be killed.
         """
         for broker in self._state.brokers:
             await self._end(f"broker {broker.broker_id}", broker.process)
@@ -279,7 +278,7 @@ class ClusterLifecycle:
     async def _end(self, what: str, process: ProcessId | None) -> None:
         if not send_signal(process, signal.SIGTERM):
             return
-        # One that is paused takes the signal up when it goes on.
+        # A paused process handles the signal when it resumes.
         send_signal(process, signal.SIGCONT)
         self._tell(f"stopping {what}")
         try:

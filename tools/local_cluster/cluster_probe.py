@@ -1,4 +1,4 @@
-"""Questions to the brokers of a cluster, answered soon or not at all."""
+"""Requests to the brokers of a cluster, with short timeouts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client
 
 PATIENCE_MS = 1_500
-"""For each question: a broker of this machine answers in milliseconds."""
+"""Timeout of each request: a local broker answers in milliseconds."""
 
 _LATEST = -1
 _DEBUGGER = -2
-"""The replica id of who compares replicas: a broker that follows answers it too."""
+"""The replica id of a debugging consumer: followers answer it, too."""
 
 
 class ReplicaLog(NamedTuple):
-    """A replica as its broker has it; `end_offset` is None where it cannot be told."""
+    """A replica as its broker sees it; `end_offset` is None if unknown."""
 
     size_bytes: int
     end_offset: int | None
@@ -42,9 +42,10 @@ _PROPERTIES = {
 
 
 class Probe:
-    """A client of the brokers at `bootstrap_servers`, which `security` lets in. Use as an async context manager.
+    """A client of the brokers at `bootstrap_servers`, with the credentials in `security`. Use as an async context
+    manager.
 
-    What it asks raises AuthenticationError when a broker does not let it in.
+    Requests raise AuthenticationError if a broker rejects the credentials.
     """
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
@@ -59,7 +60,7 @@ class Probe:
         self._client.close()
 
     async def knows(self, brokers: Collection[int]) -> bool:
-        """Whether the broker that answers knows these, and a controller that is alive."""
+        """Whether the broker that answers knows these brokers and a live controller."""
         try:
             found = await self._client.fetch_metadata([])
         except ClientError:
@@ -67,7 +68,7 @@ class Probe:
         return found.nodes.keys() >= set(brokers) and found.controller_id in found.nodes
 
     async def metadata(self) -> Metadata | None:
-        """The cluster with all topics; None when no broker answers."""
+        """The cluster with all topics, or None if no broker answers."""
         try:
             return await admin.list_topics(self._client)
         except ClientError:

@@ -1,7 +1,7 @@
-"""Processes that outlive the command which started them, known by their id and the time of their start.
+"""Processes that outlive the command that started them, identified by pid and start time.
 
-The operating system gives the id of a process that has ended to another one. The start time tells them apart, so that
-no signal ever reaches a process that is not the cluster's.
+The operating system reuses the pid of a process that has ended. The start time distinguishes the two, so that no signal
+ever reaches a process outside the cluster.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import NamedTuple
 _POLL_S = 0.02
 _PROC = Path("/proc")
 _STARTED_FIELD = 19
-"""Of /proc/PID/stat behind the name: the start in clock ticks since boot (field 22 of proc(5))."""
+"""Index of the start time in /proc/PID/stat, after the name: clock ticks since boot (field 22 of proc(5))."""
 
 
 class ProcessId(NamedTuple):
-    """A process: `started` is a text that no other process with this id has."""
+    """A process: `started` distinguishes it from others with the same pid."""
 
     pid: int
     started: str
 
 
 class Condition(enum.Enum):
-    """How a process is."""
+    """The condition of a process."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -41,14 +41,14 @@ class Condition(enum.Enum):
 
 
 class Observed(NamedTuple):
-    """A process at one moment, with its resident memory."""
+    """The condition of a process, and its resident memory."""
 
     condition: Condition
     memory_bytes: int
 
 
 class _Entry(NamedTuple):
-    """A process as the operating system tells it: state letter, start, resident memory."""
+    """A process as the operating system reports it: state letter, start, resident memory."""
 
     state: str
     started: str
@@ -59,7 +59,7 @@ _GONE = Observed(Condition.DEAD, 0)
 
 
 def spawn(command: Sequence[str], output: Path, environment: Mapping[str, str]) -> ProcessId:
-    """Start a process in a session of its own, which goes on when the terminal is closed; output is appended.
+    """Start a process in a new session, so that it survives the terminal; its output is appended.
 
     Raises OSError.
     """
@@ -73,13 +73,13 @@ def spawn(command: Sequence[str], output: Path, environment: Mapping[str, str]) 
             start_new_session=True,
         )
     entry = _look_up(process.pid)
-    # Nobody waits for this child: the command ends before it does.
+    # Skip waiting for this child: the command ends before it does.
     process.returncode = 0
     return ProcessId(process.pid, "ended at once" if entry is None else entry.started)
 
 
 def observe(process: ProcessId | None) -> Observed:
-    """How a process is now. One that was never started, and one whose id belongs to another process, is dead."""
+    """The current condition of a process. One that never started, or whose pid was reused, is dead."""
     entry = None if process is None else _look_up(process.pid)
     if process is None or entry is None or entry.started != process.started or entry.state in {"Z", "X"}:
         return _GONE
@@ -87,7 +87,7 @@ def observe(process: ProcessId | None) -> Observed:
 
 
 def send_signal(process: ProcessId | None, number: signal.Signals) -> bool:
-    """Signal a process; gives whether it was there. Raises PermissionError for another user's."""
+    """Signal a process; returns whether it exists. Raises PermissionError for another user's process."""
     if process is None or observe(process).condition is Condition.DEAD:
         return False
     with contextlib.suppress(ProcessLookupError), _held(process.pid) as descriptor:
@@ -103,8 +103,8 @@ def send_signal(process: ProcessId | None, number: signal.Signals) -> bool:
 
 @contextlib.contextmanager
 def _held(pid: int) -> Iterator[int | None]:
-    """A descriptor that stands for the process which has this id now, whatever becomes of the id; None where the
-    system has no such thing. Raises ProcessLookupError.
+    """A descriptor of the current process with this pid (pidfd), stable even if the pid is reused; None if the system
+    lacks pidfds. Raises ProcessLookupError.
     """
     if sys.platform != "linux":
         yield None
@@ -124,7 +124,7 @@ def _held(pid: int) -> Iterator[int | None]:
 
 async def wait_for_end(process: ProcessId | None) -> None:
     """Return when the process is dead."""
-    while observe(process).condition is not Condition.DEAD:  # noqa: ASYNC110  nobody tells when it ends
+    while observe(process).condition is not Condition.DEAD:  # noqa: ASYNC110  the system sends no event
         await asyncio.sleep(_POLL_S)
 
 
@@ -144,12 +144,12 @@ def _from_proc(pid: int) -> _Entry | None:
 
 @cache
 def _boot_id() -> str:
-    """Another text after each boot: ticks since boot may come again."""
+    """A text that changes with each boot: the same ticks since boot may occur again."""
     return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
 
 
 def _from_ps(pid: int) -> _Entry | None:
-    """As the BSDs and macOS tell it."""
+    """The process as the BSDs and macOS report it."""
     said = subprocess.run(
         ["ps", "-o", "state=,rss=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.split(maxsplit=2)

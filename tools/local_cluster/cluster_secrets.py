@@ -1,5 +1,5 @@
-"""The keys and passwords of a cluster, in files of its directory; what brokers are configured with because of them; and
-the properties of its clients, for Java, librdkafka and Python.
+"""The keys and passwords of a cluster, in files of its directory; the broker configuration that uses them; and the
+properties of clients, for Java, librdkafka and Python.
 
 security/authority.pem         the authority's certificate, which clients and brokers trust
 security/authority-key.pem     its key, which signs the certificates of brokers
@@ -20,15 +20,15 @@ from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterSecur
 from tools.support.common import ToolError
 
 BROKER = "broker"
-"""Who brokers are towards one another."""
+"""The user that brokers authenticate to each other as."""
 ADMIN = "admin"
-"""Who clients are, those of `odradek cluster` too."""
+"""The user of clients, including `odradek cluster`."""
 SUPER_USERS = f"User:{BROKER};User:{ADMIN}"
 _PASSWORD_BYTES = 24
 
 
 class ClusterSecrets:
-    """The files of one cluster. Reading them raises ToolError and OSError."""
+    """The secret files of one cluster. Reading them raises ToolError and OSError."""
 
     def __init__(self, directory: ClusterDirectory, security: ClusterSecurity) -> None:
         self.security = security
@@ -39,7 +39,7 @@ class ClusterSecrets:
         self._authority_key = self._files / "authority-key.pem"
 
     def make(self) -> None:
-        """Make the authority and the users, or keep those of a cluster that has been here: its data know them."""
+        """Create the authority and the users, or keep those of an earlier cluster here: its data refers to them."""
         if self.security.has_tls and not (self.authority_file.exists() or self._authority_key.exists()):
             from tools.local_cluster.certificate_authority import new_authority
 
@@ -51,7 +51,7 @@ class ClusterSecrets:
             write_private(self.users_file, properties_text(passwords), encoding="iso-8859-1")
 
     def issue(self, broker_id: int) -> None:
-        """Make the certificate of a broker, where there is TLS."""
+        """Create the certificate of a broker, if the cluster uses TLS."""
         if self.security.has_tls:
             from tools.local_cluster.certificate_authority import Identity, issue, subject
 
@@ -77,7 +77,7 @@ class ClusterSecrets:
         return found
 
     def broker_properties(self, broker_id: int) -> dict[str, str]:
-        """The security in the configuration of a broker; nothing where the cluster has no security."""
+        """The security settings in a broker's configuration; empty without security."""
         protocol, mechanism = self.security.protocol, self.security.mechanism
         listener = f"listener.name.{protocol.lower()}"
         settings: dict[str, str] = {}
@@ -97,7 +97,7 @@ class ClusterSecrets:
         return {"security.inter.broker.protocol": protocol, **settings} if self.security.is_on else {}
 
     def client_properties(self) -> dict[str, str]:
-        """How Java's clients, and those of this project, reach the brokers; nothing where there is no security."""
+        """The security settings of clients in Java and of this project; empty without security."""
         mechanism = self.security.mechanism
         settings = self._trust() if self.security.has_tls else {}
         if mechanism:
@@ -110,7 +110,7 @@ class ClusterSecrets:
         return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority_file)}
 
     def _brokers_login(self, mechanism: str) -> str:
-        """With PLAIN, the configuration of brokers also has the passwords of all users."""
+        """The login of the brokers; with PLAIN it includes the passwords of all users."""
         passwords = self._passwords()
         users = {f"user_{user}": password for user, password in passwords.items() if not self.security.is_scram}
         options = {"username": BROKER, "password": passwords[BROKER], **users}
@@ -118,7 +118,7 @@ class ClusterSecrets:
 
 
 class ClientFile(NamedTuple):
-    """A file for some clients, which `title` names. It has a password in it."""
+    """A file with a password, for the clients that `title` names."""
 
     title: str
     path: Path
@@ -127,7 +127,7 @@ class ClientFile(NamedTuple):
 
 
 def client_files(directory: ClusterDirectory, state: ClusterState) -> list[ClientFile]:
-    """The files of a cluster; the first one is for the tools too. Raises ToolError and OSError."""
+    """The client files of a cluster; the first one is also for the tools. Raises ToolError and OSError."""
     secrets, folder = ClusterSecrets(directory, state.security), directory.path / "clients"
     java = {"bootstrap.servers": state.bootstrap_servers, **secrets.client_properties()}
     for_java = "Java, and --command-config of the tools"
@@ -141,7 +141,7 @@ def client_files(directory: ClusterDirectory, state: ClusterState) -> list[Clien
 
 
 def write_client_files(directory: ClusterDirectory, state: ClusterState) -> None:
-    """Write them, where the cluster has security, anew: there may be a broker more."""
+    """Write the client files again, if the cluster has security: brokers may have been added."""
     if state.security.is_on:
         for file in client_files(directory, state):
             write_private(file.path, file.text, encoding=file.encoding)

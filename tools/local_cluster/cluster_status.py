@@ -15,13 +15,13 @@ from tools.local_cluster.cluster_secrets import ClusterSecrets
 
 MISSING = "-"
 MOST_PARTITIONS = 20
-"""Lines of partitions: those that need attention come first."""
+"""Maximum number of partition lines; partitions that need attention come first."""
 _NO_LOG = ReplicaLog(0, 0)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class ClusterStatus(Value):
-    """A cluster at one moment. `metadata` is None when no broker answers."""
+    """A snapshot of a cluster. `metadata` is None if no broker answers."""
 
     state: ClusterState
     zookeeper: Observed
@@ -31,8 +31,8 @@ class ClusterStatus(Value):
 
 
 async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
-    """Look at the processes and ask the brokers. Raises ToolError when there is no cluster, AuthenticationError when
-    its brokers refuse the user that it was made with.
+    """Check the processes and ask the brokers. Raises ToolError if the cluster does not exist, AuthenticationError if
+    its brokers reject the cluster's user.
     """
     state = directory.load()
     observed = {each.broker_id: observe(each.process) for each in state.brokers}
@@ -49,7 +49,7 @@ async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
 
 
 def render(status: ClusterStatus) -> list[str]:
-    """The lines that are shown."""
+    """The status as lines of text."""
     lines = [_headline(status), "", *_broker_lines(status)]
     if status.metadata is None:
         return [*lines, "", "No broker answers."]
@@ -109,14 +109,14 @@ def _broker_row(status: ClusterStatus, broker: LocalBroker) -> tuple[str, ...]:
 
 
 class Lag(NamedTuple):
-    """By how much the replicas of a broker are shorter than those of their leaders. Records are counted by offsets."""
+    """How far a broker's replicas are behind their leaders. Records are counted by offsets."""
 
     records: int
     size_bytes: int
 
 
 def lag_of(metadata: Metadata, replicas: Replicas, broker_id: int) -> Lag | None:
-    """The lag of one broker; None when it is not known. Leaders that do not answer are left out."""
+    """The lag of one broker, or None if unknown. Leaders that do not answer are left out."""
     own = replicas.get(broker_id)
     if own is None:
         return None
@@ -142,8 +142,8 @@ def _partitions(metadata: Metadata) -> Iterable[tuple[TopicPartition, PartitionM
 
 
 def _partition_lines(metadata: Metadata) -> list[str]:
-    """A line that counts, and the partitions of which there are lines: those without a leader, then those with replicas
-    out of sync, then others of users' topics.
+    """A line with the counts, then lines for the first partitions: leaderless ones, ones with out-of-sync replicas,
+    then others of user topics.
     """
     partitions = sorted(_partitions(metadata))
     if not partitions:
@@ -179,13 +179,13 @@ def _ids(brokers: Sequence[int]) -> str:
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with their columns padded to the longest cell."""
+    """The rows with columns padded to their longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def in_units(size_bytes: int) -> str:
-    """A size as people read it, with powers of 1000."""
+    """A size with a unit for people, in powers of 1000."""
     size, unit = float(size_bytes), 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1

@@ -1,5 +1,4 @@
-"""The command lines of the processes of a cluster, and the configurations that `odradek cluster start` writes for
-them.
+"""The command lines of a cluster's processes, and the configurations that `odradek cluster start` writes for them.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
 
 
 class ProcessCommand(NamedTuple):
-    """A command line, with the variables that its environment has beside this process's."""
+    """A command line, with additional environment variables."""
 
     words: Sequence[str]
     environment: dict[str, str]
 
 
 def broker_command(properties: Path) -> ProcessCommand:
-    """A broker. It logs beside its configuration, into a daemon's files, which are rotated; what it says otherwise is
-    little.
+    """A broker. It writes rotated log files, as a daemon does, next to its configuration, and little other output.
     """
     command = server_module("broker", str(properties))
     logs = {"ODRADEK_DAEMON": "files", "LOG_DIR": str(properties.parent)}
@@ -43,12 +41,12 @@ def tree_command(properties: Path) -> ProcessCommand:
 
 
 def users_command(properties: Path, users: Path) -> ProcessCommand:
-    """Makes users of SCRAM before the first broker, of which this is the configuration, starts."""
+    """Creates SCRAM users before the first broker starts; `properties` is that broker's configuration."""
     return server_module("broker.security.first_users", str(properties), str(users))
 
 
 async def run(command: ProcessCommand) -> tuple[int, str]:
-    """Run a command to its end; gives the exit code and what it said on standard error."""
+    """Run a command to its end; returns the exit code and its standard error."""
     process = await asyncio.create_subprocess_exec(
         *command.words, env={**os.environ, **command.environment}, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
     )
@@ -62,14 +60,14 @@ async def run(command: ProcessCommand) -> tuple[int, str]:
 
 
 def server_module(module: str, *arguments: str) -> ProcessCommand:
-    """A module of the server, by this interpreter, so that nothing is prepared or compiled when it starts."""
+    """A module of the server, run by this interpreter, so that its start prepares and compiles nothing."""
     root = str(server_root())
     path = [root, *(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in {"", root})]
     return ProcessCommand([sys.executable, "-P", "-m", module, *arguments], {"PYTHONPATH": os.pathsep.join(path)})
 
 
 def zookeeper_command(properties: Path) -> ProcessCommand:
-    """A real ZooKeeper in the foreground. Raises ToolError, saying what is missing, when none can be started here."""
+    """A real ZooKeeper in the foreground. Raises ToolError naming what is missing if none can be started."""
     try:
         return ProcessCommand(server_command(properties), {})
     except ZookeeperMissingError as error:
@@ -79,16 +77,16 @@ def zookeeper_command(properties: Path) -> ProcessCommand:
 
 
 SESSION_TIMEOUT_MS = 6_000
-"""Kafka's default of 18 s is for networks between machines; here somebody waits for the fail-over that he caused."""
+"""Kafka's default of 18 s is for networks between machines; here a person waits for the failover."""
 _MOST_REPLICAS = 3
 
 
 def broker_properties(directory: ClusterDirectory, state: ClusterState, broker: LocalBroker) -> dict[str, str]:
-    """The configuration of one broker; the cluster's settings win over what is chosen here.
+    """The configuration of one broker; the cluster's settings override the defaults chosen here.
 
-    Topics have as many replicas as brokers allow, three at most, and acks=all waits for two of three. All brokers have
-    this host as their rack: where several hosts share a ZooKeeper, replicas are spread over the hosts. Raises ToolError
-    for a setting that would undo the security, and with OSError when the passwords cannot be read.
+    Topics have as many replicas as the brokers allow, but at most three, and acks=all waits for two of three. All
+    brokers use this host as their rack, so that replicas are spread over hosts that share a ZooKeeper. Raises ToolError
+    for a setting that would disable the security, and OSError if the passwords cannot be read.
     """
     replicas = min(len(state.brokers), _MOST_REPLICAS)
     in_sync = max(1, replicas - 1)
@@ -105,7 +103,7 @@ def broker_properties(directory: ClusterDirectory, state: ClusterState, broker: 
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
         "group.initial.rebalance.delay.ms": "0",
-        # A stop of all brokers: the last one has nobody to hand its leadership to, and need not ask for long.
+        # When all brokers stop, the last one has nowhere to move its leadership, so retries can be short.
         "controlled.shutdown.retry.backoff.ms": "500",
     }
     if state.security.mechanism and "authorizer.class.name" in state.settings:
@@ -117,12 +115,12 @@ def broker_properties(directory: ClusterDirectory, state: ClusterState, broker: 
 
 
 def zookeeper_properties(directory: ClusterDirectory, port: int) -> Mapping[str, str]:
-    """The configuration of a ZooKeeper for this machine alone."""
+    """The configuration of a ZooKeeper that serves only this machine."""
     return {
         "dataDir": str(directory.part(ZOOKEEPER) / "data"),
         "clientPort": str(port),
         "clientPortAddress": HOST,
-        # Sessions last 2 to 20 ticks, and end up to a tick late.
+        # A session times out after 2 to 20 ticks, and the check may be a tick late.
         "tickTime": "1000",
         "maxClientCnxns": "0",
         "admin.enableServer": "false",

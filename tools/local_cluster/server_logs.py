@@ -1,4 +1,4 @@
-"""The logs of a cluster's processes on standard output, as far as they are and as they grow."""
+"""Prints the logs of a cluster's processes, and follows them as they grow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ _POLL_S = 0.2
 
 
 class NamedLog(NamedTuple):
-    """A log file, and what its lines begin with when several are shown."""
+    """A log file, and the prefix of its lines when several are shown."""
 
     name: str
     path: Path
 
 
 class _Tail:
-    """Reads the lines of one file, of which the last may be unfinished yet. When the file is rotated, it goes on in the
-    next one, after the end of the one that it has.
+    """Reads the complete lines of one file. After a rotation it finishes the old file, then continues with the new one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +30,7 @@ class _Tail:
         self._rest = b""
 
     def new_lines(self) -> list[str]:
-        """The lines that were finished since the last call; none while there is no file."""
+        """The lines completed since the last call; empty while the file does not exist."""
         data = self._rest
         if self._file is not None:
             data += self._file.read()
@@ -49,17 +48,17 @@ class _Tail:
         try:
             return not os.path.samestat(os.fstat(file.fileno()), self._path.stat())
         except FileNotFoundError:
-            return False  # in between
+            return False  # between the two renames
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 async def show_logs(logs: Sequence[NamedLog], *, lines: int, follow: bool, tell: Callable[[str], None]) -> None:
-    """Tell the last `lines` of each log; with `follow` also what is added, until the task is cancelled."""
+    """Pass the last `lines` of each log to `tell`; with `follow`, also new lines until the task is cancelled."""
     with contextlib.ExitStack() as stack:
         tails = []
         for log in logs:
