@@ -162,8 +162,7 @@ def chosen_entity(options: Options) -> Entity:
 
 
 def chosen_quota_entity(options: Options) -> tuple[list[str], list[str]]:
-    """The types and names that make up an entity with quotas; "" is the default name. Types without a name match any.
-    """
+    """Types and names of the parts of a quota entity; "" is the default name. Types without a name match any."""
     given = iter(options.texts("entity-name"))
     names = [next(given) if option == "entity-name" else "" for option in options.order
              if option in {"entity-name", "entity-default"}]  # fmt: skip

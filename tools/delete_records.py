@@ -29,7 +29,7 @@ PARSER = OptionParser(
 
 
 async def work(options: Options) -> int:
-    """Delete, and print the new log start of each partition."""
+    """Delete, and print each partition's new log start as soon as its leader answers."""
     offsets = parse_offsets(read_file(options.required_text("offset-json-file")))
     async with admin_client(options) as client:
         print("Executing records delete operation", flush=True)

@@ -26,7 +26,7 @@ PARSER = OptionParser(
 
 
 async def work(options: Options) -> int:
-    """Print two lines of prose and one of JSON."""
+    """Print two lines of text and one of JSON."""
     topics = _split(options.required_text("topic-list"))
     texts = _split(options.required_text("broker-list"))
     if not all(text.isdigit() for text in texts):

@@ -1,7 +1,7 @@
 """kafka-producer-perf-test: measure how fast a topic can be written (Kafka class `ProducerPerformance`).
 
-Without a throughput limit, records are sent in batches that are full from the start, as a busy Java producer makes
-them; a record's latency then begins when its batch is handed over.
+Without a throughput limit, records are sent in full batches from the start, as by a busy Java producer; a record's
+latency then begins when the producer gets its batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LETTERS = bytes(ord("A") + byte % 26 for byte in range(256))
 
 
 def make_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """The parser of the tool's options."""
     parser = ArgumentParser("producer-performance", "Measure how fast a topic can be written.")
     long = whole_number("Long")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
@@ -74,7 +74,7 @@ def make_parser() -> ArgumentParser:
 
 
 class Transactions:
-    """Begins transactions, and commits each when it is `duration_ms` old; does nothing when that is 0."""
+    """Begins transactions, and commits each after `duration_ms`; does nothing if that is 0."""
 
     def __init__(self, producer: Producer, duration_ms: int) -> None:
         self._producer = producer
@@ -82,7 +82,7 @@ class Transactions:
         self._start_ms: int | None = None
 
     async def init(self) -> None:
-        """Once, before everything else."""
+        """Initialize the producer's transactions; call it before everything else."""
         if self._duration_ms > 0:
             await self._producer.init_transactions()
 
@@ -93,12 +93,12 @@ class Transactions:
             self._start_ms = now_ms()
 
     async def after_send(self) -> None:
-        """Commit a transaction that is old enough."""
+        """Commit the transaction if it is old enough."""
         if self._start_ms is not None and now_ms() - self._start_ms >= self._duration_ms:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit the transaction that is open, if any."""
+        """Commit the open transaction, if any."""
         if self._start_ms is not None:
             await self._producer.commit_transaction()
             self._start_ms = None
@@ -115,7 +115,7 @@ class Statistics:
         self._window_count = self._window_bytes = self._window_latency_ms = self._window_max_ms = 0
 
     def record(self, count: int, size_bytes: int, latency_ms: int) -> None:
-        """`count` records of `size_bytes` together took `latency_ms` each."""
+        """Add `count` records with a total of `size_bytes` and a latency of `latency_ms` each."""
         samples = (self._count + count - 1) // self._sample_every - (self._count - 1) // self._sample_every
         self._latencies.extend((latency_ms,) * samples)
         self._count += count
@@ -142,7 +142,7 @@ class Statistics:
         self._window_count = self._window_bytes = self._window_latency_ms = self._window_max_ms = 0
 
     def print_total(self) -> None:
-        """The line that Kafka's tool ends with."""
+        """Print the final line of Kafka's tool."""
         elapsed_ms = max(now_ms() - self._start_ms, 1)
         ordered = sorted(self._latencies)
         percentiles = [ordered[int(part * len(ordered))] if ordered else 0 for part in (0.5, 0.95, 0.99, 0.999)]
@@ -155,7 +155,7 @@ class Statistics:
         )
 
     def metrics(self, client_id: str, topic: str, failures: int) -> dict[str, float]:
-        """Kafka's metrics, as far as this client has them. Rates are of the whole run."""
+        """Kafka's metrics, as far as this client has them. Rates cover the whole run."""
         elapsed_s = max(now_ms() - self._start_ms, 1) / 1000
         counts = {"record-send": self._count, "record-error": failures, "byte": self._bytes}
         found: dict[str, float] = {}
@@ -168,14 +168,14 @@ class Statistics:
 
 
 class Outcomes:
-    """Counts what was delivered; keeps why other records were not."""
+    """Counts delivered records; keeps the reasons of failures."""
 
     def __init__(self, statistics: Statistics) -> None:
         self.failures: list[BaseException] = []
         self._statistics = statistics
 
     def watch(self, delivery: asyncio.Future[RecordMetadata], values: Sequence[bytes]) -> None:
-        """Take the outcome of `values`, sent together, when it is known."""
+        """Record the outcome of `values`, sent together, when `delivery` is done."""
         start_ms = now_ms()
         size_bytes = sum(map(len, values))
         count = len(values)
@@ -191,9 +191,9 @@ class Outcomes:
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """The payloads of a file, told as Kafka's tool tells it; `delimiter` is a regular expression, as there.
+    """The payloads of a file, split as Kafka's tool splits it; `delimiter` is a regular expression, as there.
 
-    Raises ToolError when there are none, or for what is no regular expression.
+    Raises ToolError if the file holds none, or if `delimiter` is invalid.
     """
     print(f"Reading payloads from: {Path(path).absolute()}")
     file = Path(path)
@@ -204,7 +204,7 @@ def read_payloads(path: str, delimiter: str) -> list[bytes]:
         pattern = re.compile(delimiter.encode())
     except re.error as error:
         raise ToolError(f"--payload-delimiter {delimiter} is not a regular expression: {error}") from None
-    payloads = pattern.split(text)[:: pattern.groups + 1]  # without what groups matched
+    payloads = pattern.split(text)[:: pattern.groups + 1]  # skip the text that groups matched
     while payloads and not payloads[-1]:
         payloads.pop()
     print(f"Number of messages read: {len(payloads)}")
@@ -212,7 +212,7 @@ def read_payloads(path: str, delimiter: str) -> list[bytes]:
 
 
 Payloads = Callable[[int], list[bytes]]
-"""As many values as are asked for."""
+"""Returns the requested number of values."""
 
 
 def make_payloads(arguments: argparse.Namespace, rng: random.Random) -> Payloads:
@@ -250,7 +250,7 @@ async def work(arguments: argparse.Namespace) -> int:
     """Send, and print the rates."""
     values = producer_settings(arguments)
     settings = ProducerSettings.parse(values)
-    payloads = make_payloads(arguments, random.Random())  # noqa: S311  payloads, no secrets
+    payloads = make_payloads(arguments, random.Random())  # noqa: S311  payloads, not secrets
     statistics = Statistics(arguments.num_records)
     outcomes = Outcomes(statistics)
     async with make_client(None, values) as client, Producer(client, settings, now_ms) as producer:
@@ -295,7 +295,7 @@ async def _send_full_batches(
 
 
 def _batchful(values: Sequence[bytes], room: int) -> Iterator[bytes]:
-    """As many of the first values as fit into `room` bytes of a batch, at least one."""
+    """The first values that fit into `room` bytes of a batch, at least one."""
     for index, value in enumerate(values):
         room -= record_size(None, value)
         if room < 0 and index:

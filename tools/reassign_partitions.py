@@ -1,7 +1,7 @@
 """kafka-reassign-partitions: move partitions between brokers and disks (Kafka class `ReassignPartitionsCommand`).
 
-Kafka's tool does not cancel a reassignment that only adds replicas; this one does. Topics are named in the order of the
-file; Kafka's order is that of a Java hash map.
+Kafka's tool does not cancel a reassignment that only adds replicas; this one does. Topics are in the order of the file;
+Kafka's order is that of a Java hash map.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REQUIRED = {
     "cancel": ("reassignment-json-file",),
     "list": (),
 }
-"""The actions, and what each needs."""
+"""The actions and their required options."""
 PERMITTED = {
     "generate": ("disable-rack-aware",),
     "execute": ("additional", "throttle", "replica-alter-log-dirs-throttle", "timeout"),
@@ -47,7 +47,7 @@ PERMITTED = {
     "cancel": ("preserve-throttles", "timeout"),
     "list": (),
 }
-"""Options that each may have beside them."""
+"""Optional options of each action."""
 
 PARSER = OptionParser(
     "Move partitions to other brokers and log directories.",
@@ -101,7 +101,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for combinations that make no sense."""
+    """Raise UsageError for invalid combinations of options."""
     actions = [action for action in REQUIRED if options.has(action)]
     if len(actions) != 1:
         listed = ", ".join(f"--{action}" for action in REQUIRED)
@@ -117,7 +117,7 @@ def check(options: Options) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do the one action that was asked for."""
+    """Run the requested action."""
     async with admin_client(options, client_id="reassign-partitions-tool") as client:
         if options.has("list"):
             await show(client)
@@ -135,7 +135,7 @@ async def work(options: Options) -> int:
 
 
 async def show(client: KafkaClient) -> None:
-    """Print what is going on."""
+    """Print the ongoing reassignments."""
     found = await list_reassignments(client)
     print("Current partition reassignments:" if found else "No partition reassignments found.")
     for name, moving in sorted(found.items()):
@@ -148,7 +148,7 @@ async def show(client: KafkaClient) -> None:
 
 
 async def generate(client: KafkaClient, options: Options) -> None:
-    """Print the assignment that there is, and another one over the brokers of --broker-list."""
+    """Print the current assignment, and a proposal over the brokers of --broker-list."""
     brokers = parse_brokers(options.required_text("broker-list"))
     topics = parse_topics(read_file(options.required_text("topics-to-move-json-file")))
     metadata = await describe(client, topics)
@@ -174,7 +174,7 @@ async def generate(client: KafkaClient, options: Options) -> None:
 
 
 def place(racks: Mapping[int, str | None], partitions: int, replication_factor: int) -> Sequence[tuple[int, ...]]:
-    """Replicas of a topic's partitions over these brokers, from a random one on. Raises ToolError."""
+    """Replicas of a topic's partitions on these brokers, starting at a random one. Raises ToolError."""
     start, shift = (randrange(max(len(racks), 1)) for _ in range(2))  # noqa: S311
     try:
         return assign_replicas(racks, partitions, replication_factor, start_index=start, replica_shift=shift)
@@ -197,7 +197,7 @@ def parse_brokers(text: str) -> list[int]:
 
 
 async def describe(client: KafkaClient, topics: Iterable[str]) -> Metadata:
-    """The cluster with these topics. Raises ApiError for one that is not there."""
+    """The cluster with these topics. Raises ApiError for a topic that does not exist."""
     metadata = await client.describe_topics(list(topics))
     for name, topic in metadata.topics.items():
         if topic.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -211,7 +211,7 @@ async def describe(client: KafkaClient, topics: Iterable[str]) -> Metadata:
 
 
 async def execute(client: KafkaClient, options: Options, wanted: ReassignmentFile) -> None:
-    """Begin to move partitions, and then replicas between directories."""
+    """Start to move partitions, then replicas between directories."""
     proposed = wanted.assignment()
     throttle = options.required_number("throttle")
     log_dirs_throttle = options.required_number("replica-alter-log-dirs-throttle")
@@ -247,7 +247,7 @@ async def execute(client: KafkaClient, options: Options, wanted: ReassignmentFil
 
 
 async def current_assignment(client: KafkaClient, proposed: Assignment) -> Assignment:
-    """Where the partitions of `proposed` are now. Raises ToolError and ApiError for what does not exist."""
+    """The current replicas of the partitions of `proposed`. Raises ToolError and ApiError for missing ones."""
     known = (await client.describe_topics([])).nodes
     unknown = [each for replicas in proposed.values() for each in replicas if each not in known]
     if unknown:
@@ -266,7 +266,7 @@ async def current_assignment(client: KafkaClient, proposed: Assignment) -> Assig
 
 
 def _refused(outcomes: Outcomes) -> str:
-    """One line for each partition that was refused."""
+    """One line for each refused partition."""
     return "\n".join(f"{name}: {reason(error)}" for name, error in sorted(outcomes.items()) if error is not None)
 
 
@@ -274,7 +274,7 @@ def _refused(outcomes: Outcomes) -> str:
 
 
 async def verify(client: KafkaClient, wanted: ReassignmentFile, *, preserve_throttles: bool) -> None:
-    """Print how far everything is; when nothing moves any more, remove the throttles."""
+    """Print the progress; when all moves are done, remove the throttles."""
     under_way = await list_reassignments(client)
     targets = dict(wanted.partitions)
     rest = dict.fromkeys(name.topic for name in targets if name not in under_way)
@@ -303,7 +303,7 @@ def _state_of(name: TopicPartition, target: tuple[int, ...], metadata: Metadata)
 
 
 async def cancel(client: KafkaClient, options: Options, wanted: ReassignmentFile) -> None:
-    """Cancel what is going on of the partitions, and of the replicas that move between directories."""
+    """Cancel the ongoing reassignments of the partitions, and the moves of replicas between directories."""
     timeout_ms = options.required_number("timeout")
     moving = await list_reassignments(client, dict.fromkeys(name for name, _ in wanted.partitions))
     if moving:
@@ -322,14 +322,14 @@ async def cancel(client: KafkaClient, options: Options, wanted: ReassignmentFile
     if back:
         await start_moves(client, back, timeout_ms)
     else:
-        # Without a line end, as Kafka's tool has it.
+        # Without a line end, as in Kafka's tool.
         print("None of the specified partition moves are active.", end="")
     if not options.has("preserve-throttles"):
         await _clear_throttles(client, wanted)
 
 
 async def _clear_throttles(client: KafkaClient, wanted: ReassignmentFile) -> None:
-    """On all brokers: nobody knows any more which ones the partitions came from."""
+    """Clear the throttles on all brokers: the original brokers of the partitions are no longer known."""
     known = (await client.describe_topics([])).nodes
     named = (each for _, replicas in wanted.partitions for each in replicas)
     await throttles.clear_throttles(client, [*known, *named], wanted.topics)
@@ -344,7 +344,7 @@ def _plural(items: Mapping[TopicPartition, object] | list[TopicPartition]) -> st
 
 
 def fail(error: BaseException) -> None:
-    """Print a failure on standard output, where Kafka's tool has it."""
+    """Print a failure on standard output, as Kafka's tool does."""
     if isinstance(error, TerseError):
         print(error)
     else:

@@ -1,9 +1,8 @@
 """kafka-replica-verification: compare the batches of all replicas (Kafka class `ReplicaVerificationTool`).
 
-Every broker is asked for its replicas' batches from the same offsets on, as a debugging consumer, which followers
-answer too. What lies below all high watermarks has to have the same offsets and checksums. It goes on until it is
-ended. A broker that does not answer holds up the partitions that it has. One answer of a broker has at most 50 MiB;
-partitions take turns, so that each comes first.
+It fetches the batches of every replica from the same offsets on, as a debugging consumer, which followers answer, too.
+Below the lowest high watermark, the offsets and checksums must be equal. It runs until it is stopped. A broker that
+does not answer delays its partitions. A broker's response holds at most 50 MiB; partitions take turns at coming first.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DEBUGGING_CONSUMER_ID: Final = -2
 _FIRST_VERSION_WITH_STATE: Final = 15
 _MAX_BYTES: Final = 50 * 1024 * 1024
 _PAUSE_S: Final = 0.5
-"""After a round in which some broker did not answer."""
+"""Pause after a round in which a broker did not answer."""
 
 PARSER = OptionParser(
     "Check that all replicas of topics have the same records.",
@@ -54,7 +53,7 @@ PARSER = OptionParser(
 
 
 class Fetched(NamedTuple):
-    """The batches that one replica gave."""
+    """The batches from one replica."""
 
     high_watermark: int = -1
     batches: Sequence[RecordBatch] = ()
@@ -69,11 +68,11 @@ class Lag(NamedTuple):
 
 
 class UnequalReplicasError(ToolError):
-    """The offsets of two replicas differ, so that nothing behind can be compared."""
+    """The offsets of two replicas differ, so nothing after them can be compared."""
 
 
 class ReplicaBuffer:
-    """The batches of every replica in one round, and how far each partition is checked."""
+    """The batches of every replica in one round, and the checked offset of each partition."""
 
     def __init__(self, replicas: Mapping[TopicPartition, Sequence[int]], offsets: Mapping[TopicPartition, int]) -> None:
         """`replicas` are the brokers that hold each partition; the check begins at `offsets`."""
@@ -82,11 +81,11 @@ class ReplicaBuffer:
         self._fetched: dict[TopicPartition, dict[int, Fetched]] = {name: {} for name in replicas}
 
     def add(self, name: TopicPartition, broker_id: int, fetched: Fetched) -> None:
-        """Take what one replica gave."""
+        """Add the batches of one replica."""
         self._fetched[name][broker_id] = fetched
 
     def verify(self) -> Lag:
-        """Compare, and print what differs; gives the largest lag. Raises UnequalReplicasError."""
+        """Compare the replicas and print differences; returns the largest lag. Raises UnequalReplicasError."""
         worst: Lag | None = None
         for name, brokers in self.replicas.items():
             fetched = {broker_id: self._fetched[name].get(broker_id, Fetched()) for broker_id in brokers}
@@ -103,7 +102,7 @@ class ReplicaBuffer:
 
 
 def _in_step(fetched: Mapping[int, Fetched]) -> Iterable[tuple[RecordBatch, ...]]:
-    """The next batch of each replica, as long as all have one below their high watermarks."""
+    """The next batch of each replica, while all have one below their high watermarks."""
     committed = (
         [batch for batch in each.batches if batch.last_offset < each.high_watermark] for each in fetched.values()
     )
@@ -111,7 +110,7 @@ def _in_step(fetched: Mapping[int, Fetched]) -> Iterable[tuple[RecordBatch, ...]
 
 
 def _compare(name: TopicPartition, batches: Mapping[int, RecordBatch]) -> None:
-    """Print checksums that differ. Raises UnequalReplicasError for offsets that do."""
+    """Print different checksums. Raises UnequalReplicasError for different offsets."""
     (first_id, first), *others = batches.items()
     for broker_id, batch in others:
         if batch.last_offset != first.last_offset:
@@ -132,7 +131,7 @@ def _timestamp() -> str:
 
 
 class ReplicaFetcher:
-    """Asks one broker for its replicas."""
+    """Fetches the replicas of one broker."""
 
     def __init__(self, client: KafkaClient, broker_id: int, metadata: Metadata, options: Options) -> None:
         self._client = client
@@ -143,7 +142,7 @@ class ReplicaFetcher:
         self._fetch_size = options.required_number("fetch-size")
 
     async def fetch(self, buffer: ReplicaBuffer, partitions: Iterable[TopicPartition]) -> bool:
-        """Fetch into the buffer; gives whether the broker has answered."""
+        """Fetch into the buffer; returns whether the broker answered."""
         asked: dict[str, list[FetchRequest.FetchPartition]] = defaultdict(list)
         for name in partitions:
             asked[name.topic].append(
@@ -229,7 +228,7 @@ async def initial_offsets(
 
 
 async def verify(buffer: ReplicaBuffer, fetchers: Mapping[int, ReplicaFetcher], report_interval_ms: int) -> None:
-    """Fetch and compare for ever, and print the largest lag regularly. Raises UnequalReplicasError."""
+    """Fetch and compare forever, and print the largest lag regularly. Raises UnequalReplicasError."""
     partitions = list(buffer.replicas)
     reported_ms = now_ms()
     while True:
@@ -253,7 +252,7 @@ async def verify(buffer: ReplicaBuffer, fetchers: Mapping[int, ReplicaFetcher], 
 
 
 def fail(error: BaseException) -> None:
-    """Print a difference where the others are, and every other failure on standard error."""
+    """Print a difference on standard output like the others, and any other failure on standard error."""
     if isinstance(error, UnequalReplicasError):
         print(error)
     else:

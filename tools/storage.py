@@ -1,6 +1,6 @@
 """kafka-storage: give log directories their cluster before a broker's first start (Kafka class `StorageTool`).
 
-A broker needs none of it: it formats its directories itself. Scripts written for KRaft call it.
+Brokers do not need it: they format their directories themselves. It is for scripts written for KRaft.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _parser() -> ArgumentParser:
 
 
 def random_uuid() -> str:
-    """A new id, in Kafka's base64 that never begins with a dash (`Uuid.randomUuid`)."""
+    """A new id in Kafka's base64 form; never begins with a dash (`Uuid.randomUuid`)."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -80,7 +80,7 @@ def random_uuid() -> str:
 
 
 def info(path: str) -> int:
-    """Say what meta.properties of each directory say; gives the exit code. Raises ConfigError, LogDirError, OSError."""
+    """Print the meta.properties of each directory; returns the exit code. Raises ConfigError, LogDirError, OSError."""
     config, _ = BrokerConfig.examine(read_properties(path))
     file_system = OsFileSystem()
     found: list[MetaProperties] = []
@@ -114,7 +114,7 @@ def _shown(known: MetaProperties) -> str:
 
 
 def format_storage(arguments: argparse.Namespace) -> int:
-    """Claim the directories; gives the exit code. Raises RefusedError."""
+    """Claim the directories for a cluster; returns the exit code. Raises RefusedError."""
     if "," in (arguments.initial_controllers or ""):
         raise RefusedError("--initial-controllers names several controllers, and a quorum of several is not read here")
     users = []
@@ -127,7 +127,7 @@ def format_storage(arguments: argparse.Namespace) -> int:
         "users": users,
     }
     command = server_module("broker.format_storage", arguments.config)
-    # Not as arguments, which others on this machine can see.
+    # Not as arguments, which other users of this machine can see.
     done = subprocess.run(
         command.words, env={**os.environ, **command.environment}, input=json.dumps(wanted).encode(), check=False
     )
@@ -135,7 +135,7 @@ def format_storage(arguments: argparse.Namespace) -> int:
 
 
 def parse_user(text: str) -> tuple[str, SaltedPassword]:
-    """A user and its credential, as `--add-scram` gives them. Raises RefusedError, which never shows the password."""
+    """Parse a user and credential of `--add-scram`. Raises RefusedError, which never shows the password."""
     found = _CREDENTIAL.fullmatch(text.strip())
     if found is None or found["mechanism"] not in HASHES:
         raise RefusedError(f"--add-scram must look like MECHANISM=[name=N,password=P]; mechanisms: {', '.join(HASHES)}")

@@ -1,6 +1,6 @@
 """kafka-topics: create, list, describe, grow and delete topics (Kafka class `TopicCommand`).
 
-Topics are described in the order of their names; Kafka's order is that of a Java hash map.
+Topics are sorted by name; Kafka's order is that of a Java hash map.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PARSER = OptionParser(
 
 
 def check(options: Options) -> None:
-    """Raise UsageError or ToolError for combinations that make no sense."""
+    """Raise UsageError or ToolError for invalid combinations of options."""
     if sum(map(options.has, ACTIONS)) != 1:
         raise UsageError("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
     if not options.has("bootstrap-server"):
@@ -113,7 +113,7 @@ def _only_with(options: Options, used: str, *actions: str) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do the one action that was asked for."""
+    """Run the requested action."""
     async with admin_client(options) as client:
         if options.has("create"):
             await create(client, options)
@@ -130,7 +130,7 @@ async def work(options: Options) -> int:
 
 
 async def matching_topics(client: KafkaClient, options: Options) -> list[str]:
-    """Names of the topics that --topic and --exclude-internal leave, sorted."""
+    """Names of the topics that --topic and --exclude-internal select, sorted."""
     pattern = options.text("topic")
     chosen = TopicFilter(pattern if pattern is not None else ".*", exclude_internal=options.has("exclude-internal"))
     metadata = await admin.list_topics(client)
@@ -138,7 +138,7 @@ async def matching_topics(client: KafkaClient, options: Options) -> list[str]:
 
 
 async def existing_topics(client: KafkaClient, options: Options) -> list[str]:
-    """`matching_topics`. Raises ToolError when --topic names none and --if-exists does not allow that."""
+    """`matching_topics`. Raises ToolError if --topic matches none, unless --if-exists is given."""
     names = await matching_topics(client, options)
     if not names and options.has("topic") and not options.has("if-exists"):
         raise ToolError(f"Topic 'Optional[{options.text('topic')}]' does not exist as expected")
@@ -149,7 +149,7 @@ async def existing_topics(client: KafkaClient, options: Options) -> list[str]:
 
 
 async def create(client: KafkaClient, options: Options) -> None:
-    """Create the topic and say so."""
+    """Create the topic, and print that."""
     name = options.required_text("topic")
     if "." in name or "_" in name:
         print(
@@ -191,7 +191,7 @@ def parse_topic_configs(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def parse_assignment(text: str) -> list[list[int]]:
-    """The replicas of each partition in `0:1,1:0`. Raises ToolError for anything that no broker could do."""
+    """The replicas of each partition in `0:1,1:0`. Raises ToolError for assignments that no broker would accept."""
     partitions: list[list[int]] = []
     for part in text.split(","):
         try:
@@ -208,7 +208,7 @@ def parse_assignment(text: str) -> list[list[int]]:
 
 
 async def alter(client: KafkaClient, options: Options) -> None:
-    """Give the topics more partitions."""
+    """Increase the partition counts of the topics."""
     names = await existing_topics(client, options)
     count = options.required_number("partitions")
     if count < 1:
@@ -232,7 +232,7 @@ async def delete(client: KafkaClient, options: Options) -> None:
 
 
 async def describe(client: KafkaClient, options: Options) -> None:
-    """Print the topics, their partitions, or those that a report is about."""
+    """Print the topics and their partitions, or only the partitions for a report."""
     names = await _topics_to_describe(client, options)
     if not names:
         return
@@ -278,7 +278,7 @@ async def _topics_to_describe(client: KafkaClient, options: Options) -> list[str
 
 
 def topic_line(topic: TopicMetadata, configs: Sequence[str]) -> str:
-    """The line about a topic."""
+    """The line for a topic."""
     topic_id = f"\tTopicId: {topic.topic_id}" if topic.topic_id != ZERO_UUID else ""
     first = next(iter(topic.partitions.values()))
     return (
@@ -288,7 +288,7 @@ def topic_line(topic: TopicMetadata, configs: Sequence[str]) -> str:
 
 
 def partition_line(topic: str, partition: PartitionMetadata) -> str:
-    """The line about a partition."""
+    """The line for a partition."""
     leader = "none" if partition.leader < 0 else str(partition.leader)
     return (
         f"\tTopic: {topic}\tPartition: {partition.partition}\tLeader: {leader}"
@@ -298,7 +298,7 @@ def partition_line(topic: str, partition: PartitionMetadata) -> str:
 
 
 def is_reported(partition: PartitionMetadata, report: str | None, min_insync: int, alive: set[int]) -> bool:
-    """Whether a partition is what `report` is about; every one is without a report."""
+    """Whether `report` includes a partition; without a report, all are included."""
     if report == "under-replicated-partitions":
         return len(partition.isr) < len(partition.replicas)
     if report == "unavailable-partitions":

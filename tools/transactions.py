@@ -1,6 +1,6 @@
 """kafka-transactions: show transactions and producers, end those that hang (Kafka class `TransactionsCommand`).
 
-Rows are sorted; Kafka's are in the order of hash tables.
+Rows are sorted; Kafka's order is that of its hash tables.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ HANGING_HEADERS = (
 )
 _MINUTE_MS = 60_000
 _PARTITIONS_AT_ONCE = 500
-"""As many are asked for in one request."""
+"""The number of ids in one request."""
 _FAILURES = (ApiError, ClientError)
 
 
 def make_parser() -> ArgumentParser:
-    """The options of the tool, and those of its commands."""
+    """The parser of the tool's options and commands."""
     parser = ArgumentParser(
         "kafka-transactions.sh",
         "Show transactions and their producers. Find transactions that hang, and abort them.",
@@ -99,12 +99,12 @@ def make_parser() -> ArgumentParser:
 
 
 def failure(what: str, error: BaseException) -> ToolError:
-    """The error of a command, in Kafka's words."""
+    """The error of a command, with Kafka's wording."""
     return ToolError(f"{what}: {reason(error)}. Enable debug logging for additional detail.")
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as what they hold, each with a tab behind it."""
+    """Print columns as wide as their contents, each followed by a tab."""
     texts = [list(headers), *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:
@@ -115,7 +115,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 async def list_ids(client: KafkaClient, arguments: argparse.Namespace) -> None:
-    """The transactional ids of all coordinators."""
+    """Print the transactional ids of all coordinators."""
     try:
         found = await list_transactions(client, duration_ms=arguments.duration_filter)
     except _FAILURES as error:
@@ -131,7 +131,7 @@ async def list_ids(client: KafkaClient, arguments: argparse.Namespace) -> None:
 
 
 async def describe(client: KafkaClient, arguments: argparse.Namespace) -> None:
-    """One transactional id."""
+    """Print one transactional id."""
     transactional_id = arguments.transactional_id
     try:
         found = await describe_transaction(client, transactional_id)
@@ -156,7 +156,7 @@ async def describe(client: KafkaClient, arguments: argparse.Namespace) -> None:
 async def producers_of(
     client: KafkaClient, partition: TopicPartition, broker_id: int | None = None
 ) -> list[ProducerState]:
-    """The producers of one partition, by their ids. Raises ApiError and ClientError."""
+    """The producers of one partition, by id. Raises ApiError and ClientError."""
     found = (await describe_producers(client, [partition], broker_id))[partition]
     if isinstance(found, ApiError):
         raise found
@@ -164,7 +164,7 @@ async def producers_of(
 
 
 async def describe_writers(client: KafkaClient, arguments: argparse.Namespace) -> None:
-    """The producers of one partition."""
+    """Print the producers of one partition."""
     partition = TopicPartition(arguments.topic, arguments.partition)
     broker_id: int | None = arguments.broker_id
     try:
@@ -198,7 +198,7 @@ async def abort(client: KafkaClient, arguments: argparse.Namespace) -> None:
 
 
 async def open_transaction(client: KafkaClient, arguments: argparse.Namespace) -> OpenTransaction:
-    """The transaction that the options name. A coordinator epoch that is not known is 0, which none is below."""
+    """The transaction that the options name. An unknown coordinator epoch is 0, the lowest."""
     partition = TopicPartition(arguments.topic, arguments.partition)
     if arguments.start_offset is None:
         if arguments.producer_id is None:
@@ -230,7 +230,7 @@ Open = tuple[TopicPartition, ProducerState]
 
 
 async def find_hanging(client: KafkaClient, arguments: argparse.Namespace) -> None:
-    """Transactions that are open in a partition, and that no coordinator will end there."""
+    """Print transactions that are open in a partition, but that no coordinator will end there."""
     if arguments.topic is None and arguments.broker_id is None:
         raise ToolError(
             "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
@@ -260,7 +260,7 @@ async def find_hanging(client: KafkaClient, arguments: argparse.Namespace) -> No
 
 
 async def partitions_to_search(client: KafkaClient, arguments: argparse.Namespace) -> list[TopicPartition]:
-    """Those that the options name, sorted; with a broker, those that it has a replica of."""
+    """The partitions that the options name, sorted; with a broker, only those with a replica on it."""
     if arguments.partition is not None:
         return [TopicPartition(arguments.topic, arguments.partition)]
     try:
@@ -305,7 +305,7 @@ async def open_for_long(
 
 
 async def without_a_coordinator(client: KafkaClient, candidates: Sequence[Open]) -> list[Open]:
-    """The transactions that hang: no transactional id has the producer, or its transaction has not the partition."""
+    """Hanging transactions: their producer belongs to no transactional id, or its transaction lacks the partition."""
     producer_ids = sorted({producer.producer_id for _, producer in candidates})
     try:
         listed = await list_transactions(client, producer_ids=producer_ids)

@@ -23,7 +23,7 @@ _POLL_S = 3600.0
 
 
 def make_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """The parser of the tool's options."""
     parser = ArgumentParser("verifiable-consumer", "Read a topic as a group's member and report as JSON.")
     integer = whole_number("Integer")
     servers = parser.add_mutually_exclusive_group(required=True)
@@ -51,19 +51,19 @@ def _name(partition: TopicPartition) -> dict[str, Any]:
 
 
 class _Reporter:
-    """Prints what the group does."""
+    """Prints the group's rebalances."""
 
     async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Print the partitions that were assigned."""
+        """Print the assigned partitions."""
         print_event("partitions_assigned", partitions=list(map(_name, partitions)))
 
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions go."""
+        """Print the revoked partitions."""
         print_event("partitions_revoked", partitions=list(map(_name, partitions)))
 
 
 class _Run:
-    """Counts records up to a limit; a negative limit is no limit."""
+    """Counts records up to a limit; a negative limit means unlimited."""
 
     def __init__(self, limit: int, *, verbose: bool) -> None:
         self._left = limit
@@ -71,11 +71,11 @@ class _Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there have been enough."""
+        """Whether the limit is reached."""
         return self._left == 0
 
     def report(self, fetched: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Print what was read; gives the offsets behind it."""
+        """Print the records read; returns the offsets after them."""
         summaries, offsets = [], {}
         for partition, polled in fetched.items():
             records = polled if self._left < 0 else polled[: self._left]
@@ -108,7 +108,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 async def _commit(consumer: Consumer, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commit and print the outcome. Raises FencedError, which nobody recovers from."""
+    """Commit and print the result. Raises FencedError, which is fatal."""
     shown = [{**_name(partition), "offset": committed.offset} for partition, committed in offsets.items()]
     try:
         await consumer.commit(offsets)
@@ -121,9 +121,9 @@ async def _commit(consumer: Consumer, offsets: dict[TopicPartition, OffsetAndMet
 
 
 async def work(arguments: argparse.Namespace) -> int:
-    """Read until there were enough, or until the tool is ended; the group is left all the same.
+    """Read up to the limit, or until cancelled; leaves the group in either case.
 
-    Raises CancelledError, behind the last event, when it was ended.
+    Raises CancelledError after the last event when cancelled.
     """
     values = {
         "client.id": f"consumer-{arguments.group_id}-1",

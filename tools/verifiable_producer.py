@@ -1,6 +1,6 @@
 """kafka-verifiable-producer: send 0, 1, 2 ... and report the fate of each as JSON (Kafka class `VerifiableProducer`).
 
-Made for tests that break things: a number was written exactly if its producer_send_success was printed.
+For tests that break things: a number was written if and only if its producer_send_success was printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tools.support.performance import Throttle, describe_error, print_event
 
 
 def make_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """The parser of the tool's options."""
     parser = ArgumentParser("verifiable-producer", "Send increasing numbers and report on each as JSON.")
     integer = whole_number("Integer")
     servers = parser.add_mutually_exclusive_group(required=True)
@@ -42,7 +42,7 @@ def make_parser() -> ArgumentParser:
 
 
 class _Run:
-    """Counts what was sent and acknowledged."""
+    """Counts sent and acknowledged records."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._topic: str = arguments.topic
@@ -54,7 +54,7 @@ class _Run:
         self._throughput: int = arguments.throughput
 
     async def send(self, producer: Producer, key: str | None, value: str) -> None:
-        """Send one record; print its outcome when it is known."""
+        """Send one record, and print its outcome once it is known."""
         self._sent += 1
         timestamp = None
         if self._create_time >= 0:
@@ -91,7 +91,7 @@ class _Run:
         print_event("producer_send_error", topic=self._topic, key=key, value=value, **describe_error(error))
 
     def print_summary(self) -> None:
-        """The last line."""
+        """Print the last line."""
         elapsed_ms = max(now_ms() - self._start_ms, 1)
         print_event(
             "tool_data",
@@ -107,12 +107,12 @@ def _keys(repeating: int | None) -> Iterator[str | None]:
 
 
 async def work(arguments: argparse.Namespace) -> int:
-    """Send until there were enough, or until the tool is ended; what was accepted is delivered all the same.
+    """Send up to the limit, or until cancelled; delivers accepted records in either case.
 
-    Raises CancelledError, behind the last event, when it was ended.
+    Raises CancelledError after the last event when cancelled.
     """
     values = {"client.id": "producer-1", **(read_properties(arguments.config) if arguments.config else {})}
-    # Kafka's does not retry either: a record whose fate is unknown must be reported, not sent again.
+    # Kafka's does not retry either: a record with an unknown outcome must be reported, not sent again.
     values |= {"acks": str(arguments.acks), "retries": "0"}
     numbers = count() if arguments.max_messages < 0 else range(arguments.max_messages)
     prefix = "" if arguments.value_prefix is None else f"{arguments.value_prefix}."

@@ -13,7 +13,7 @@ from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, shell_command
 
 
 def main(argv: list[str]) -> None:
-    """Become ZooKeeper's shell. Where that is not possible, one line on standard error and exit code 1."""
+    """Become ZooKeeper's shell, or print one line on standard error and exit with code 1."""
     if not argv or argv[0] in {"-h", "--help"}:
         name = os.environ.get("ODRADEK_COMMAND", "zookeeper-shell")
         sys.exit(f"USAGE: {name} zookeeper_host:port[/path] [{TLS_CONFIG_OPTION} file] [command [args...]]")
@@ -28,12 +28,12 @@ def main(argv: list[str]) -> None:
         command = shell_command([*configuration, "-server", *argv])
     except ZookeeperMissingError as error:
         sys.exit(str(error))
-    os.execv(command[0], command)  # noqa: S606 - it is the program found
+    os.execv(command[0], command)  # noqa: S606 - the java program that was found
 
 
 def client_configuration(file: str) -> str:
-    """The path of a file for ZooKeeper's client that says of TLS what Kafka's `file` says. It has passwords in it, so
-    it has no name, and lives as long as this process, whatever program that becomes.
+    """The path of a file for ZooKeeper's client with the TLS settings of Kafka's `file`. The file contains passwords:
+    it is anonymous, and lives as long as this process, even across exec.
     """
     try:
         properties = zookeepers_properties(load_properties(Path(file).read_bytes()))
@@ -50,7 +50,7 @@ def client_configuration(file: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value in a file of Java properties."""
+    """A value escaped for a file of Java properties."""
     units = value.encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 

@@ -79,7 +79,7 @@ async def accepts(host: str, port: int) -> bool:
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
-"""Twice as long as a broker waits for an unreachable coordination service."""
+"""Twice as long as a broker takes to stop without its coordination service."""
 KILL_TIMEOUT_S = 10
 ZOOKEEPER_PORT = 2181
 _POLL_S = 0.02

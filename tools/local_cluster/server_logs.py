@@ -21,8 +21,7 @@ class NamedLog(NamedTuple):
 
 
 class _Tail:
-    """Reads the complete lines of one file. After a rotation it finishes the old file, then continues with the new one.
-    """
+    """Reads the complete lines of one file. After a rotation it finishes the old file, then reads the new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Moves of replicas between the log directories of their brokers (KIP-113): begun, and looked after."""
+"""Moves of replicas between the log directories of a broker (KIP-113): starts them and shows their progress."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _PAUSE_S: Final = 0.1
 
 
 class TerseError(ToolError):
-    """A failure that is shown by its message alone (Kafka class `TerseException`)."""
+    """A failure that is shown only by its message (Kafka class `TerseException`)."""
 
 
 class Whereabouts(NamedTuple):
-    """The directory that a replica is in, and the one that it is on the way to; None where there is none."""
+    """The current directory of a replica, and the one it is moving to; None if absent."""
 
     current: str | None = None
     future: str | None = None
 
 
 async def whereabouts(client: KafkaClient, replicas: Iterable[Replica]) -> dict[Replica, Whereabouts]:
-    """Where each of these replicas is. Raises ApiError."""
+    """The directories of each replica. Raises ApiError."""
     wanted = dict.fromkeys(replicas, Whereabouts())
     for broker_id in sorted({each.broker_id for each in wanted}):
         for directory in await admin.describe_log_dirs(client, broker_id):
@@ -45,7 +45,7 @@ async def whereabouts(client: KafkaClient, replicas: Iterable[Replica]) -> dict[
 
 
 def is_done(found: Whereabouts) -> bool:
-    """Whether the replica is somewhere, and nowhere else on the way. Where it should be does not matter."""
+    """Whether the replica has a directory and is not moving. It need not be the intended directory."""
     return found.current is not None and found.future is None
 
 
@@ -67,9 +67,9 @@ def state_text(replica: Replica, target: str, found: Whereabouts) -> str:
 
 
 async def start_moves(client: KafkaClient, targets: Mapping[Replica, str], timeout_ms: int) -> None:
-    """Begin to move replicas, and say so for each. One whose broker does not have it yet is tried again.
+    """Start to move replicas, and print a line for each. Retries while a broker does not have its replica yet.
 
-    Raises TerseError when `timeout_ms` is over, ToolError for a replica that cannot move.
+    Raises TerseError after `timeout_ms`, ToolError for a replica that cannot move.
     """
     pending = dict(targets)
     loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ async def start_moves(client: KafkaClient, targets: Mapping[Replica, str], timeo
 
 
 async def _begin(client: KafkaClient, targets: Mapping[Replica, str]) -> list[Replica]:
-    """The replicas whose moves have begun. Raises ToolError."""
+    """Start moves, and return the replicas whose moves have started. Raises ToolError."""
     by_broker: dict[int, dict[TopicPartition, str]] = defaultdict(dict)
     for replica, path in targets.items():
         by_broker[replica.broker_id][replica.topic_partition] = path

@@ -1,5 +1,5 @@
-"""The files of kafka-reassign-partitions: where partitions are to be, and the topics that are to be placed anew; and
-reading JSON files with the words of Kafka's class `DecodeJson` for what does not fit.
+"""The files of kafka-reassign-partitions: replica assignments, and topics to reassign. Also parses JSON with the error
+messages of Kafka's class `DecodeJson`.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ def read_file(path: str) -> str:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """`value`, which has to be an object. Raises ToolError."""
+    """Check that `value` is an object. Raises ToolError."""
     if not isinstance(value, dict):
         raise ToolError(f"Expected JSON object, received {_shown(value)}")
     return value
 
 
 def json_array(value: Any) -> list[Any]:
-    """`value`, which has to be an array. Raises ToolError."""
+    """Check that `value` is an array. Raises ToolError."""
     if not isinstance(value, list):
         raise ToolError(f"Expected JSON array, received {_shown(value)}")
     return value
 
 
 def scalar(value: Any, kind: type[T], java_name: str | None = None) -> T:
-    """`value`, which has to be of that kind; `java_name` is the type in the message. Raises ToolError."""
+    """Check that `value` is a `kind`; `java_name` is the type in the message. Raises ToolError."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ToolError(f"Expected `{java_name or _JAVA_NAMES[kind]}` value, received {_shown(value)}")
     return value
 
 
 def member(entry: dict[str, Any], name: str) -> Any:
-    """A member that has to be there. Raises ToolError."""
+    """A required member. Raises ToolError."""
     if name not in entry:
         raise ToolError(f"No such field exists: `{name}`")
     return entry[name]
 
 
 def check_version(root: dict[str, Any]) -> None:
-    """Refuse every version of a file but the first, which is the default. Raises ToolError."""
+    """Reject every file version but the first, which is the default. Raises ToolError."""
     version = scalar(root.get("version", 1), int)
     if version != 1:
         raise ToolError(f"Not supported version field value {version}")
@@ -64,7 +64,7 @@ def _shown(value: Any) -> str:
 
 
 ANY_LOG_DIR = "any"
-"""Stands for the directory that the broker chooses."""
+"""Lets the broker choose the directory."""
 
 H = TypeVar("H", bound=Hashable)
 
@@ -73,7 +73,7 @@ Assignment = dict[TopicPartition, tuple[int, ...]]
 
 
 class Replica(NamedTuple):
-    """One replica of a partition. Sorted by the broker first, as Kafka's tool lists them."""
+    """One replica of a partition. Sorts by broker first, as Kafka's tool does."""
 
     broker_id: int
     topic: str
@@ -81,7 +81,7 @@ class Replica(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition."""
+        """The partition of the replica."""
         return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
@@ -89,11 +89,11 @@ class Replica(NamedTuple):
 
 
 class ReassignmentFile(NamedTuple):
-    """The content of a `--reassignment-json-file`. A partition may stand in it several times."""
+    """The content of a `--reassignment-json-file`. A partition may occur several times."""
 
     partitions: Sequence[tuple[TopicPartition, tuple[int, ...]]]
     directories: Mapping[Replica, str]
-    """The log directories that replicas are to be in; without those that may be in any."""
+    """The target log directories of replicas; without those that may be in any."""
 
     @property
     def topics(self) -> list[str]:
@@ -101,7 +101,7 @@ class ReassignmentFile(NamedTuple):
         return list(dict.fromkeys(name.topic for name, _ in self.partitions))
 
     def assignment(self) -> Assignment:
-        """The replicas by partition. Raises ToolError for what `--execute` refuses."""
+        """The replicas by partition. Raises ToolError if `--execute` would refuse the file."""
         if not self.partitions:
             raise ToolError("Partition reassignment list cannot be empty")
         if not all(replicas for _, replicas in self.partitions):
@@ -120,7 +120,7 @@ class ReassignmentFile(NamedTuple):
 
 
 def parse_reassignment(text: str) -> ReassignmentFile:
-    """Read a `--reassignment-json-file`. Raises ToolError for anything that is not of its form."""
+    """Parse a `--reassignment-json-file`. Raises ToolError for any other form."""
     try:
         root = json_object(json.loads(text))
     except json.JSONDecodeError as error:
@@ -145,7 +145,7 @@ def parse_reassignment(text: str) -> ReassignmentFile:
 
 
 def parse_topics(text: str) -> list[str]:
-    """The topics in a `--topics-to-move-json-file`. Raises ToolError, for one that is named twice too."""
+    """The topics in a `--topics-to-move-json-file`. Raises ToolError, also for a duplicate topic."""
     try:
         root = json_object(json.loads(text))
     except json.JSONDecodeError:
@@ -159,7 +159,7 @@ def parse_topics(text: str) -> list[str]:
 
 
 def format_reassignment(assignment: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """An assignment as such a file, in one line; every replica may be in any directory."""
+    """An assignment as such a file, on one line; every replica may be in any directory."""
     partitions = [
         {
             "topic": name.topic,
@@ -173,7 +173,7 @@ def format_reassignment(assignment: Mapping[TopicPartition, Sequence[int]]) -> s
 
 
 def duplicates(items: Iterable[H]) -> list[H]:
-    """Those that come more than once, each once."""
+    """The items that occur more than once, each once."""
     seen: dict[H, bool] = {}
     for each in items:
         seen[each] = each in seen

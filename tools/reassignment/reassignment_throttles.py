@@ -1,4 +1,4 @@
-"""The throttles of a reassignment (KIP-73): limits on brokers, and the replicas of topics that they hold for."""
+"""The throttles of a reassignment (KIP-73): rate limits on brokers, and the throttled replicas of topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
 
 class Move(NamedTuple):
-    """The brokers that a partition is copied from and to."""
+    """The source and target brokers of a partition."""
 
     sources: tuple[int, ...]
     destinations: tuple[int, ...]
@@ -31,8 +31,8 @@ def moves(
     proposed: Mapping[TopicPartition, Sequence[int]],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """All moves when `proposed` joins what is `under_way`. A partition that moves already is copied from where it was
-    before, which may not be where it is now.
+    """All moves once `proposed` is added to those `under_way`. A partition that is already moving is copied from its
+    original replicas, not from its current ones.
     """
     found = {
         name: Move(tuple(each for each in moving.replicas if each not in moving.adding), moving.adding)
@@ -45,7 +45,7 @@ def moves(
 
 
 async def throttle_brokers(client: KafkaClient, planned: Mapping[TopicPartition, Move], rate: int) -> None:
-    """Limit what is copied between brokers to `rate` bytes per second, and say so. Raises ApiError."""
+    """Limit copying between brokers to `rate` bytes per second, and print that. Raises ApiError."""
     for topic in dict.fromkeys(name.topic for name in planned):
         own = {name.partition: move for name, move in planned.items() if name.topic == topic}
         changes = [
@@ -59,12 +59,12 @@ async def throttle_brokers(client: KafkaClient, planned: Mapping[TopicPartition,
 
 
 def _listed(replicas: Iterable[tuple[int, Iterable[int]]]) -> str:
-    """`partition:broker,...`, in the order of the texts, as Kafka's tool writes it."""
+    """`partition:broker,...`, sorted as text, as Kafka's tool writes it."""
     return ",".join(sorted({f"{partition}:{broker}" for partition, brokers in replicas for broker in brokers}))
 
 
 async def throttle_directories(client: KafkaClient, brokers: Iterable[int], rate: int) -> None:
-    """Limit what these brokers copy between their log directories, and say so. Raises ApiError."""
+    """Limit these brokers' copying between log directories, and print that. Raises ApiError."""
     await _set_rates(client, brokers, (LOG_DIRS_RATE,), rate)
     print(f"The replica-alter-dir throttle limit was set to {rate} B/s")
 
@@ -76,7 +76,7 @@ async def _set_rates(client: KafkaClient, brokers: Iterable[int], names: Sequenc
 
 
 async def clear_throttles(client: KafkaClient, brokers: Iterable[int], topics: Sequence[str]) -> None:
-    """Remove all limits of these brokers, and the topics' lists of replicas, and say so. Raises ApiError."""
+    """Remove all limits of these brokers and the topics' lists of replicas, and print that. Raises ApiError."""
     cleared = sorted(set(brokers))
     print(f"Clearing broker-level throttles on broker{_plural(cleared)} {','.join(map(str, cleared))}")
     await _set_rates(client, cleared, (LEADER_RATE, FOLLOWER_RATE, LOG_DIRS_RATE), None)

@@ -1,4 +1,4 @@
-"""argparse with the exit codes of argparse4j, for the tools that Kafka writes with that copy of it."""
+"""argparse with the behaviour of argparse4j, for tools that Kafka writes with that library."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ class CommandParser(argparse.ArgumentParser):
     """The options of one command of a tool. Mistakes end with exit code 1."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and how it is right."""
+        """Print the mistake and the usage."""
         self.print_usage(sys.stderr)
         self.exit(1, f"{self.prog}: error: {message}\n")
 
 
 class ArgumentParser(CommandParser):
-    """Mistakes and --help end with exit code 1, a command line without arguments shows the help and ends with 0."""
+    """Mistakes and --help end with exit code 1; a command line without arguments shows the help and ends with 0."""
 
     def __init__(self, prog: str, description: str, version_flags: Sequence[str] = ("--version",)) -> None:
-        """Make a parser. `prog` is Kafka's name of the tool, used when ODRADEK_COMMAND is not set."""
+        """Create a parser. `prog` is Kafka's name of the tool, used if ODRADEK_COMMAND is not set."""
         prog = os.environ.get("ODRADEK_COMMAND", prog)
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         self.add_argument(*version_flags, action="version", version=f"{__version__} (Odradek)")
 
     def add_commands(self) -> argparse._SubParsersAction[CommandParser]:
-        """Take the name of a command, as `command`, and its options; the parsers of the commands are added here."""
+        """Require a command, stored as `command`; add the commands' parsers to the result."""
         return self.add_subparsers(
             dest="command", title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
         )
 
     def read(self, argv: Sequence[str], *, needs_arguments: bool = False) -> argparse.Namespace | int:
-        """The arguments, or the exit code when there is nothing to do. With `needs_arguments`, none are a mistake."""
+        """The arguments, or an exit code if the tool is done. With `needs_arguments`, an empty command line is a
+        mistake.
+        """
         if not argv and not needs_arguments:
             self.print_help()
             return 0
@@ -51,7 +53,7 @@ class ArgumentParser(CommandParser):
 
 
 def whole_number(kind: str) -> Callable[[str], int]:
-    """A converter for `type=`, which complains as argparse4j does; `kind` is Java's name of the type."""
+    """A converter for `type=` with argparse4j's error message; `kind` is Java's name of the type."""
 
     def convert(text: str) -> int:
         try:

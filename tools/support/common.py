@@ -1,4 +1,4 @@
-"""Parts of every tool: start and end, client, property files."""
+"""Shared parts of the tools: start and end, client, property files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BOOTSTRAP_SERVER = Option("bootstrap-server", "Required: the brokers to connect 
 COMMAND_CONFIG = Option("command-config", "A file with properties for the client.", "property file")
 
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
-"""How long `odradek NAME` looks for a broker; default.api.timeout.ms in --command-config says otherwise."""
+"""How long `odradek NAME` looks for a broker, unless default.api.timeout.ms is set in --command-config."""
 
 Work = Callable[[Options], Awaitable[int]]
 
 
 class ToolError(Exception):
-    """A tool cannot do what it was asked for; the message says what and why."""
+    """A tool cannot do the requested action; the message says why."""
 
 
 FAILURES = (ToolError, OptionError, ApiError, ClientError, ConfigError, OSError)
@@ -42,7 +42,7 @@ FAILURES = (ToolError, OptionError, ApiError, ClientError, ConfigError, OSError)
 
 
 def reason(error: BaseException) -> str:
-    """Kafka's text for an error: the message without the code, where there is one."""
+    """Kafka's text for an error: the message without the code, if it has one."""
     if isinstance(error, ApiError):
         return error.message or message_of(error.error_code)
     if isinstance(error, OSError) and error.filename is not None:
@@ -64,10 +64,10 @@ def run_tool(
     fail: Callable[[BaseException], None] | None = None,
     failure_code: int = 1,
 ) -> int:
-    """Parse, check, work; returns the exit code.
+    """Parse, check and run; returns the exit code.
 
-    Help and mistakes on the command line go to standard error with exit code 1, as Kafka's tools have it. `fail` shows
-    an error of the work itself; by default it is one line on standard error. `failure_code` is the exit code then.
+    Help and mistakes on the command line go to standard error with exit code 1, as with Kafka's tools. `fail` prints an
+    error of the work itself, by default as one line on standard error; the exit code is then `failure_code`.
     """
     try:
         options = parser.parse(argv)
@@ -87,8 +87,8 @@ def run_tool(
 
 
 class _Warnings(logging.StreamHandler[TextIO]):
-    """Shows a repeated warning, such as that of a broker that cannot be reached, as one line. On a terminal the line
-    says for how long it has been repeated.
+    """Shows a repeated warning, such as one about an unreachable broker, as one line. On a terminal the line shows how
+    long it has been repeated.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Warnings(logging.StreamHandler[TextIO]):
         self._last: tuple[str, float] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless it is the last one again."""
+        """Write the record, unless it repeats the last one."""
         text = record.getMessage()
         if self._last is None or self._last[0] != text:
             self._last = (text, record.created)
@@ -121,11 +121,11 @@ def run_work(
     fail: Callable[[BaseException], None] | None = None,
     failure_code: int = 1,
 ) -> int:
-    """Run a tool's coroutine to its exit code, its failures shown by `fail`."""
+    """Run a tool's coroutine and return its exit code; `fail` prints failures."""
     _log_to_stderr()
 
     async def run() -> int:
-        # Ended by SIGTERM, a tool still leaves its group and delivers what it has accepted, as after Ctrl-C.
+        # After SIGTERM, as after Ctrl-C, a tool still leaves its group and delivers accepted records.
         task = asyncio.current_task()
         assert task is not None
         _cancel_once_on_sigterm(task)
@@ -138,7 +138,7 @@ def run_work(
     except asyncio.CancelledError:
         return 143
     except BrokenPipeError:
-        # Whoever read the output has gone (`| head`). Python must not complain again when it flushes at exit.
+        # The reader of the output has gone (`| head`). Python must not complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except UsageError as error:
@@ -153,7 +153,7 @@ def run_work(
 
 
 def _cancel_once_on_sigterm(task: asyncio.Task[int]) -> None:
-    """A second signal changes nothing: `timeout` sends it twice, and what ends the tool must not be cut off."""
+    """Ignore a second signal: `timeout` sends two, and the tool's shutdown must not be interrupted."""
     loop = asyncio.get_running_loop()
 
     def handle() -> None:
@@ -174,7 +174,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_pairs(arguments: Iterable[str], *, accept_missing_value: bool = True) -> dict[str, str]:
-    """`key=value` texts as properties. Raises ToolError for one without a key, or without `=` where that is needed."""
+    """`key=value` texts as properties. Raises ToolError for a missing key, or a missing `=` where it is required."""
     properties = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
@@ -189,7 +189,7 @@ def make_client(
 ) -> KafkaClient:
     """A client with the options of the command line. Raises SettingsError, ConfigError.
 
-    `bootstrap_servers` goes before what `properties` say, `client_id` after.
+    `bootstrap_servers` overrides `properties`, which override `client_id`.
     """
     values = {"client.id": client_id, **(properties or {})}
     if bootstrap_servers is not None:
@@ -205,7 +205,7 @@ def make_client(
 
 
 def _with_java_options(values: dict[str, str]) -> dict[str, str]:
-    """With the login module of the section KafkaClient in the JAAS file that KAFKA_OPTS names, where there is none.
+    """Add the login module of section KafkaClient in the JAAS file of KAFKA_OPTS, unless `values` have one.
 
     Raises ConfigError.
     """
@@ -221,7 +221,8 @@ def _with_java_options(values: dict[str, str]) -> dict[str, str]:
 
 
 def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:
-    """The client that `--bootstrap-server` and `--command-config` ask for. Raises ClientError, OSError, ConfigError."""
+    """The client that `--bootstrap-server` and `--command-config` describe. Raises ClientError, OSError, ConfigError.
+    """
     path = options.text("command-config")
     return make_client(
         options.text("bootstrap-server"), read_properties(path) if path is not None else {}, client_id=client_id
@@ -229,10 +230,10 @@ def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:
 
 
 class TopicFilter:
-    """Topics whose whole name matches. In it a comma means "or"; blanks, and quotes around it, are nothing."""
+    """Topics whose whole name matches. A comma in the expression means "or"; spaces and outer quotes are ignored."""
 
     def __init__(self, expression: str, *, exclude_internal: bool = False) -> None:
-        """Raises ToolError for something that is not a regular expression."""
+        """Raise ToolError for an invalid regular expression."""
         self.expression = expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
         self._exclude_internal = exclude_internal
         try:
@@ -241,5 +242,5 @@ class TopicFilter:
             raise ToolError(f"{self.expression} is an invalid regex.") from None
 
     def allows(self, topic: str, is_internal: bool) -> bool:
-        """Whether a topic is chosen."""
+        """Whether the filter selects a topic."""
         return bool(self._pattern.fullmatch(topic)) and not (self._exclude_internal and is_internal)

@@ -1,4 +1,4 @@
-"""Reads the files of a log segment for dump_log: never changes them, and believes nothing in them."""
+"""Reads the files of a log segment for dump_log; never changes them, and trusts none of their contents."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SIZE_AND_MAGIC_BYTES = 17
 
 
 class LogFile:
-    """A `.log` file (or a part of it): batches at positions."""
+    """A `.log` file, or a part of one: batches by position."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Open the file. Raises OSError."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY)
         self.size = os.fstat(self._descriptor).st_size
@@ -34,10 +34,10 @@ class LogFile:
         os.close(self._descriptor)
 
     def batches(self, start: int, max_bytes: int) -> Iterator[tuple[int, RecordBatch]]:
-        """(position, batch) of the complete batches from `start`, the start of one, within `max_bytes`.
+        """(position, batch) of the complete batches within `max_bytes` of `start`, which must be the start of a batch.
 
-        Batches are not checked. Raises ToolError for a position beyond the file, a size that cannot be one, and for
-        message formats older than 2.
+        Batches are not validated. Raises ToolError for a position beyond the file, an impossible size, and message
+        formats older than 2.
         """
         if start > self.size:
             raise ToolError(f"Slice from position {start} exceeds end position of {self.path} ({self.size} bytes)")
@@ -78,7 +78,7 @@ class IndexFile:
     """The entries of an `.index` or a `.timeindex` file."""
 
     def __init__(self, path: str, base_offset: int, kind: type[OffsetIndex | TimeIndex]) -> None:
-        """Raises OSError."""
+        """Open the file. Raises OSError."""
         data = Path(path).read_bytes()
         layout = kind.entry_struct
         self.path = path
@@ -93,14 +93,14 @@ class IndexFile:
 
     @property
     def entries(self) -> list[IndexEntry]:
-        """The entries before the zeros that a crash leaves behind them."""
+        """The entries before the trailing zeros that a crash leaves."""
         for at, entry in enumerate(self.all_entries):
             if at > 0 and entry.offset == self.base_offset:
                 return self.all_entries[:at]
         return self.all_entries
 
     def position_of(self, offset: int) -> int:
-        """The position from which to search the log for `offset`."""
+        """Where in the log to begin the search for `offset`."""
         return max((entry for entry in self.entries if entry.offset <= offset), default=IndexEntry(0, 0)).value
 
 

@@ -1,7 +1,7 @@
-"""How Kafka's Java client speaks of error codes: the names of its exceptions, and its words where a broker gave none.
+"""Error codes as Kafka's Java client shows them: the names of its exceptions, and its default messages.
 
-The tools print both, and scripts look for them. Names and words are those of Kafka's `Errors` enum, for the codes that
-the tools come across.
+The tools print both, and scripts look for them. Names and messages are those of Kafka's `Errors` enum, for the codes
+that the tools can meet.
 """
 
 from __future__ import annotations
@@ -126,17 +126,17 @@ _PACKAGE = "org.apache.kafka.common.errors."
 
 
 def message_of(code: ErrorCode) -> str:
-    """The words of Kafka's client for a code that came without a message."""
+    """The message of Kafka's client for a code that came without one."""
     known = _TEXTS.get(code)
     return known[1] if known else code.name
 
 
 def exception_of(code: ErrorCode) -> str:
-    """The Java class that stands for a code, with its package."""
+    """The Java exception class of a code, with its package."""
     known = _TEXTS.get(code)
     return _PACKAGE + (known[0] if known else code.name)
 
 
 def exception_text(error: ApiError) -> str:
-    """An error as Java shows it: its class, and what it says."""
+    """An error as Java shows it: its class and message."""
     return f"{exception_of(error.error_code)}: {error.message or message_of(error.error_code)}"

@@ -1,8 +1,8 @@
-"""How the console consumer shows records: as lines, not at all, or as what internal topics mean (`MessageFormatter`);
-values by Kafka's deserializers, as far as they have a text.
+"""Formatters of the console consumer (`MessageFormatter`): records as lines, no output, or decoded records of internal
+topics; values by those of Kafka's deserializers that yield text.
 
-Formatters are chosen by Kafka's class names. Those for internal topics write one JSON object, and the old ones one
-line of Scala's text, for each record that they know; Kafka 3.9 leaves out the line ends between its JSON objects.
+Formatters are selected by Kafka's class names. Those for internal topics write one JSON object for each known record,
+and the old ones one line of Scala's text. Kafka 3.9 omits the line ends between its JSON objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.support.common import ToolError
 from tools.support.message_json import json_text, message_to_json
 
 Deserializer = Callable[[bytes], bytes]
-"""From the bytes of a field to the UTF-8 text shown. Raises ValueError for other bytes."""
+"""Converts the bytes of a field to the UTF-8 text to show. Raises ValueError for invalid bytes."""
 
 _PACKAGE = "org.apache.kafka.common.serialization."
 
@@ -51,7 +51,7 @@ DESERIALIZERS: dict[str, Deserializer] = {
     _PACKAGE + "FloatDeserializer": _number("FloatDeserializer", ">f"),
     _PACKAGE + "DoubleDeserializer": _number("DoubleDeserializer", ">d"),
     _PACKAGE + "BooleanDeserializer": _boolean,
-    # Java shows the address of these; their contents say more.
+    # Java shows the address of these; their contents are more useful.
     _PACKAGE + "ByteArrayDeserializer": lambda data: data,
     _PACKAGE + "BytesDeserializer": lambda data: data,
     _PACKAGE + "ByteBufferDeserializer": lambda data: data,
@@ -64,15 +64,15 @@ Properties = Mapping[str, str]
 
 
 class Formatter(Protocol):
-    """Shows one record."""
+    """Formats records."""
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
-        """The bytes to write for `record`. Raises ValueError for one that cannot be shown."""
+        """The bytes to write for `record`. Raises ValueError if it cannot be shown."""
         ...
 
 
 class DefaultFormatter:
-    """Timestamp, partition, offset, headers, key and value, as far as wanted, in this order."""
+    """Timestamp, partition, offset, headers, key and value, as selected, in this order."""
 
     def __init__(self, properties: Properties) -> None:
         self._timestamp = _flag(properties, "print.timestamp", False)
@@ -90,7 +90,7 @@ class DefaultFormatter:
         self._deserialize_header = _deserializer(properties, "headers.deserializer")
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
-        """As in `Formatter`."""
+        """See `Formatter`."""
         fields = []
         if self._timestamp:
             name = "CreateTime" if timestamp_type == TimestampType.CREATE_TIME else "LogAppendTime"
@@ -121,7 +121,7 @@ class NoOpFormatter:
         del properties
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
-        """As in `Formatter`."""
+        """See `Formatter`."""
         del record, partition, timestamp_type
         return b""
 
@@ -145,7 +145,7 @@ def _deserializer(properties: Properties, name: str) -> Deserializer | None:
 
 
 class _GroupRecordFormatter:
-    """Records of `__consumer_offsets` of one kind; the others are passed over."""
+    """Shows one kind of record of `__consumer_offsets`, and ignores the others."""
 
     key_types: Mapping[int, type[Message]] = {}
     value_type: type[Message]
@@ -154,7 +154,7 @@ class _GroupRecordFormatter:
         del properties
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
-        """As in `Formatter`."""
+        """See `Formatter`."""
         del partition, timestamp_type
         key_version = _version_of(record.key)
         if record.key is None or key_version is None or key_version not in self.key_types:
@@ -170,7 +170,7 @@ class _GroupRecordFormatter:
         return self.show(key, key_version, value, value_version or 0)
 
     def show(self, key: Message, key_version: int, value: Message | None, value_version: int) -> bytes:
-        """One JSON object and the end of the line."""
+        """One JSON object and a line end."""
         return (
             json_text(
                 {
@@ -209,7 +209,7 @@ class GroupMetadataFormatter(_GroupRecordFormatter):
 
 
 class OldOffsetsFormatter(OffsetsFormatter):
-    """Committed offsets in the text that Kafka's formatter had up to 3.8."""
+    """Committed offsets in the text format of Kafka's formatter up to 3.8."""
 
     def show(self, key: Message, key_version: int, value: Message | None, value_version: int) -> bytes:
         """One line."""
@@ -227,7 +227,7 @@ class OldOffsetsFormatter(OffsetsFormatter):
 
 
 class OldGroupMetadataFormatter(GroupMetadataFormatter):
-    """Groups in the text that Kafka's formatter had up to 3.8."""
+    """Groups in the text format of Kafka's formatter up to 3.8."""
 
     def show(self, key: Message, key_version: int, value: Message | None, value_version: int) -> bytes:
         """One line."""
@@ -261,7 +261,7 @@ DEFAULT_FORMATTER: Final = _NEW_PACKAGE + "DefaultMessageFormatter"
 
 _FORMATTERS: Final[dict[str, Callable[[Properties], Formatter]]] = {
     DEFAULT_FORMATTER: DefaultFormatter,
-    # Kafka's also writes to its log, which by default shows nothing of it.
+    # Kafka's also writes to its log, which by default does not show it.
     _NEW_PACKAGE + "LoggingMessageFormatter": DefaultFormatter,
     _NEW_PACKAGE + "NoOpMessageFormatter": NoOpFormatter,
     _NEW_PACKAGE + "OffsetsMessageFormatter": OffsetsFormatter,
@@ -283,7 +283,7 @@ _OLD_FORMATTERS: Final[dict[str, tuple[str, Callable[[Properties], Formatter]]]]
 
 
 def make_formatter(class_name: str, properties: Properties, warn: Callable[[str], None]) -> Formatter:
-    """The formatter that Kafka has under `class_name`; a deprecated name is told to `warn`. Raises ToolError."""
+    """The formatter for Kafka's `class_name`; passes a warning about a deprecated name to `warn`. Raises ToolError."""
     if class_name in _OLD_FORMATTERS:
         new_name, old = _OLD_FORMATTERS[class_name]
         warn(

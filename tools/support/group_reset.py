@@ -1,4 +1,4 @@
-"""kafka-consumer-groups --reset-offsets: where a group's offsets shall be, shown, exported or set (KIP-122)."""
+"""kafka-consumer-groups --reset-offsets: finds a group's new offsets, and shows, exports or sets them (KIP-122)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.support.options import Options, UsageError
 
 
 def parse_topic_arguments(arguments: Sequence[str]) -> dict[str, list[int] | None]:
-    """Partitions by topic, None for all. Raises UsageError for a partition that is not a number."""
+    """Partitions by topic, or None for all of a topic. Raises UsageError for a partition that is not a number."""
     topics: dict[str, list[int] | None] = {}
     for argument in arguments:
         topic, colon, numbers = argument.partition(":")
@@ -38,7 +38,7 @@ def parse_topic_arguments(arguments: Sequence[str]) -> dict[str, list[int] | Non
 async def partitions_of_topics(
     client: KafkaClient, topics: Mapping[str, list[int] | None]
 ) -> tuple[list[TopicPartition], list[str]]:
-    """The partitions that are meant, and the topics of which all were meant and which do not exist."""
+    """The selected partitions, and the topics that were selected as a whole but do not exist."""
     whole = [topic for topic, partitions in topics.items() if partitions is None]
     metadata = await client.describe_topics(whole) if whole else None
     partitions = [TopicPartition(topic, partition) for topic, numbers in topics.items() for partition in numbers or ()]
@@ -75,7 +75,7 @@ Plan = dict[str, Offsets]
 
 
 async def reset_offsets(client: KafkaClient, options: Options, group_ids: list[str]) -> Plan:
-    """Find the new offsets of each group that has no members, and set them when that was asked for."""
+    """Find the new offsets of each empty group, and set them if requested."""
     plan: Plan = {}
     from_file = _read_file(options, group_ids) if options.has("from-file") else {}
     for group_id in group_ids:
@@ -102,7 +102,7 @@ async def reset_offsets(client: KafkaClient, options: Options, group_ids: list[s
 
 
 def print_reset(plan: Plan, options: Options) -> None:
-    """The plan as a table, or as CSV for --export."""
+    """Print the plan as a table, or as CSV for --export."""
     rows = [
         (group_id, partition.topic, partition.partition, offset)
         for group_id, offsets in sorted(plan.items())
@@ -119,7 +119,7 @@ def print_reset(plan: Plan, options: Options) -> None:
 
 
 async def _new_offsets(client: KafkaClient, options: Options, group_id: str) -> Offsets:
-    """The new offsets of one group by the target that was given. Raises ApiError and ToolError."""
+    """The new offsets of one group for the selected target. Raises ApiError and ToolError."""
     committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
     if any(map(options.has, ("all-topics", "to-current", "shift-by"))):
         committed = await groups.fetch_offsets(client, group_id)
@@ -151,7 +151,7 @@ async def _new_offsets(client: KafkaClient, options: Options, group_id: str) -> 
 
 
 async def _offsets_at(client: KafkaClient, partitions: list[TopicPartition], timestamp: int) -> Offsets:
-    """Find offsets at a timestamp or an end of the log. Raises ApiError for the first partition without one."""
+    """Offsets at a timestamp or an end of the log. Raises ApiError for the first partition without one."""
     offsets = {}
     for partition, outcome in (await admin.list_offsets(client, dict.fromkeys(partitions, timestamp))).items():
         if isinstance(outcome, ApiError):
@@ -161,7 +161,7 @@ async def _offsets_at(client: KafkaClient, partitions: list[TopicPartition], tim
 
 
 async def _offsets_from(client: KafkaClient, partitions: list[TopicPartition], timestamp: int) -> Offsets:
-    """The first offset from a time on, the end of the log where nothing is that young."""
+    """The first offset at or after a time; the end of the log if all records are older."""
     offsets = await _offsets_at(client, partitions, timestamp)
     without = [partition for partition, offset in offsets.items() if offset < 0]
     for partition in sorted(without):
@@ -173,7 +173,7 @@ async def _offsets_from(client: KafkaClient, partitions: list[TopicPartition], t
 
 
 async def _within_range(client: KafkaClient, offsets: Offsets) -> Offsets:
-    """Offsets below the first or above the last are set to these, with a warning."""
+    """Limit offsets to the range of the log, with a warning."""
     partitions = list(offsets)
     earliest = await _offsets_at(client, partitions, admin.EARLIEST_TIMESTAMP)
     latest = await _offsets_at(client, partitions, admin.LATEST_TIMESTAMP)
@@ -190,7 +190,7 @@ async def _within_range(client: KafkaClient, offsets: Offsets) -> Offsets:
 
 
 def _read_file(options: Options, group_ids: list[str]) -> Plan:
-    """The rows of --from-file: group, topic, partition, offset, or without the group for the only one."""
+    """The rows of --from-file: group, topic, partition, offset; the group may be missing if only one is selected."""
     path = options.required_text("from-file")
     try:
         text = read_text(path)
@@ -208,10 +208,10 @@ def _read_file(options: Options, group_ids: list[str]) -> Plan:
 
 
 def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of a time, UTC unless it names another zone. Raises ToolError.
+    """Milliseconds since 1970 of a time, in UTC unless it names another zone. Raises ToolError.
 
-    The format is `yyyy-MM-dd'T'HH:mm:ss.SSS` with an optional zone (Z, +hh:mm or +hh), read as Java's SimpleDateFormat
-    does: numbers may have any width, and nothing that follows counts (Kafka's `Utils.getDateTime`).
+    The format is `yyyy-MM-dd'T'HH:mm:ss.SSS` with an optional zone (Z, +hh:mm or +hh), parsed as Java's
+    SimpleDateFormat does: numbers may have any width, and trailing text is ignored (Kafka's `Utils.getDateTime`).
     """
     if "T" not in text:
         raise ToolError(

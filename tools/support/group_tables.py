@@ -1,4 +1,4 @@
-"""Tables of kafka-consumer-groups: what a group has read, its members, its state."""
+"""Tables of kafka-consumer-groups: a group's offsets, members and state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MIN_WIDTH = 15
 
 
 def print_error(message: str) -> None:
-    """An error as Kafka's tool shows it, on standard output."""
+    """Print an error on standard output, as Kafka's tool does."""
     print(f"\nError: {message}")
 
 
 def print_table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    """A blank line and `rows`, the columns padded to `widths`; 0 leaves a column as it is."""
+    """Print a blank line and `rows`, with columns padded to `widths`; a width of 0 means no padding."""
     print()
     for row in rows:
         print(" ".join(f"{cell:{width}}" if width else cell for cell, width in zip(row, widths, strict=True)))
@@ -32,7 +32,7 @@ def _width(column: Sequence[str]) -> int:
 
 
 async def print_offsets(client: KafkaClient, group: DescribedGroup) -> None:
-    """A row for each partition that is assigned or has an offset."""
+    """Print a row for each partition that is assigned or has an offset."""
     committed = await groups.fetch_offsets(client, group.group_id)
     owners = {
         partition: member for member in group.members for partition in decode_partitions(member.member_assignment)
@@ -73,7 +73,7 @@ def _number(value: int | None) -> str:
 
 
 def decode_partitions(assignment: bytes) -> list[TopicPartition]:
-    """The partitions in a member's assignment; none when it cannot be read."""
+    """The partitions in a member's assignment; empty if it is unreadable."""
     try:
         return decode_assignment(assignment)
     except DecodeError:
@@ -81,13 +81,13 @@ def decode_partitions(assignment: bytes) -> list[TopicPartition]:
 
 
 async def log_end_offsets(client: KafkaClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of the partitions whose leader tells."""
+    """The ends of the partitions whose leaders answer."""
     found = await admin.list_offsets(client, dict.fromkeys(partitions, admin.LATEST_TIMESTAMP))
     return {partition: outcome.offset for partition, outcome in found.items() if not isinstance(outcome, ApiError)}
 
 
 def print_members(group: DescribedGroup, *, verbose: bool) -> None:
-    """A row for each member; nobody's row for a group without members."""
+    """Print a row for each member, or a row of dashes for a group without members."""
     has_instances = any(member.group_instance_id for member in group.members)
     header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
     rows = [header]
@@ -121,7 +121,7 @@ def show_assignment(partitions: Sequence[TopicPartition]) -> str:
 
 
 def print_state(group: DescribedGroup, coordinator: str) -> None:
-    """One row."""
+    """Print the row about the group's state."""
     width = max(25, len(coordinator))
     print_table(
         [

@@ -1,5 +1,5 @@
-"""Lines of text as records: a value, or headers, key and value with separators between (`LineMessageReader`); and
-standard input by lines, without a thread that would keep the tool from ending while it waits for the next.
+"""Lines of text as records: a value, or headers, key and value with separators (`LineMessageReader`). Also reads
+standard input by lines, without a thread that would keep a waiting tool from ending.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.records.batch import Header
 from tools.support.common import ToolError
 
 DEFAULT_READERS = ("org.apache.kafka.tools.LineMessageReader", "kafka.tools.ConsoleProducer$LineMessageReader")
-"""The class names under which Kafka's console producer knows this reader."""
+"""The class names that select this reader in Kafka's console producer."""
 
 
 class Line(NamedTuple):
@@ -26,10 +26,10 @@ class Line(NamedTuple):
 
 
 class LineReader:
-    """Reads lines as its properties say. Bytes are taken as they are; only error messages decode them."""
+    """Parses lines according to its properties. Bytes are not decoded, except for error messages."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ToolError for separators that cannot be told apart."""
+        """Raise ToolError for separators that are equal."""
         self.line_number = 0
         self._parse_key = _flag(properties, "parse.key")
         self._parse_headers = _flag(properties, "parse.headers")
@@ -50,7 +50,7 @@ class LineReader:
         self._null_marker = None if marker is None else marker.encode()
 
     def parse(self, line: bytes) -> Line:
-        """Parse the next line. Raises ToolError when a separator is missing and errors are not to be ignored."""
+        """Parse the next line. Raises ToolError for a missing separator, unless errors are ignored."""
         self.line_number += 1
         if not self._parse_key and not self._parse_headers:
             return Line(None, self._nullable(line), [])
@@ -70,7 +70,7 @@ class LineReader:
         return None if text is None or text == self._null_marker else text
 
     def _cut(self, line: bytes, rest: bytes, separator: bytes, name: str) -> tuple[bytes | None, bytes]:
-        """The text up to a separator and the text behind it; None and everything when there is none."""
+        """The text before a separator and the text after it, or None and the whole text if it is missing."""
         before, found, after = rest.partition(separator)
         if found:
             return before, after
@@ -81,7 +81,7 @@ class LineReader:
     def _split_headers(self, text: bytes) -> list[Header]:
         pairs = text.split(self._headers_separator)
         while len(pairs) > 1 and not pairs[-1]:
-            pairs.pop()  # Java's split leaves out what is empty at the end
+            pairs.pop()  # Java's split drops trailing empty strings
         return [self._split_header(pair) for pair in pairs]
 
     def _split_header(self, pair: bytes) -> Header:
@@ -130,7 +130,7 @@ _CHUNK_BYTES = 65_536
 
 
 async def read_lines(before_waiting: Callable[[], None] | None = None) -> AsyncIterator[bytes]:
-    """The lines of standard input without their ends, to its end; `before_waiting` is called before each wait."""
+    """The lines of standard input, without line ends; calls `before_waiting` before each wait."""
     descriptor = sys.stdin.fileno()
     rest = b""
     while True:
@@ -147,12 +147,12 @@ async def read_lines(before_waiting: Callable[[], None] | None = None) -> AsyncI
 
 
 async def _read(descriptor: int) -> bytes:
-    """Read what is available, at least one byte; empty at the end of the input."""
+    """Read the available bytes, at least one; empty at the end of the input."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[bytes] = loop.create_future()
 
     def read() -> None:
-        # Read here, where the selector has just seen something: a moment later reading could block.
+        # Read in the callback, where the selector has just reported data: a later read could block.
         loop.remove_reader(descriptor)
         if not arrived.done():
             arrived.set_result(os.read(descriptor, _CHUNK_BYTES))
@@ -160,7 +160,7 @@ async def _read(descriptor: int) -> bytes:
     try:
         loop.add_reader(descriptor, read)
     except PermissionError:
-        return os.read(descriptor, _CHUNK_BYTES)  # a file, from which reading never waits long
+        return os.read(descriptor, _CHUNK_BYTES)  # a file: its reads do not block for long
     try:
         return await arrived
     finally:

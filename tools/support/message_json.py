@@ -1,5 +1,5 @@
-"""Messages as JSON text, as Kafka's generated JsonConverter classes and Jackson write them; and dates in the patterns
-of Java's `SimpleDateFormat`, as far as times on a command line need them.
+"""Messages as JSON text, as Kafka's generated JsonConverter classes and Jackson write it. Also dates in those patterns
+of Java's `SimpleDateFormat` that command lines need.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 def message_to_json(message: Message, version: int) -> dict[str, Any]:
-    """The JSON form of `message` in `version`: its fields in their order, names in camel case, bytes in base64."""
+    """The JSON form of `message` in `version`: fields in order, names in camel case, bytes in base64."""
     return _struct_to_json(message, version)
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON, byte for byte Jackson's: no spaces, few escapes, their digits in capitals."""
+    """Compact JSON, byte for byte like Jackson's: no spaces, few escapes, hexadecimal digits in capitals."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _ESCAPE.sub(_capital_digits, text)
 
@@ -73,7 +73,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def format_date(moment: datetime, pattern: str) -> str:
-    """`moment`, which has a time zone, in a pattern. Raises ToolError for a letter that has no meaning here."""
+    """`moment`, which has a time zone, in a pattern. Raises ToolError for an unsupported letter."""
     parts = []
     for match in _TOKEN.finditer(pattern):
         quoted, letter = match[1], match[2]

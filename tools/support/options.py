@@ -1,8 +1,8 @@
-"""Command-line options as jopt-simple reads them, which is what Kafka's tools are written with.
+"""Command-line options as parsed by jopt-simple, the library of Kafka's tools.
 
-`--name value`, `--name=value` and `-name value` are the same; names are never abbreviated; what a required argument
-takes is the next word, whatever it looks like; an option may come several times; words that belong to no option are
-ignored. Values are converted when they are asked for, as there, so that a bad number is an error of the tool's work.
+`--name value`, `--name=value` and `-name value` are equivalent. Names are never abbreviated. A required argument is the
+next word, whatever it looks like. An option may occur several times. Words that belong to no option are ignored. As in
+jopt-simple, values are converted on access, so that a bad number is an error of the tool's work.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SERVERS: Final = ("bootstrap-server", "broker-list", "bootstrap-controller", "z
 
 
 def is_own_command() -> bool:
-    """Whether the tool runs as `odradek NAME`, and not by Kafka's name for it, whose scripts behave as Kafka's."""
+    """Whether the tool runs as `odradek NAME`; under Kafka's name for it, it behaves exactly like Kafka's script."""
     return os.environ.get("ODRADEK_COMMAND", "").startswith("odradek ")
 
 
 def default_server(options: Collection[str], given: Collection[str]) -> str | None:
-    """The value of --bootstrap-server for a tool with `options` when none of those `given` names a server: the broker
-    of this machine under `odradek NAME`, None by Kafka's name. Names are without their dashes.
+    """Default of --bootstrap-server for a tool with `options`, if none of the `given` ones names a server: the local
+    broker under `odradek NAME`, None under Kafka's name. Names are without dashes.
     """
     if not is_own_command() or "bootstrap-server" not in options or not given:
         return None
@@ -36,18 +36,19 @@ def default_server(options: Collection[str], given: Collection[str]) -> str | No
 
 
 class UsageError(Exception):
-    """The command line makes no sense; the message is shown with the options."""
+    """An invalid command line; the message is shown with the options."""
 
 
 class OptionError(Exception):
-    """The value of one option cannot be read."""
+    """The value of one option is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `argument` is what its value is called in the help, None for a flag.
+    """One option. `argument` is the name of its value in the help, or None for a flag.
 
-    `kind` is the type shown and converted to: String, Integer, Long. `default` is the text used when it is not given.
+    `kind` is the type that the help shows and the value is converted to: String, Integer, Long. `default` is the text
+    of a missing value.
     """
 
     name: str
@@ -71,14 +72,14 @@ VERSION: Final = Option("version", "Print the version.")
 
 
 class OptionParser:
-    """The options of one tool; `purpose` is the sentence that its help begins with."""
+    """The options of one tool; `purpose` is the first sentence of its help."""
 
     def __init__(self, purpose: str, options: Iterable[Option]) -> None:
         self.purpose = purpose
         self.options = {option.name: option for option in (*options, HELP, VERSION)}
 
     def parse(self, argv: Sequence[str]) -> Options:
-        """Read a command line. Raises OptionError for an option that does not exist or lacks its argument."""
+        """Parse a command line. Raises OptionError for an unknown option or a missing argument."""
         given: dict[str, list[str]] = {}
         order: list[str] = []
         words = list(argv)
@@ -130,7 +131,7 @@ class OptionParser:
 
 
 def _is_argument(word: str, option: Option) -> bool:
-    """Whether the word behind an option is its argument, which it need not have: a negative number may be one."""
+    """Whether the word after an option is its optional argument, possibly a negative number."""
     return not word.startswith("-") if option.kind == "String" else re.fullmatch(r"[+-]?\d+", word) is not None
 
 
@@ -148,28 +149,28 @@ class Options:
         return name in self._given
 
     def texts(self, name: str) -> list[str]:
-        """All values of an option, its default when it was not given."""
+        """All values of an option, or its default if it was not given."""
         default = self.parser.options[name].default
         if not self.has(name) and default is not None:
             return [default]
         return self._given.get(name, [])
 
     def text(self, name: str) -> str | None:
-        """The value of an option, its default or None when there is none. Raises OptionError for several."""
+        """The value of an option, its default or None. Raises OptionError for several values."""
         values = self.texts(name)
         if len(values) > 1:
             raise OptionError(f"Found multiple arguments for option {name}, but you asked for only one")
         return values[0] if values else None
 
     def required_text(self, name: str) -> str:
-        """The value of an option that has been checked to be there. Raises OptionError when it is not."""
+        """The value of an option that `check` requires. Raises OptionError if it is missing."""
         value = self.text(name)
         if value is None:
             raise OptionError(f'Missing required argument "[{name}]"')
         return value
 
     def number(self, name: str) -> int | None:
-        """The value of an option as integer of its kind; None when there is none. Raises OptionError."""
+        """The value of an option as integer of its kind, or None without a value. Raises OptionError."""
         text = self.text(name)
         if text is None:
             return None
@@ -183,7 +184,7 @@ class Options:
         return value
 
     def required_number(self, name: str) -> int:
-        """The value of an option that has a default or has been checked to be there. Raises OptionError."""
+        """The integer value of an option that has a default or that `check` requires. Raises OptionError."""
         value = self.number(name)
         if value is None:
             raise OptionError(f'Missing required argument "[{name}]"')
@@ -192,13 +193,13 @@ class Options:
     # -- what must and must not come together --------------------------------------------------------------------------
 
     def require(self, *names: str) -> None:
-        """Raise UsageError unless all of these were given."""
+        """Raise UsageError unless all of these options were given."""
         for name in names:
             if not self.has(name):
                 raise UsageError(f'Missing required argument "[{name}]"')
 
     def forbid(self, used: str, *names: str) -> None:
-        """Raise UsageError when `used` was given together with any of the others."""
+        """Raise UsageError if `used` was given together with any of the others."""
         if self.has(used):
             for name in names:
                 if self.has(name):

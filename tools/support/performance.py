@@ -1,4 +1,4 @@
-"""Parts of the tools that measure or verify: the table of --print-metrics (Kafka class `ToolsUtils`), a limit of
+"""Shared parts of the tools that measure or verify: the table of --print-metrics (Kafka class `ToolsUtils`), a limit of
 records per second (Kafka class `ThroughputThrottler`), and events as lines of JSON.
 """
 
@@ -16,7 +16,7 @@ from tools.support.error_texts import exception_of
 
 
 def print_metrics(metrics: Mapping[str, float]) -> None:
-    """Print metrics by name, `group:name:{tag=value}`, sorted, in two columns."""
+    """Print metrics as `group:name:{tag=value}`, sorted, in two columns."""
     width = max(map(len, metrics), default=0)
     print(f"\n{'Metric Name':{width}}   Value")
     for name, value in sorted(metrics.items()):
@@ -24,11 +24,11 @@ def print_metrics(metrics: Mapping[str, float]) -> None:
 
 
 _MIN_SLEEP_S = 0.002
-"""Shorter sleeps are not kept well; what they would sum up to is slept at once."""
+"""Shorter sleeps are inaccurate, so they are added up and slept together."""
 
 
 class Throttle:
-    """At most `per_second` records a second since it was made; negative is no limit, 0 lets nothing pass."""
+    """At most `per_second` records a second since its creation; a negative value is unlimited, 0 blocks all records."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -36,7 +36,7 @@ class Throttle:
         self._start_s = self._loop.time()
 
     async def wait(self, sent: int) -> None:
-        """Wait until one more record may follow the `sent` ones."""
+        """Wait until the record after `sent` ones may be sent."""
         if self._per_second < 0:
             return
         if self._per_second == 0:
@@ -47,13 +47,13 @@ class Throttle:
 
 
 def print_event(name: str, **members: Any) -> None:
-    """One line: the time, the name, the rest."""
+    """Print one line of JSON: the time, the name, the members."""
     event = {"timestamp": now_ms(), "name": name, **members}
     print(json.dumps(event, separators=(",", ":"), ensure_ascii=False), flush=True)
 
 
 def exception_class(error: BaseException) -> str:
-    """The Java class that stands for an error."""
+    """The Java class that corresponds to an error."""
     if isinstance(error, ApiError):
         return exception_of(error.error_code)
     if isinstance(error, ClientTimeoutError):
@@ -62,5 +62,5 @@ def exception_class(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """The members of an event that tell about an error."""
+    """The members of an event that describe an error."""
     return {"exception": f"class {exception_class(error)}", "message": reason(error)}

@@ -1,4 +1,4 @@
-"""How dump_log shows keys and values: decoders of plain types, and of the records in Kafka's internal topics."""
+"""Decoders of keys and values for dump_log: of plain types, and of records in Kafka's internal topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.support.options import OptionError
 
 
 class Decoded(NamedTuple):
-    """The text shown for a record; None shows nothing."""
+    """The text shown for a record; a part that is None is not shown."""
 
     key: str | None
     payload: str | None
@@ -62,12 +62,12 @@ _DECODERS: Final[dict[str, Callable[[bytes], str]]] = {
     "StringDecoder": _decode_string,
     "IntegerDecoder": _number_decoder(">i"),
     "LongDecoder": _number_decoder(">q"),
-    "DefaultDecoder": bytes.hex,  # Kafka's gives Java bytes as they are, which print as an address
+    "DefaultDecoder": bytes.hex,  # Kafka's returns a Java byte array, which prints as an address
 }
 
 
 def find_decoder(class_name: str, say: Callable[[str], None]) -> Callable[[bytes], str]:
-    """The decoder that Kafka has under `class_name`; a deprecated name is told to `say`. Raises OptionError."""
+    """The decoder for Kafka's `class_name`; passes a warning about a deprecated name to `say`. Raises OptionError."""
     for package in (_PACKAGE, _OLD_PACKAGE):
         decoder = _DECODERS.get(class_name.removeprefix(package)) if class_name.startswith(package) else None
         if decoder is not None:
@@ -80,7 +80,7 @@ def find_decoder(class_name: str, say: Callable[[str], None]) -> Callable[[bytes
 
 
 def plain_decoder(decode_key: Callable[[bytes], str], decode_value: Callable[[bytes], str]) -> RecordDecoder:
-    """Key and value, each by a decoder of its own."""
+    """A decoder from one each for key and value."""
 
     def decode(record: Record) -> Decoded:
         key, value = record.key, record.value
@@ -99,11 +99,11 @@ _GROUP_RECORDS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
 
 
 class _SkippedError(Exception):
-    """A record of an internal topic that cannot be read and is passed over."""
+    """A record of an internal topic that cannot be decoded and is skipped."""
 
 
 def decode_group_record(record: Record) -> Decoded:
-    """A record of `__consumer_offsets`. Raises UndecodableError for one without a key."""
+    """Decode a record of `__consumer_offsets`. Raises UndecodableError for one without a key."""
     if record.key is None:
         raise UndecodableError(
             f"Failed to decode message at offset {record.offset} using offset topic decoder (message had a missing key)"
@@ -144,7 +144,7 @@ def _read_message(message_type: type[Message], data: bytes, version: int, what: 
 
 
 def _open_blob(data: dict[str, Any], name: str, message_type: type[Message], blob: bytes) -> None:
-    """Show what is inside `blob` when it can be read, else leave it as bytes."""
+    """Show the contents of `blob` if they can be decoded, else leave the bytes."""
     version = _read_version(blob)
     if version is None:
         return
@@ -170,7 +170,7 @@ _TRANSACTION_STATES: Final = (
 
 
 def decode_transaction_record(record: Record) -> Decoded:
-    """A record of `__transaction_state`. Raises UndecodableError for one that cannot be read."""
+    """Decode a record of `__transaction_state`. Raises UndecodableError for an invalid one."""
     kind = None if record.key is None else _read_version(record.key)
     if record.key is None or kind is None:
         raise UndecodableError(f"The record at offset {record.offset} has no key of a transaction")
@@ -193,7 +193,7 @@ def decode_transaction_record(record: Record) -> Decoded:
         )
     state = _TRANSACTION_STATES[value.transaction_status]
     topics = [] if state == "Empty" else value.transaction_partitions or []
-    # A hash table decides about Kafka's order, ours is by name
+    # Kafka's order is that of a hash table; this one is by name
     partitions = ",".join(
         f"{topic}-{partition}"
         for topic, partition in sorted({(at.topic, one) for at in topics for one in at.partition_ids})

@@ -1,1 +1,1 @@
-"""Real ZooKeeper servers: finding the jars, running them."""
+"""Real ZooKeeper servers: finds the jars, runs the processes."""

@@ -1,6 +1,6 @@
-"""ZooKeeper's jars: those of an installation, of PySpark, of an earlier fetch, or fetched by Maven.
+"""ZooKeeper's jars: from an installation, from PySpark, from an earlier download, or downloaded by Maven.
 
-The commands are Java's, so that whoever runs them becomes or starts the JVM itself.
+The commands start java directly, so that their caller can exec or spawn the JVM itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NEEDED = (
     "zookeeper-", "netty-", "slf4j-api-", "slf4j-reload4j-", "reload4j-", "log4j-api-", "log4j-core-", "log4j-slf4j",
     "metrics-core-", "snappy-java-", "commons-io-", "commons-cli-", "jline-2", "audience-annotations-",
 )  # fmt: skip
-"""Of the hundreds of jars in some directories, those that ZooKeeper uses: the others make its start slower."""
+"""The jars that ZooKeeper needs, among hundreds in some directories: the others would slow down its start."""
 
 
 class ZookeeperMissingError(Exception):
-    """ZooKeeper cannot be run here; the message is one line that says what is missing."""
+    """ZooKeeper cannot run here; the message is one line naming the missing part."""
 
 
 def java() -> str:
@@ -54,7 +54,7 @@ def shell_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _logging(name: str) -> list[str]:
-    # Which library logs depends on where the jars are from.
+    # The logging library depends on the source of the jars.
     directory = ROOT / "config"
     return [
         f"-Dlog4j.configuration=file:{directory / name}-log4j.properties",
@@ -63,7 +63,7 @@ def _logging(name: str) -> list[str]:
 
 
 def class_path() -> str:
-    """A class path with ZooKeeper. Fetches the jars when they are nowhere. Raises ZookeeperMissingError."""
+    """A class path with ZooKeeper; downloads missing jars. Raises ZookeeperMissingError."""
     for directory in _directories():
         jars = _jars_in(directory)
         if jars:
@@ -80,12 +80,12 @@ def _directories() -> Iterator[Path]:
     if spark is not None and spark.origin is not None:
         yield Path(spark.origin).parent / "jars"
     yield from sorted(ROOT.glob(".venv*/lib/python3*/site-packages/pyspark/jars"))
-    # The jars with which the tests compare: all of Kafka 3.9, and ZooKeeper with it.
+    # The jars that the tests compare with: all of Kafka 3.9, including ZooKeeper.
     yield from sorted(_cache().glob("kafka-jars-*"))
 
 
 def _jars_in(directory: Path) -> list[str]:
-    """The jars that make a ZooKeeper, sorted; empty when there is none in the directory."""
+    """The jars of a ZooKeeper, sorted; empty if the directory does not contain all of them."""
     if not any(directory.glob("zookeeper-[0-9]*.jar")):
         return []
     return sorted(str(jar) for jar in directory.glob("*.jar") if jar.name.startswith(_NEEDED))
@@ -96,7 +96,7 @@ def _cache() -> Path:
 
 
 def _fetch_target() -> Path:
-    # The pom names the directory, so that a changed version never meets old jars.
+    # The pom names the directory, so that a changed version never mixes with old jars.
     return _cache() / f"zookeeper-jars-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
 
 

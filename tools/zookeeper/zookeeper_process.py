@@ -1,4 +1,4 @@
-"""A ZooKeeper server as a process of its own, for a cluster on one machine."""
+"""A ZooKeeper server in a separate process, for a cluster on one machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_TIMEOUT_S = 60.0
 
 
 def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether a ZooKeeper serves clients there (its command `srvr`, which every one allows)."""
+    """Whether a ZooKeeper serves clients at this address (by its command `srvr`, which is always allowed)."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout_s) as connection:
         connection.sendall(b"srvr")
         answer = b""
@@ -26,7 +26,7 @@ def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
 
 
 class ZookeeperProcess:
-    """A server on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
+    """A server on `directory`; `start` after `kill` or `stop` uses the same port and data."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class ZookeeperProcess:
         settings: Mapping[str, str] | None = None,
         command: Callable[[Path], Sequence[str]] = server_command,
     ) -> None:
-        """A session's timeout may be between 2 and 20 ticks, unless `settings` say otherwise (minSessionTimeout,
-        maxSessionTimeout). `command` gives the command line for a zookeeper.properties.
+        """Session timeouts may be 2 to 20 ticks, unless `settings` say otherwise (minSessionTimeout,
+        maxSessionTimeout). `command` returns the command line for a zookeeper.properties.
         """
         self._command = command
         self.host = host
@@ -61,7 +61,7 @@ class ZookeeperProcess:
 
     @property
     def needs_java(self) -> bool:
-        """Whether it is a real one."""
+        """Whether this is a real ZooKeeper."""
         return self._command is server_command
 
     @property
@@ -70,15 +70,15 @@ class ZookeeperProcess:
         return f"{self.host}:{self.port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S, *, detached: bool = False) -> None:
-        """Start, and return when it serves. `detached`: it goes on when this process ends.
+        """Start, and return when it serves clients. If `detached`, it outlives this process.
 
-        Raises ZookeeperMissingError without Java or jars, and RuntimeError with its last words when it does not serve.
+        Raises ZookeeperMissingError without Java or jars, and RuntimeError with its last output if it does not serve.
         """
         self.spawn(detached=detached)
         self.await_serving(timeout_s)
 
     def spawn(self, *, detached: bool = False) -> None:
-        """Start, and do not wait. Raises ZookeeperMissingError, and RuntimeError when the port is taken."""
+        """Start without waiting. Raises ZookeeperMissingError, and RuntimeError if the port is taken."""
         command = self._command(self.properties)
         with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0):
             raise RuntimeError(f"something listens at {self.address} already")
@@ -92,7 +92,7 @@ class ZookeeperProcess:
             )
 
     def await_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return when it serves. Raises RuntimeError with its last words when it ends before, or takes longer."""
+        """Wait until it serves clients. Raises RuntimeError with its last output if it ends first, or on timeout."""
         deadline = time.monotonic() + timeout_s
         while self.process is not None and self.process.poll() is None and time.monotonic() < deadline:
             if is_serving(self.host, self.port):
@@ -103,11 +103,11 @@ class ZookeeperProcess:
         raise RuntimeError(f"no ZooKeeper serves at {self.address}; it said:\n{said}")
 
     def stop(self) -> None:
-        """End it; nothing happens when it does not run. What it acknowledged is on its disk."""
+        """Stop it, if it runs. All acknowledged writes are on its disk."""
         self._end(kill=False)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it with SIGKILL."""
         self._end(kill=True)
 
     def _end(self, *, kill: bool) -> None:

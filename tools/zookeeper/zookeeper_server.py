@@ -10,7 +10,7 @@ from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
 
 
 def main(argv: list[str]) -> None:
-    """Become the server. Where that is not possible, one line on standard error and exit code 1."""
+    """Become the server, or print one line on standard error and exit with code 1."""
     if len(argv) != 1 or argv[0] in {"-h", "--help"}:
         sys.exit(f"USAGE: {os.environ.get('ODRADEK_COMMAND', 'zookeeper-server-start')} [-daemon] zookeeper.properties")
     properties = Path(argv[0])
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
         sys.exit(f"cannot read {properties}: {error.strerror}")
     except ZookeeperMissingError as error:
         sys.exit(str(error))
-    os.execv(command[0], command)  # noqa: S606 - it is the program found
+    os.execv(command[0], command)  # noqa: S606 - the java program that was found
 
 
 if __name__ == "__main__":
