@@ -38,11 +38,11 @@ SCENARIOS = [
 ]
 SIDES = ("first", "second", "second again")
 SETTLE_S = 3
-"""A moment of quiet between a broker's start and its load, the same for both sides."""
+"""Seconds of quiet between a broker's start and its load, the same for both sides."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options."""
+    """The parser of the options."""
     parser = argparse.ArgumentParser(prog="bench/run", description="Apache Kafka and Odradek side by side.")
     names = ", ".join(scenario.name for scenario in SCENARIOS)
     parser.add_argument("--only", metavar="NAME,...", help=f"or patterns ('wait-*'), of: {names}")
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def select(only: str | None) -> list[Scenario]:
-    """The scenarios named, in their own order; raises ValueError naming those that do not exist."""
+    """The named scenarios, in their usual order; raises ValueError naming unknown ones."""
     if only is None:
         return SCENARIOS
     patterns = [name.strip() for name in only.split(",")]
@@ -74,7 +74,7 @@ def select(only: str | None) -> list[Scenario]:
 
 
 def unworsened(scenario: Scenario) -> Scenario:
-    """The scenario with the targets that two states of the code are held to: nothing gets worse."""
+    """The scenario with the targets for comparing two states of the code: the second must not be worse."""
     worst = 0.97 if scenario.higher_is_better else 1.1 if scenario.unit == "ms" else MOST_SPENT
     limit = scenario.limit if scenario.either else None
     details = dict.fromkeys(scenario.detail_targets, 1.1)
@@ -90,13 +90,13 @@ def unworsened(scenario: Scenario) -> Scenario:
 
 
 def settle() -> None:
-    """Let the disk finish with what the sample before has left: who starts in a blink would pay for it otherwise."""
+    """Let the disk finish the writes of the previous sample: they would slow down a broker that starts fast."""
     os.sync()
     time.sleep(SETTLE_S)
 
 
 def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
-    """One sample of one side, on a broker of its own; with `also_warm` also what the same broker does afterwards."""
+    """One sample of one side, on a separate broker; with `also_warm`, also later samples on the same broker."""
 
     def measure() -> Sample:
         return scenario.measure(context, broker, f"bench-{scenario.name}-{secrets.token_hex(6)}")
@@ -110,7 +110,7 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
             broker.prepare()
         else:
             broker.start()
-            # A port that accepts is not yet a broker that leads: Kafka refuses new topics for a moment after it.
+            # An open port does not mean that the broker leads partitions: Kafka still refuses new topics for a moment.
             context.load.run("first", broker.address, READY_TOPIC)
             settle()
         sample = measure()
@@ -127,7 +127,7 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
 
 
 def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[Side], rounds: int) -> Samples:
-    """`rounds` samples of each side, in turns: the first of one round is the last of the next."""
+    """`rounds` samples of each side, in turns: the last side of a round goes first in the next."""
     taken: list[list[Sample]] = [[] for _ in kinds]
     for round_number in range(rounds):
         for index in range(len(kinds)) if round_number % 2 == 0 else reversed(range(len(kinds))):
@@ -139,13 +139,13 @@ def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[Side], ro
 
 
 def raise_file_limit() -> None:
-    """As many open files as may be: 10,000 partitions need more than the usual 1,024."""
+    """Raise the limit of open files to the maximum: 10,000 partitions need more than the usual 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the scenarios and print the table; 0 when every one gave a figure, also where a target was missed."""
+    """Run the scenarios and print the table; 0 if every one gave a figure, even if it missed its target."""
     arguments = build_parser().parse_args(argv)
     try:
         chosen = select(arguments.only)
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             results[scenario.name] = samples
             lines[scenario.name] = rows(scenario, samples)
-            # At once, line by line and into the file: a run that is interrupted has shown what it measured.
+            # Print and save each line at once: an interrupted run has shown its measurements so far.
             print("\n".join(map(line, lines[scenario.name])), flush=True)
             if arguments.json:
                 Path(arguments.json).write_text(json.dumps(as_json(names, results, lines), indent=2) + "\n")
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def as_json(names: Sequence[str], results: dict[str, Samples], lines: Mapping[str, Sequence[Row]]) -> dict[str, object]:
-    """Everything that was measured, and the table."""
+    """All measurements, and the table."""
     return {
         "sides": list(names),
         "samples": {

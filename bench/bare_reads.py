@@ -1,7 +1,7 @@
 """CPU of a process that only sends a file over loopback, in three ways: `python -m bench.bare_reads`.
 
-The floor under every broker's `consume`: what is left when there is no protocol, no event loop and no log. The client
-receives into one buffer and takes the checksum of it, as consumers do. The file is in the page cache.
+This is the lower bound of every broker's `consume`: the cost without protocol, event loop and log. The client receives
+into one buffer and computes the checksum of it, as consumers do. The file is in the page cache.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from bench.processes import cpu_s
 
 FILE_BYTES = 400 << 20
 READ_BYTES = 900_000
-"""At a time: what a consumer's fetch of 1 MB brings of records of 1 kB in batches."""
+"""Bytes at a time: the batches of 1 kB records in a consumer's fetch of 1 MB."""
 ROUNDS = 8
 BUFFER = memoryview(bytearray(READ_BYTES))
 
 
 def by_sendfile(receiver: socket.socket, file: int, position: int, size: int) -> None:
-    """Have the kernel send a part of the file."""
+    """Let the kernel send a part of the file."""
     while size:
         sent = os.sendfile(receiver.fileno(), file, position, size)
         position, size = position + sent, size - sent
 
 
 def by_pread(receiver: socket.socket, file: int, position: int, size: int) -> None:
-    """Copy a part of the file into new memory and from there into the socket."""
+    """Copy a part of the file into new memory, and from there into the socket."""
     receiver.sendall(os.pread(file, size, position))
 
 
 def by_buffer(receiver: socket.socket, file: int, position: int, size: int) -> None:
-    """Copy a part of the file into the same memory each time and from there into the socket."""
+    """Copy a part of the file into the same memory each time, and from there into the socket."""
     os.preadv(file, [BUFFER[:size]], position)
     receiver.sendall(BUFFER[:size])
 
 
 def serve(listener: socket.socket, path: str, send: Callable[[socket.socket, int, int, int], None]) -> None:
-    """Send a part of the file for each byte that comes, from its beginning to its end, again and again."""
+    """Send the next part of the file for each byte received, starting over at its end."""
     file = os.open(path, os.O_RDONLY)
     receiver, _ = listener.accept()
     receiver.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

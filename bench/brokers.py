@@ -1,4 +1,4 @@
-"""The two sides: a broker of each kind, started as its users start it, on a data directory of its own."""
+"""The two sides: brokers of either kind, started as by their users, each on a separate data directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60
 BUILD_TIMEOUT_S = 300
 SESSION_TIMEOUT_MS = 6_000
-"""Of Kafka's session with ZooKeeper."""
+"""Timeout of Kafka's session with ZooKeeper."""
 
 SETTINGS = {
     "broker.id": "0",
@@ -32,7 +32,7 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # Deleted topics leave the disk before the next scenario, on both sides.
+    # On both sides, deleted topics leave the disk before the next scenario.
     "log.segment.delete.delay.ms": "1000",
 }
 
@@ -46,7 +46,7 @@ log4j.appender.stderr.layout.ConversionPattern=[%d] %p %m (%c)%n
 
 
 def await_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when the port accepts; raises RuntimeError when the process ends or `START_TIMEOUT_S` passes before."""
+    """Wait until the port accepts; raises RuntimeError if the process ends or `START_TIMEOUT_S` passes first."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -56,7 +56,7 @@ def await_listening(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def java_command(directory: Path, options: Sequence[str], main_class: str) -> list[str]:
-    """The command line of a class of Kafka's or ZooKeeper's that logs warnings to standard error."""
+    """The command line of a Kafka or ZooKeeper class that logs warnings to standard error."""
     log4j = directory / "log4j.properties"
     log4j.write_text(LOG4J)
     return java(*options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class)
@@ -72,7 +72,7 @@ class ZooKeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start and wait until it listens. Raises RuntimeError when it does not."""
+        """Start and wait until it listens. Raises RuntimeError on failure."""
         properties = self._directory / "zookeeper.properties"
         properties.write_text(
             f"dataDir={self._directory}/zookeeper\nclientPort={self._port}\nclientPortAddress=127.0.0.1\n"
@@ -86,14 +86,14 @@ class ZooKeeper:
         await_listening(self._port, self._process)
 
     def stop(self) -> None:
-        """Stop it; nothing happens when it does not run."""
+        """Stop it, if it runs."""
         if self._process is not None:
             stop([self._process])
             self._process = None
 
 
 class Broker(abc.ABC):
-    """One broker. `prepare`: what is not the broker's own start; `launch` spawns it; `start` does both and waits."""
+    """One broker. `prepare` starts its dependencies; `launch` spawns it; `start` does both and waits."""
 
     name: str
 
@@ -101,11 +101,11 @@ class Broker(abc.ABC):
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings: Mapping[str, str] = {}
-        """Of its server.properties, beside those of every broker."""
+        """Additional server.properties, on top of those of every broker."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.process: subprocess.Popen[bytes] | None = None
         self.environment: Mapping[str, str] = {}
-        """Of its processes, beside this one's."""
+        """Additional environment variables of its processes."""
 
     @property
     def pid(self) -> int:
@@ -115,7 +115,7 @@ class Broker(abc.ABC):
         return self.process.pid
 
     def write_properties(self, **more: str) -> Path:
-        """server.properties of this broker."""
+        """Write this broker's server.properties, with `more` entries."""
         settings = {
             **SETTINGS,
             "listeners": f"PLAINTEXT://{self.address}",
@@ -128,7 +128,7 @@ class Broker(abc.ABC):
         return path
 
     def spawn(self, command: list[str], environment: dict[str, str], output: str) -> subprocess.Popen[bytes]:
-        """Start a process of this broker with its output in a file of the directory."""
+        """Start a process of this broker, with its output in a file of the directory."""
         with (self.directory / output).open("ab") as out:
             return subprocess.Popen(
                 command,
@@ -140,11 +140,11 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def another(self) -> Broker:
-        """One more of this kind, not started, whose port and data are its own and which has no settings."""
+        """Another broker of this kind, not started, with a separate port and data directory and without settings."""
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Start the processes that the broker needs; they are not counted as its start."""
+        """Start the processes that the broker needs; they do not count towards its start."""
 
     @abc.abstractmethod
     def launch(self) -> None:
@@ -159,48 +159,48 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def build_fast(self) -> None:
-        """Compile what may be compiled for compaction."""
+        """Compile the record code for compaction, if this kind can."""
 
     def restart(self) -> None:
-        """Stop the broker in order and start it again on its data; what was prepared for it stays."""
+        """Stop the broker cleanly and start it again on its data; the processes of `prepare` keep running."""
         self.end()
         self.launch()
         if self.process is not None:
             await_listening(self.port, self.process)
 
     def end(self) -> None:
-        """Stop the broker in order; what was prepared for it stays, and so do its data."""
+        """Stop the broker cleanly; its data and the processes of `prepare` stay."""
         if self.process is not None:
             stop([self.process])
             self.process = None
 
     def kill(self) -> None:
-        """Kill -9; returns when the broker can be launched again."""
+        """SIGKILL the broker; return when it can be launched again."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def stop(self) -> None:
-        """Stop the broker and what was prepared for it; its data stay."""
+        """Stop the broker and the processes of `prepare`; its data stays."""
         self.end()
 
     def remove(self) -> None:
-        """Remove the data of a broker that was stopped."""
+        """Remove the data of a stopped broker."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def cpu_s(self) -> float:
-        """CPU seconds of the broker since its start, once it has come to rest."""
+        """CPU seconds of the broker since its start, measured once it is idle."""
         await_cpu_quiet(self.pid)
         return cpu_s(self.pid)
 
     def rss_bytes(self) -> int:
-        """Resident memory of the broker now."""
+        """Current resident memory of the broker."""
         return rss_bytes(self.pid)
 
 
 class Odradek(Broker):
-    """Ours, by the script that users call, of this checkout or another."""
+    """Our broker, started by the users' script, from this checkout or another."""
 
     name = "Odradek"
 
@@ -213,23 +213,23 @@ class Odradek(Broker):
         return Odradek(self._root)
 
     def prepare(self) -> None:
-        """Nothing: coordination is embedded."""
+        """Do nothing: coordination is embedded."""
 
     def launch(self) -> None:
-        """bin/kafka-server-start.sh, in the foreground."""
+        """Run bin/kafka-server-start.sh in the foreground."""
         script = str(self._root / "bin" / "kafka-server-start.sh")
         properties = str(self.write_properties())
-        # The script prepares .venv; PYTHONPATH of this benchmark is not the user's. And Python keeps modules that it
-        # compiled, unless told not to as in many images for CI: a broker compiles at its first start alone.
+        # The script prepares .venv, and users do not have this benchmark's PYTHONPATH. Python must cache compiled
+        # modules, which many CI images disable: a broker compiles them only at its first start.
         self.process = self.spawn([script, properties], {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}, "broker.log")
 
     def build_fast(self) -> None:
-        """bin/build-fast."""
+        """Run bin/build-fast."""
         run([str(self._root / "bin" / "build-fast")], BUILD_TIMEOUT_S)
 
 
 class ApacheKafka(Broker):
-    """Apache Kafka 3.9.1 with ZooKeeper, with the heap and the collector of its own start script."""
+    """Apache Kafka 3.9.1 with ZooKeeper, with the heap and the collector from its start script."""
 
     name = "Apache Kafka"
     java_options = (
@@ -242,15 +242,15 @@ class ApacheKafka(Broker):
         self._zookeeper = ZooKeeper(self.directory)
 
     def another(self) -> Broker:
-        """A broker with a ZooKeeper of its own."""
+        """A broker with a separate ZooKeeper."""
         return ApacheKafka()
 
     def prepare(self) -> None:
-        """ZooKeeper, up and listening."""
+        """Start ZooKeeper and wait until it listens."""
         self._zookeeper.start()
 
     def launch(self) -> None:
-        """kafka.Kafka, on the ZooKeeper of the settings or on its own."""
+        """Run kafka.Kafka, on the ZooKeeper in the settings or on its own."""
         own = {
             "zookeeper.connect": self._zookeeper.address,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -260,15 +260,15 @@ class ApacheKafka(Broker):
         self.process = self.spawn([*command, str(properties)], {}, "broker.log")
 
     def build_fast(self) -> None:
-        """There is no such step."""
+        """Do nothing: Kafka has nothing to compile."""
 
     def kill(self) -> None:
-        """ZooKeeper keeps the registration of a broker that was killed until its session ends."""
+        """SIGKILL, then wait: ZooKeeper keeps a killed broker's registration until its session ends."""
         super().kill()
         time.sleep(SESSION_TIMEOUT_MS / 1000 + 2)
 
     def stop(self) -> None:
-        """The broker first, ZooKeeper last."""
+        """Stop the broker first, then ZooKeeper."""
         super().stop()
         self._zookeeper.stop()
 
@@ -283,7 +283,7 @@ class Side:
 
 
 def side(text: str) -> Side:
-    """The side that the command line calls `text`; raises ValueError for other texts."""
+    """The side with the name `text` on the command line; raises ValueError for an unknown one."""
     if text == "kafka":
         return Side(ApacheKafka.name, ApacheKafka, is_kafka=True)
     if text == "odradek":

@@ -14,7 +14,7 @@ from tests.kit.wire_client import WireClient
 
 FEW = 10
 SETTLE_S = 15
-"""Until the replicas of new partitions have nothing to tell each other any more."""
+"""Time until the replicas of new partitions have settled."""
 IDLE_S = 20
 REQUESTS = 20_000
 LIMIT_S = 300
@@ -23,7 +23,7 @@ _READ = re.compile(r"Read \d+ topics with (\d+) partitions in (\d+) ms")
 
 
 def start_with(partitions: int) -> Measure:
-    """Seconds from the launch of all brokers until each of `partitions` has a leader, after a clean stop of all."""
+    """Seconds from the launch of all brokers until each of `partitions` has a leader, after all stopped cleanly."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         count = context.count(partitions)
@@ -38,7 +38,7 @@ def start_with(partitions: int) -> Measure:
 
 
 def controller_dies_with(partitions: int) -> Measure:
-    """Seconds from the end of a killed controller's session until each of `partitions` is led by another broker."""
+    """Seconds from the end of a killed controller's session until each of `partitions` has another leader."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         cluster = cluster_of(broker)
@@ -60,7 +60,7 @@ def controller_dies_with(partitions: int) -> Measure:
 
 
 def controller_of(cluster: Cluster) -> int:
-    """The controller, as the first broker tells."""
+    """The controller, according to the first broker."""
     with WireClient("127.0.0.1", cluster.port) as client:
         answer = client.ask(MetadataRequest(topics=[]), 8)
     assert isinstance(answer, MetadataResponse)
@@ -68,14 +68,14 @@ def controller_of(cluster: Cluster) -> int:
 
 
 def tree_read(cluster: Cluster) -> dict[str, float]:
-    """How long a controller took to read the fullest tree, where brokers say it."""
+    """How long a controller took to read the fullest tree, for brokers that report it."""
     logs = [each.directory / "broker.log" for each in cluster.members]
     said = [(int(count), float(ms)) for log in logs for count, ms in _READ.findall(log.read_text())]
     return {"ms_to_read_the_tree": max(said)[1]} if said else {}
 
 
 def memory_with(partitions: int) -> Measure:
-    """Kilobytes of resident memory that each replica of `partitions` new ones takes, over all brokers."""
+    """Kilobytes of resident memory for each replica of `partitions` new ones, over all brokers."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         count = context.count(partitions)
@@ -91,7 +91,7 @@ def memory_with(partitions: int) -> Measure:
 
 
 def idle_with(partitions: int) -> Measure:
-    """Percent of a core that each broker takes while nobody asks for anything."""
+    """Percent of a core that each broker uses without any client requests."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         cluster = cluster_of(broker)
@@ -105,11 +105,10 @@ def idle_with(partitions: int) -> Measure:
 
 
 def produce_with(partitions: int) -> Measure:
-    """CPU of all brokers for a produce request (one record, acks=all) with `partitions`, as a multiple of that with FEW
-    of them.
+    """CPU of all brokers for a produce request (one record, acks=all) with `partitions`, relative to that with FEW.
 
-    The requests are for the same topic both times: a client works more for a topic of many partitions (librdkafka ten
-    times), and sends its requests farther apart, so that more of them are handled alone.
+    Both measurements send to the same topic. A client works harder for a topic with many partitions (librdkafka ten
+    times) and sends its requests farther apart, so that the broker handles more of them alone.
     """
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
@@ -126,7 +125,7 @@ def produce_with(partitions: int) -> Measure:
 
 
 def cpu_us_a_request(context: Context, cluster: Cluster, topic: str) -> float:
-    """Microseconds over all brokers for each of many pipelined requests, after as many to warm up."""
+    """CPU microseconds, summed over all brokers, for each pipelined request; after a warm-up of the same size."""
     requests = context.count(REQUESTS)
     context.load.run("unbatched", cluster.address, topic, requests, 100, -1)
     before = cluster.cpu_s_now()

@@ -18,7 +18,7 @@ BROKERS = 3
 ALL = -1
 LATENCY_RATE = 1_000
 BEFORE_S = 3.0
-"""Of load before a broker dies."""
+"""Seconds of load before a broker dies."""
 STALL_S = 30
 MOVE_S = 15
 _PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ _POLL_S = 0.02
 
 
 def latency(context: Context, broker: Broker, topic: str) -> Sample:
-    """p99 in milliseconds from the moment a record was due to be sent until the consumer had it."""
+    """p99 in milliseconds from the time a record was due to be sent until the consumer had it."""
     context.load.run("latency", broker.address, f"{topic}-warm", context.count(5_000), LATENCY_RATE, ALL)
     before = broker.cpu_s()
     result = context.load.run("latency", broker.address, topic, context.count(20_000), LATENCY_RATE, ALL)
@@ -42,7 +42,7 @@ def latency(context: Context, broker: Broker, topic: str) -> Sample:
 def fail_over(context: Context, broker: Broker, topic: str) -> Sample:
     """Milliseconds from the end of a killed leader's session with ZooKeeper to the next acknowledgement.
 
-    Raises RuntimeError when a record is lost or refused, or when the session does not end.
+    Raises RuntimeError if a record is lost or refused, or if the session does not end.
     """
     cluster = cluster_of(broker)
     context.load.run("first", broker.address, topic)
@@ -56,9 +56,9 @@ def fail_over(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def leader_move(context: Context, broker: Broker, topic: str) -> Sample:
-    """The longest milliseconds without an acknowledgement while the leader's broker is stopped in order.
+    """The longest time, in milliseconds, without an acknowledgement while the leader's broker stops cleanly.
 
-    Raises RuntimeError when a record is lost or refused.
+    Raises RuntimeError if a record is lost or refused.
     """
     cluster = cluster_of(broker)
     context.load.run("first", broker.address, topic)
@@ -70,9 +70,9 @@ def leader_move(context: Context, broker: Broker, topic: str) -> Sample:
 def longest_stall(
     context: Context, broker: Broker, topic: str, seconds: float, happen: Callable[[], None]
 ) -> dict[str, float]:
-    """Run the load `stall` for `seconds`, have something happen amid it, and return what it printed.
+    """Run the load `stall` for `seconds`, call `happen` meanwhile, and return the load's output.
 
-    Raises RuntimeError when a record is lost or refused.
+    Raises RuntimeError if a record is lost or refused.
     """
     load = context.load.spawn("stall", broker.address, topic, seconds)
     try:
@@ -89,14 +89,14 @@ def longest_stall(
 
 
 def catch_up(context: Context, broker: Broker, topic: str) -> Sample:
-    """Megabytes a second that a follower copies which was away, from the opening of its port until it is in sync.
+    """Megabytes a second that a returning follower copies, from the opening of its port until it is in sync.
 
-    Raises RuntimeError when that takes too long.
+    Raises RuntimeError if that takes too long.
     """
     cluster = cluster_of(broker)
     context.load.run("first", broker.address, topic)
     leader = partition_zero(cluster, topic).leader_id
-    # Not the first one, which is asked below; two of three brokers remain.
+    # Not the first broker, which answers the queries below; two of three brokers remain.
     follower = cluster.member(next(number for number in (2, 3) if number != leader))
     follower.end()
     result = context.load.run("produce", broker.address, topic, context.count(2_000_000), 1000, ALL)
@@ -113,7 +113,7 @@ def catch_up(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def partition_zero(cluster: Cluster, topic: str) -> MetadataResponse.MetadataResponsePartition:
-    """Partition 0 of the topic, once the first broker knows it. Raises RuntimeError when it does not hear of it."""
+    """Partition 0 of the topic, once the first broker knows it. Raises RuntimeError on timeout."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )

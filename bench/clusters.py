@@ -1,4 +1,4 @@
-"""Several brokers of one kind on one ZooKeeper, measured as one: what they cost is summed up."""
+"""Several brokers of one kind on one ZooKeeper, measured as one: their costs are added up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 class Cluster(Broker):
-    """Brokers 1, 2, ... made by `make`."""
+    """Brokers 1, 2, ... created by `make`."""
 
     def __init__(self, make: Callable[[], Broker], count: int) -> None:
         self._make = make
@@ -36,11 +36,11 @@ class Cluster(Broker):
         self.zookeeper = ZooKeeper(self.directory)
 
     def another(self) -> Broker:
-        """As many brokers again, with a ZooKeeper of their own."""
+        """Another cluster of the same size, with a separate ZooKeeper."""
         return Cluster(self._make, len(self.members))
 
     def prepare(self) -> None:
-        """ZooKeeper, up and listening."""
+        """Start ZooKeeper and wait until it listens."""
         self.zookeeper.start()
         for number, member in enumerate(self.members, 1):
             member.environment = self.environment
@@ -65,38 +65,38 @@ class Cluster(Broker):
         return self.members[broker_id - 1]
 
     def build_fast(self) -> None:
-        """As each broker does it."""
+        """Compile the record code of each broker."""
         for member in self.members:
             member.build_fast()
 
     def end(self) -> None:
-        """Stop one broker after the other, so that each hands over what it leads."""
+        """Stop one broker after the other, so that each hands over its leaderships."""
         for member in self.members:
             member.end()
 
     def kill(self) -> None:
-        """Kill -9 all of them."""
+        """SIGKILL all brokers."""
         for member in self.members:
             member.kill()
 
     def stop(self) -> None:
-        """The brokers first, ZooKeeper last."""
+        """Stop the brokers first, then ZooKeeper."""
         for member in self.members:
             member.stop()
         self.zookeeper.stop()
 
     def remove(self) -> None:
-        """Remove the data of all."""
+        """Remove the data of all brokers."""
         for member in self.members:
             member.remove()
         super().remove()
 
     def cpu_s(self) -> float:
-        """CPU seconds of all brokers; ZooKeeper's are not counted."""
+        """CPU seconds of all brokers, without ZooKeeper."""
         return sum(member.cpu_s() for member in self.members if member.process is not None)
 
     def cpu_s_now(self) -> float:
-        """CPU seconds of all brokers so far, whatever they are about."""
+        """CPU seconds of all brokers so far, even while they are busy."""
         return sum(cpu_s(member.pid) for member in self.members if member.process is not None)
 
     def rss_bytes(self) -> int:
@@ -105,17 +105,17 @@ class Cluster(Broker):
 
 
 def cluster_of(broker: Broker) -> Cluster:
-    """The cluster that a scenario for several brokers runs on. Raises TypeError for a single broker."""
+    """The broker as a cluster. Raises TypeError for a single broker."""
     if not isinstance(broker, Cluster):
         raise TypeError(f"this scenario needs a cluster, not one {broker.name}")
     return broker
 
 
 class SessionWatch:
-    """Kills one broker of a cluster with -9, and sees its session with ZooKeeper end. To be used with `with`."""
+    """Context manager that kills one broker of a cluster with SIGKILL, and notices the end of its ZooKeeper session."""
 
     ended_s = 0.0
-    """When ZooKeeper dropped the broker's node, by the clock of the wall."""
+    """When ZooKeeper dropped the broker's node, as wall-clock time."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self._cluster = cluster
@@ -138,7 +138,7 @@ class SessionWatch:
         self._ended.set()
 
     def kill(self) -> None:
-        """Kill, and return when the session has ended. Raises RuntimeError when it does not."""
+        """Kill the broker, and return when its session has ended. Raises RuntimeError on timeout."""
         Broker.kill(self._cluster.member(self._broker_id))
         if not self._ended.wait(_PATIENCE_S):
             raise RuntimeError(f"the session of broker {self._broker_id} did not end in {_PATIENCE_S} s")

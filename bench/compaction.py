@@ -1,4 +1,4 @@
-"""Compaction: how fast a log is cleaned, and what those who produce and consume notice of it."""
+"""Compaction: how fast a log is cleaned, and how that affects producers and consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_S = 0.01
 
 
 class CompactedTopic:
-    """A topic whose cleaner is held back until `release`."""
+    """A topic that the cleaner ignores until `release`."""
 
     def __init__(self, broker: Broker, topic: str, segment_bytes: int) -> None:
         self.topic = topic
@@ -35,7 +35,7 @@ class CompactedTopic:
         self._directory = broker.directory / "data"
         config = {**HELD_BACK, "segment.bytes": str(segment_bytes)}
         self._admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
-        # Looked for often, so that what is measured is the cleaning, and not the wait for it: on both sides.
+        # On both sides the cleaner checks often, so that the result is its cleaning time, not its wait.
         self._alter(ResourceType.BROKER, "0", "log.cleaner.backoff.ms", "100")
 
     def _alter(self, kind: ResourceType, name: str, key: str, value: str) -> None:
@@ -44,15 +44,15 @@ class CompactedTopic:
         self._admin.incremental_alter_configs([resource])[resource].result(30)
 
     def segments(self) -> list[Path]:
-        """The log's files, in the order of their offsets."""
+        """The log's segment files, in offset order."""
         return sorted((self._directory / f"{self.topic}-0").glob("*.log"))
 
     def release(self) -> None:
-        """Let the cleaner have it."""
+        """Let the cleaner work on the topic."""
         self._alter(ResourceType.TOPIC, self.topic, "min.cleanable.dirty.ratio", RELEASED)
 
     def clean_to(self) -> int:
-        """Below which offset the log is clean, by the checkpoint of either broker."""
+        """The offset below which the log is clean, from the checkpoint of either kind of broker."""
         try:
             lines = (self._directory / "cleaner-offset-checkpoint").read_text().splitlines()
         except FileNotFoundError:
@@ -60,7 +60,7 @@ class CompactedTopic:
         return next((int(line.split()[2]) for line in lines if line.startswith(f"{self.topic} 0 ")), 0)
 
     def await_clean(self, offset: int) -> None:
-        """Return when everything below `offset` is clean. Raises RuntimeError after `TIMEOUT_S`."""
+        """Wait until everything below `offset` is clean. Raises RuntimeError after `TIMEOUT_S`."""
         deadline = time.monotonic() + TIMEOUT_S
         while self.clean_to() < offset:
             if time.monotonic() > deadline:
@@ -69,14 +69,14 @@ class CompactedTopic:
 
 
 def fill(load: Load, broker: Broker, topic: str, records: int, size: int) -> CompactedTopic:
-    """A topic of `records`, each key in it VERSIONS times; not cleaned."""
+    """An uncleaned topic of `records`, with each key VERSIONS times."""
     made = CompactedTopic(broker, topic, max(records * size // 10, 1 << 20))
     load.run("keyed", broker.address, topic, records, size, max(records // VERSIONS, 1))
     return made
 
 
 def clean(topic: CompactedTopic) -> tuple[float, float, float]:
-    """Release the cleaner; the bytes that were to be cleaned, those left of them, and the seconds it took."""
+    """Release the cleaner; returns the bytes to clean, the bytes left of them, and the seconds taken."""
     *sealed, active = topic.segments()
     size = sum(path.stat().st_size for path in sealed)
     end = int(active.stem)
@@ -89,7 +89,7 @@ def clean(topic: CompactedTopic) -> tuple[float, float, float]:
 
 
 class Cleaning:
-    """`clean` on a thread of its own, so that something else can be measured meanwhile."""
+    """Runs `clean` on a separate thread, so that something else can be measured meanwhile."""
 
     def __init__(self, topic: CompactedTopic) -> None:
         self._topic = topic
@@ -101,12 +101,12 @@ class Cleaning:
     def _run(self) -> None:
         try:
             clean(self._topic)
-        except Exception as failure:  # noqa: BLE001 - for the thread that waits
+        except Exception as failure:  # noqa: BLE001 - passed on to `wait`
             self._failure = failure
         self.ended_s = time.monotonic()
 
     def wait(self) -> None:
-        """Return when it is done; raises what it raised."""
+        """Wait until cleaning is done; raises its exception, if any."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure

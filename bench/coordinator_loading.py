@@ -1,4 +1,4 @@
-"""A broker that starts with much for its coordinators to load: how long it takes, who waits for it, how much memory."""
+"""Restarts with much coordinator state: how long it takes to load, how long clients wait, how much memory it uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit import group_requests
 from tests.kit.wire_client import WireClient
 
 SETTINGS: Final = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
-"""All of it is in one log: nothing is loaded side by side."""
+"""One log holds everything, so that nothing loads in parallel."""
 _IDS_AT_ONCE: Final = 100
 _FETCH_VERSION: Final = 7
 _INIT_VERSION: Final = 4
@@ -29,12 +29,12 @@ _PATIENCE_S: Final = 300
 _POLL_S: Final = 0.01
 
 IsLoaded = Callable[[WireClient], bool]
-"""Whether the coordinator serves what was written to its log."""
+"""Whether the coordinator serves the contents of its log."""
 Fill = Callable[[Context, Broker, str, ExitStack], IsLoaded]
 
 
 def offsets(groups: int, partitions: int) -> Measure:
-    """Seconds from the launch until the offsets of `groups` are there, each of which has committed all `partitions`."""
+    """Seconds from the launch until the offsets of `groups` are available; each group commits all `partitions`."""
 
     def fill(context: Context, broker: Broker, topic: str, stack: ExitStack) -> IsLoaded:
         client = connect(broker, stack)
@@ -62,7 +62,7 @@ def offsets(groups: int, partitions: int) -> Measure:
 
 
 def transactional_ids(count: int) -> Measure:
-    """Seconds from the launch until `count` transactional ids are there."""
+    """Seconds from the launch until `count` transactional ids are available."""
 
     def fill(context: Context, broker: Broker, topic: str, stack: ExitStack) -> IsLoaded:
         client = connect(broker, stack)
@@ -70,7 +70,7 @@ def transactional_ids(count: int) -> Measure:
         ids = [f"{topic}-{number}" for number in range(few(context, count))]
         for start in range(0, len(ids), _IDS_AT_ONCE):
             some = ids[start : start + _IDS_AT_ONCE]
-            # Apache Kafka has producers ask again when its block of ids is used up.
+            # Apache Kafka makes producers retry when its block of ids is used up.
             _await(partial(_have_ids, client, some), "producer ids")
 
         def is_loaded(client: WireClient) -> bool:
@@ -85,7 +85,7 @@ def transactional_ids(count: int) -> Measure:
 
 
 def _have_ids(client: WireClient, transactional_ids: Sequence[str]) -> bool:
-    """Ask for the producer ids of all; whether each was given one."""
+    """Ask for the producer ids of all; returns whether each got one."""
     for transactional_id in transactional_ids:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
         client.send(request, _INIT_VERSION)
@@ -94,7 +94,7 @@ def _have_ids(client: WireClient, transactional_ids: Sequence[str]) -> bool:
 
 
 def _await(is_so: Callable[[], bool], what: str) -> None:
-    """Return when it is so. Raises RuntimeError when that takes too long."""
+    """Wait until the condition holds. Raises RuntimeError on timeout."""
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so():
         if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ def _await(is_so: Callable[[], bool], what: str) -> None:
 
 
 def _loading(fill: Fill) -> Measure:
-    """Fill the log of a coordinator, restart the broker, and watch it load."""
+    """Fill the log of a coordinator, restart the broker, and measure the loading."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         with ExitStack() as stack:

@@ -24,17 +24,17 @@ COMMIT_EVERY_MS: Final = 20
 MEMBERS: Final = 200
 GROUP_PARTITIONS: Final = 1_000
 JOIN_TOGETHER: Final = {"group.initial.rebalance.delay.ms": "3000"}
-"""Kafka's default: the first generation has all members. No generation after it waits."""
+"""Kafka's default: the first generation includes all members. No later generation waits."""
 LOADED_IN_S: Final = 10
 LONGEST_WAIT_MS: Final = 50
-"""Of other clients, while a coordinator loads."""
+"""Limit for the waits of other clients while a coordinator loads."""
 _COMMIT_VERSION: Final = 7
 
 
 def _transactions(
     context: Context, broker: Broker, topic: str, records: int, every_ms: float, producers: int
 ) -> tuple[dict[str, float], float]:
-    """Run the load `transactions` with records of 1 kB; gives its figures, and the broker's CPU seconds for it."""
+    """Run the load `transactions` with records of 1 kB; returns its figures, and the broker's CPU seconds for it."""
     context.load.run("create", broker.address, topic, producers)
     before = broker.cpu_s()
     seconds = max(TRANSACTIONS_S * context.scale, 2)
@@ -54,16 +54,16 @@ def transactional(records: int, every_ms: float, producers: int) -> Measure:
 
 
 def commit_latency(context: Context, broker: Broker, topic: str) -> Sample:
-    """p99 in milliseconds of the commit of transactions of 10 records, which one producer makes at a steady pace."""
-    # Once to warm up: a JIT that compiles the path is not what users wait for.
+    """p99 in milliseconds of committing transactions of 10 records, from one producer at a steady pace."""
+    # Once to warm up: users do not wait for a JIT that compiles the path.
     _transactions(context, broker, f"{topic}-warm", 10, COMMIT_EVERY_MS, 1)
     result, _ = _transactions(context, broker, topic, 10, COMMIT_EVERY_MS, 1)
     return Sample(result["p99_ms"], details={name: result[name] for name in ("p50_ms", "p99_ms")})
 
 
 def offset_commits(groups: int, at_once: int) -> Measure:
-    """Commits a second of the offset of one partition by consumers, each in a group of its own and on a connection of
-    its own, with so many commits under way at once.
+    """Offset commits a second for one partition, from consumers that each have a separate group and connection, with
+    `at_once` commits in flight.
     """
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
@@ -79,7 +79,7 @@ def offset_commits(groups: int, at_once: int) -> Measure:
 
 
 def _encode_commits(broker: Broker, topic: str, groups: int) -> Path:
-    """A file with the commit of each group and with its answer, which is the same every time."""
+    """A file with the commit of each group and its response, which is always the same."""
     with ExitStack() as stack:
         client = connect(broker, stack)
         make_topics(client, [topic])
@@ -98,7 +98,7 @@ def _encode_commits(broker: Broker, topic: str, groups: int) -> Path:
 
 
 def rolling_restart(context: Context, broker: Broker, topic: str) -> Sample:
-    """Seconds in which each of 200 members of a group leaves and comes back, until the group is stable again."""
+    """Seconds until a group is stable again after each of its 200 members has left and come back in turn."""
     members, partitions = few(context, MEMBERS), few(context, GROUP_PARTITIONS)
     with ExitStack() as stack:
         make_topics(connect(broker, stack), [topic], partitions)

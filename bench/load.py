@@ -23,7 +23,7 @@ TIMEOUT_S = 900
 
 
 def compile_load() -> Path:
-    """The compiled `load`, made anew when a source is newer; raises RuntimeError saying what to install."""
+    """The path of the compiled `load`, rebuilt if a source is newer; raises RuntimeError naming missing packages."""
     binary = cache_directory() / "bench-load"
     if binary.exists() and binary.stat().st_mtime >= max(source.stat().st_mtime for source in SOURCES):
         return binary
@@ -42,29 +42,29 @@ def compile_load() -> Path:
 
 
 class Load:
-    """Runs one load after the other; every method raises RuntimeError when a record was lost or refused."""
+    """Runs one load after the other; every method raises RuntimeError if a record was lost or refused."""
 
     def __init__(self) -> None:
         self._binary = str(compile_load())
 
     def run(self, mode: str, address: str, topic: str, *arguments: object) -> dict[str, Any]:
-        """Run a mode of load.c and return what it printed."""
+        """Run a mode of load.c and return its output."""
         done = run([self._binary, mode, address, topic, *map(str, arguments)], TIMEOUT_S)
         result: dict[str, Any] = json.loads(done.output)
         return result
 
     def spawn(self, mode: str, address: str, topic: str, *arguments: object) -> subprocess.Popen[bytes]:
-        """Start a mode that waits for the broker, or goes on while something happens to it, its output in a pipe."""
+        """Start a mode that waits for the broker, or runs while something happens to it, with its output in a pipe."""
         command = [self._binary, mode, address, topic, *map(str, arguments)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
     def kafka_tool(self, main_class: str, *arguments: str) -> Finished:
-        """Run a class of Kafka's tools to its end."""
+        """Run a class of Kafka's tools to completion."""
         return run(java("-Xmx512M", "-cp", kafka_classpath(), main_class, *arguments), TIMEOUT_S)
 
 
 class SparkSession:
-    """One Spark session that works when told to: started once, so that its start is nobody's cost."""
+    """One Spark session that works on request. It starts once, so that no sample includes its start."""
 
     def __init__(self) -> None:
         self._errors = (cache_directory() / "bench-spark.log").open("wb")
@@ -89,9 +89,9 @@ class SparkSession:
         self._errors.close()
 
     def do(self, what: str, **arguments: object) -> tuple[int, float, float]:
-        """Let it do `what` (see `bench.spark_session`): (records, seconds, CPU seconds of Spark).
+        """Let the session do `what` (see `bench.spark_session`): (records, seconds, CPU seconds of Spark).
 
-        Raises RuntimeError when Spark dies of it.
+        Raises RuntimeError if Spark dies.
         """
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the Spark session has no pipes")

@@ -1,7 +1,7 @@
-"""The longest wait of a client that asks ApiVersions every millisecond while others put a load on the broker.
+"""Measures the longest wait of a client that sends ApiVersions every millisecond while others load the broker.
 
-Run as `python -m bench.probe PORT`, it asks until its standard input ends, then prints the longest wait in
-milliseconds. A process of its own: a load in the same one would be counted, too.
+Run as `python -m bench.probe PORT`, it sends requests until its standard input ends, then prints the longest wait in
+milliseconds. It is a separate process because a load in the same one would slow it down.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tests.kit.wire_requests import framed, request_bytes
 PAUSE_S = 0.001
 STARTED = b"asking\n"
 LONGEST_S = 60
-"""No wait is measured beyond this."""
+"""Waits are measured up to this limit."""
 
 
 class Probe:
-    """The process. Use as a context manager: inside, it asks; `longest_ms` is known behind it.
+    """The process, as a context manager: it probes inside the context, and sets `longest_ms` on exit.
 
-    A broker that does not answer in `LONGEST_S` after the end let the probe wait so long; one that hung up, forever.
+    A broker that does not answer within `LONGEST_S` of the end counts as a wait that long, one that hung up as an
+    infinite wait.
     """
 
     def __init__(self, port: int) -> None:
@@ -57,7 +58,7 @@ class Probe:
 
 
 def ask_on(connection: socket.socket, request: bytes) -> float:
-    """Seconds until the whole answer was there; raises ConnectionError when the broker hangs up."""
+    """Seconds until the response was complete; raises ConnectionError if the broker hangs up."""
     began = time.perf_counter()
     connection.sendall(request)
     missing, size = 4, b""
@@ -74,12 +75,12 @@ def ask_on(connection: socket.socket, request: bytes) -> float:
 
 
 def main(port: int) -> None:
-    """Ask until standard input ends, and print the longest wait."""
+    """Send requests until standard input ends, and print the longest wait."""
     request = framed(request_bytes(ApiVersionsRequest(), 0, client_id="probe"))
     longest_s = 0.0
     with socket.create_connection(("127.0.0.1", port), LONGEST_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(500):  # a JIT that compiles the path is not what users wait for
+        for _ in range(500):  # warm up: users do not wait for a JIT that compiles the path
             ask_on(connection, request)
         sys.stdout.buffer.write(STARTED)
         sys.stdout.flush()

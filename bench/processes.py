@@ -1,4 +1,4 @@
-"""Cost of a process tree: CPU seconds and resident memory from /proc; and commands run to their end."""
+"""Cost of a process tree, from /proc: CPU seconds and resident memory. Also runs commands to completion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP_TIMEOUT_S = 60
 
 
 def tree(pid: int) -> list[int]:
-    """`pid` and its descendants that run now."""
+    """`pid` and its running descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := stat_fields(int(entry.name))):
@@ -26,7 +26,7 @@ def tree(pid: int) -> list[int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on (the state is the first); empty when the process is gone."""
+    """The fields of /proc/PID/stat, starting with the state; empty if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -35,7 +35,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of the tree, with those of children that have ended."""
+    """User and system seconds of the tree, including children that have ended."""
     return sum(sum(map(int, fields[11:15])) for member in tree(pid) if (fields := stat_fields(member))) / TICKS_PER_S
 
 
@@ -54,7 +54,7 @@ class Finished:
 
 
 def run(command: Sequence[str], timeout_s: float, environment: dict[str, str] | None = None) -> Finished:
-    """Run to the end; raises RuntimeError with the output's end when the child fails, TimeoutExpired when it hangs."""
+    """Run to completion; raises RuntimeError with the end of the output on failure, TimeoutExpired on a hang."""
     before = os.times()
     done = subprocess.run(
         command,
@@ -75,7 +75,7 @@ def run(command: Sequence[str], timeout_s: float, environment: dict[str, str] | 
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM one after the other, SIGKILL for one that does not end."""
+    """Send SIGTERM to one after the other, and SIGKILL to one that does not end."""
     for process in processes:
         process.terminate()
         try:
@@ -86,7 +86,7 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def await_cpu_quiet(pid: int, timeout_s: float = 10) -> None:
-    """Wait until the tree uses < 5 % of a core, or the time is over: garbage collected after a load is a cost of it."""
+    """Wait until the tree uses < 5 % of a core, or time is up: garbage collection after a load is part of its cost."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         before = cpu_s(pid)

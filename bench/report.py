@@ -1,4 +1,4 @@
-"""From samples to the table, and to JSON: medians, ratios, targets."""
+"""Turns samples into the table and JSON: medians, ratios, targets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Final
 from bench.scenario import Sample, Scenario
 
 Samples = dict[str, list[Sample]]
-"""The samples of one scenario by side, the baseline's first; a third entry is the second side once more (`--noise`)."""
+"""The samples of one scenario by side, baseline first; a third entry is the second side once more (`--noise`)."""
 MEMORY = ("MB", "kB")
 BROKER_CPU = "broker_CPU"
-"""How details begin that tell what the broker spent."""
+"""Prefixes of the details that report the broker's CPU."""
 MOST_SPENT: Final = 1.03
-"""Two states of the code: the second may take so many times the CPU or memory of the first."""
+"""Limit for two states of the code: the second may use at most this multiple of the first's CPU or memory."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure of both sides, and what their ratio should be."""
+    """One line of the table: the figures of both sides, and the target for their ratio."""
 
     title: str
     unit: str
@@ -33,9 +33,9 @@ class Row:
     limit: float | None = None
     either: bool = False
     again: float = math.nan
-    """The second side's figure when it was measured once more."""
+    """The second side's figure from its second measurement."""
     is_noise: bool = False
-    """Whether a ratio out of bounds counts as noise, since the broker spent no more CPU."""
+    """Whether a ratio out of bounds is noise, since the broker used no more CPU."""
 
     @property
     def noise(self) -> float | None:
@@ -45,13 +45,13 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """The second side's figure by the first's; None when the first is 0, or one side has none."""
+        """The second side's figure divided by the first's, or None if the first is 0 or a figure is missing."""
         ratio = self.figures[1] / self.figures[0] if self.figures[0] else math.nan
         return None if math.isnan(ratio) else ratio
 
     @property
     def is_within(self) -> bool | None:
-        """Whether ratio and limit hold, or None without a goal or a figure to judge."""
+        """Whether ratio and limit hold, or None without a target or a figure to judge."""
         goals = []
         if self.limit is not None and not math.isnan(self.figures[1]):
             goals.append(self.figures[1] <= self.limit)
@@ -61,31 +61,31 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """As `is_within`, where noise counts as within."""
+        """Like `is_within`, but noise is within."""
         within = self.is_within
         return None if within is None else within or self.is_noise
 
 
 def cpu(sample: Sample, seconds: float) -> float:
-    """Seconds for each gigabyte when the sample has a size, else seconds."""
+    """Seconds per gigabyte if the sample has a size, else seconds."""
     return seconds / sample.gigabytes if sample.gigabytes else seconds
 
 
 def median_of(samples: Sequence[Sample], name: str) -> float:
-    """The median of a CPU figure; not a number when the scenario has none."""
+    """The median of a CPU figure, or NaN if the scenario has none."""
     figures = [cpu(sample, seconds) for sample in samples if (seconds := getattr(sample, name)) is not None]
     return statistics.median(figures) if figures else math.nan
 
 
 def detail_of(samples: Sequence[Sample], name: str) -> float:
-    """The median of a detail; not a number for a side that does not tell it."""
+    """The median of a detail, or NaN for a side that does not report it."""
     return statistics.median(sample.details.get(name, math.nan) for sample in samples)
 
 
 def without_noise(lines: Sequence[Row]) -> list[Row]:
-    """The rows of two states of the code: speed and waits count as worse only where the broker's CPU is worse, too.
+    """The rows of two states of the code: speed and waits are worse only if the broker's CPU is worse, too.
 
-    Memory counts by itself, and so does CPU.
+    Memory and CPU are judged separately.
     """
     spent = [row.reached for row in lines if is_cpu(row) and row.reached is not None]
     if not spent or not all(spent):
@@ -94,17 +94,17 @@ def without_noise(lines: Sequence[Row]) -> list[Row]:
 
 
 def is_cpu(row: Row) -> bool:
-    """Whether the row tells what the broker spent."""
+    """Whether the row reports the broker's CPU."""
     return row.title == "  broker" or row.title.startswith(f"  {BROKER_CPU.replace('_', ' ')}")
 
 
 def is_memory(row: Row) -> bool:
-    """Whether the row tells how much memory or disk was taken."""
+    """Whether the row reports memory or disk usage."""
     return any(unit in f"{row.title} {row.unit}".split() for unit in MEMORY)
 
 
 def rows(scenario: Scenario, samples: Samples) -> list[Row]:
-    """The figure's line, the broker's and the client's CPU, and what the brokers did once they were warm."""
+    """The rows of the figure, the CPU of broker and client, and the results of warm brokers."""
     sides = list(samples.values())
     first, second = sides[:2]
 
@@ -154,7 +154,7 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something; `-` for what is not a number."""
+    """Three significant digits; `-` for NaN."""
     if math.isnan(value):
         return "-"
     if value >= 100:
@@ -163,7 +163,7 @@ def number(value: float) -> str:
 
 
 def goal(row: Row) -> str:
-    """The target as the table prints it, with whether it was reached."""
+    """The target as the table prints it, and whether it was reached."""
     if row.reached is None:
         return ""
     parts = []
@@ -176,7 +176,7 @@ def goal(row: Row) -> str:
 
 
 def heading(names: Sequence[str], *, noise: bool = False) -> str:
-    """The table's first line; `names` are the two sides'."""
+    """The header line of the table; `names` are those of the two sides."""
     return f"{'':38}{'':12}{names[0]:>14}{names[1]:>14}{'ratio':>8}{'noise' if noise else '':>{8 * noise}}  target"
 
 
@@ -189,12 +189,12 @@ def line(row: Row) -> str:
 
 
 def spread(ratios: Sequence[float]) -> str:
-    """The least and the greatest of the ratios; `-` when there are none."""
+    """The smallest and the largest ratio; `-` without any."""
     return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "-"
 
 
 def noise_of_the_machine(lines: Sequence[Row], *, of_ratios: bool) -> str:
-    """How far two measurements of the same code are apart. `of_ratios`: both sides of the table are the same code."""
+    """How far two measurements of the same code differ. `of_ratios`: both sides of the table are the same code."""
     found = {
         row: ratio for row in lines if (ratio := row.ratio if of_ratios else row.noise) is not None and row.figures[0]
     }
@@ -204,7 +204,7 @@ def noise_of_the_machine(lines: Sequence[Row], *, of_ratios: bool) -> str:
 
 
 def worse(results: Mapping[str, Sequence[Row]]) -> str:
-    """The rows, by scenario, that are worse in the second of two states of the code."""
+    """The rows, by scenario, that are worse in the second state of the code than in the first."""
     found = [
         f"{name}{'' if row.title[:1] != ' ' else ' (' + row.title.strip() + ')'} {row.ratio or 0:.2f}"
         for name, lines in results.items()

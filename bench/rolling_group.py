@@ -1,7 +1,7 @@
-"""A group of many members in one process, without timers: who has to rejoin asks at once.
+"""A group of many members in one process, without timers: a member that must rejoin does so at once.
 
-With a client's library a member hears of a rebalance by its next heartbeat, seconds later whatever the broker is. Here
-all of the time is the coordinator's, and this process's, whose CPU is shown.
+With a client library, a member learns of a rebalance from its next heartbeat, seconds later with any broker. Here, all
+of the time is the coordinator's, plus that of this process, whose CPU is reported.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _PATIENCE_S: Final = 300
 _SESSION_MS: Final = 45_000
 _SIZE: Final = struct.Struct(">i")
 _BODY_AT: Final = 9
-"""Behind the size, the correlation id and no tagged fields."""
+"""The body comes after the size, the correlation id and the empty tagged fields."""
 _MOST_AT_ONCE: Final = 1 << 18
 _ERROR: Final = struct.Struct(">ih")
-"""Throttle time and error code, with which answers begin."""
+"""Throttle time and error code, the first fields of each response."""
 _JOINED: Final = struct.Struct(">ihi")
-"""And the generation."""
+"""The same, followed by the generation."""
 _EMPTY: Final = 1
-"""The last byte but one of an answer whose last field, an array or bytes, is empty."""
+"""The last byte but one of a response whose last field, an array or bytes, is empty."""
 
 
 class _Member:
-    """A member on a connection of its own. A new one is given its id first, so that the group waits for it.
+    """A member with a separate connection. A new member first gets its id, so that the group waits for it.
 
-    What it says again and again is encoded once: this process is not to be what is measured.
+    Repeated requests are encoded only once: this process should not distort the measurement.
     """
 
     def __init__(self, port: int, group_id: str, topic: str) -> None:
@@ -62,7 +62,7 @@ class _Member:
         self._socket.sendall(request)
 
     def _receive(self) -> memoryview:
-        """The body of the one answer that is awaited, behind its flexible header."""
+        """The body of the awaited response, after its flexible header."""
         data = self._socket.recv(_MOST_AT_ONCE)
         while data and (len(data) < _SIZE.size or len(data) < _SIZE.size + _SIZE.unpack_from(data)[0]):
             more = self._socket.recv(_MOST_AT_ONCE)
@@ -85,7 +85,7 @@ class _Member:
         self._send(self._join_request)
 
     def joined(self) -> Sequence[JoinGroupResponse.JoinGroupResponseMember]:
-        """The members, when this one is to assign partitions to them."""
+        """The members, if this one is the leader and assigns their partitions."""
         body = self._receive()
         _, error_code, self.generation = _JOINED.unpack_from(body)
         if not error_code and body[-2] == _EMPTY:
@@ -121,7 +121,7 @@ class _Member:
 
 
 def _for_generations(encode: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """As `encode`, of requests that differ by nothing but their generation: it is put into the encoded ones."""
+    """Cache of `encode` for requests that differ only in their generation, which is patched into the encoded bytes."""
     none, every = encode(0), encode(-1)
     at = next(position for position, (bit, other) in enumerate(zip(none, every, strict=True)) if bit != other)
     head, tail = none[:at], none[at + _SIZE.size :]
@@ -129,8 +129,8 @@ def _for_generations(encode: Callable[[int], bytes]) -> Callable[[int], bytes]:
 
 
 class RollingGroup:
-    """The members of a group that reads a topic. Every method returns when each has its partitions, and raises
-    RuntimeError when one has none.
+    """The members of a group that reads a topic. Every method returns when each member has its partitions, and raises
+    RuntimeError if one has none.
     """
 
     def __init__(self, port: int, group_id: str, topic: str, members: int, partitions: int) -> None:
@@ -144,12 +144,12 @@ class RollingGroup:
         ]
 
     def assemble(self) -> None:
-        """All members join."""
+        """Let all members join."""
         self._members = [self._new_member() for _ in self._shares]
         self._rebalance()
 
     def restart_each(self) -> None:
-        """One member after the other leaves and comes back."""
+        """Let one member after the other leave and come back."""
         for number in range(len(self._members)):
             self._members[number].leave()
             others = self._members[:number] + self._members[number + 1 :]
@@ -161,7 +161,7 @@ class RollingGroup:
             self._rebalance()
 
     def close(self) -> None:
-        """Close the connections of all."""
+        """Close all connections."""
         for member in self._members:
             member.close()
 

@@ -16,22 +16,22 @@ from bench.scenario import Context, Measure, Sample, Scenario
 LATENCY_RATE = 5_000
 IDLE_S = 5
 READY_TOPIC = "bench-ready"
-"""Made on every broker that is not launched by its scenario."""
+"""Topic created on every broker that its scenario does not launch."""
 FSYNC_S = 20
 AS_IT_IS = {"ODRADEK_COMPILED": "0"}
-"""Compaction without the compiled record code, whether there is one or not."""
+"""Environment of compaction without the compiled record code, even if that exists."""
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
 
 def address_of(broker: Broker) -> str:
-    """Where the clients of most scenarios find the broker."""
+    """The broker's address for the clients of most scenarios."""
     return broker.address
 
 
 def produce(
     records: int, size: int, mode: str = "produce", acks: int = 1, at: Callable[[Broker], str] = address_of
 ) -> Measure:
-    """Records a second (batches), and both sides' CPU."""
+    """Records a second (in batches), and the CPU of both sides."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         before = broker.cpu_s()
@@ -44,7 +44,7 @@ def produce(
 
 
 def consume(records: int, size: int, at: Callable[[Broker], str] = address_of) -> Measure:
-    """Records a second out of a topic that was just produced, and both sides' CPU for the reading."""
+    """Records a second from a topic that was just written, and the CPU of both sides for reading."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         count = context.count(records)
@@ -59,8 +59,8 @@ def consume(records: int, size: int, at: Callable[[Broker], str] = address_of) -
 
 
 def consume_after_restart(records: int, size: int) -> Measure:
-    """Records a second out of a topic that the broker found at its start, so that it has checked none of it yet; `warm`
-    is the same reading once more.
+    """Records a second from a topic that existed when the broker started, so that none of it is checked yet; `warm` is
+    a second read.
     """
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
@@ -79,7 +79,7 @@ def consume_after_restart(records: int, size: int) -> Measure:
 
 
 def throughput(result: dict[str, float], broker_cpu_s: float) -> Sample:
-    """A sample of records a second from what the load printed."""
+    """A sample of records a second from the load's output."""
     return Sample(
         value=result["records"] / result["seconds"],
         broker_cpu_s=broker_cpu_s,
@@ -89,7 +89,7 @@ def throughput(result: dict[str, float], broker_cpu_s: float) -> Sample:
 
 
 def unbatched(context: Context, broker: Broker, topic: str) -> Sample:
-    """Requests a second with one record of 100 bytes in each, pipelined; CPU in microseconds for each request below."""
+    """Requests a second with one record of 100 bytes each, pipelined; below, CPU in microseconds per request."""
     sample = produce(100_000, 100, "unbatched")(context, broker, topic)
     requests = context.count(100_000)
     spent = {"broker": sample.broker_cpu_s or 0, "client": sample.client_cpu_s or 0}
@@ -98,7 +98,7 @@ def unbatched(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def fsync_per_ack(producers: int) -> Measure:
-    """Acknowledgements a second to producers that wait for each one, of 100 bytes, each of them on disk before."""
+    """Acknowledgements a second to producers that wait for each record of 100 bytes; each is on disk before its ack."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         context.load.run("create", broker.address, topic, 1, "flush.messages=1")
@@ -114,8 +114,8 @@ def fsync_per_ack(producers: int) -> Measure:
 
 
 def latency(context: Context, broker: Broker, topic: str) -> Sample:
-    """p99 in milliseconds from the moment a record was due to be sent until the consumer had it."""
-    # Once to warm up: a JIT that compiles the path is not what users wait for.
+    """p99 in milliseconds from the time a record was due to be sent until the consumer had it."""
+    # Once to warm up: users do not wait for a JIT that compiles the path.
     context.load.run("latency", broker.address, f"{topic}-warm", context.count(10_000), LATENCY_RATE)
     before = broker.cpu_s()
     result = context.load.run("latency", broker.address, topic, context.count(50_000), LATENCY_RATE)
@@ -128,7 +128,7 @@ def latency(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def compaction(records: int, size: int, *, compiled: bool = False) -> Measure:
-    """Megabytes a second of a log that is cleaned, every key ten times in it; from the release to the checkpoint."""
+    """Megabytes a second of cleaning a log with every key ten times, from the release to the checkpoint."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         if compiled:
@@ -145,7 +145,7 @@ def compaction(records: int, size: int, *, compiled: bool = False) -> Measure:
 
 
 def latency_while_cleaning(context: Context, broker: Broker, topic: str) -> Sample:
-    """p99 in milliseconds as in `latency`, while the cleaner works and, below, while it rests."""
+    """p99 in milliseconds as in `latency`, while the cleaner works and, below, while it is idle."""
     made = fill(context.load, broker, f"{topic}-dirty", context.count(5_000_000), 100)
     context.load.run("latency", broker.address, f"{topic}-warm", context.count(10_000), LATENCY_RATE)
     at_rest = context.load.run("latency", broker.address, topic, context.count(50_000), LATENCY_RATE)
@@ -165,13 +165,13 @@ def latency_while_cleaning(context: Context, broker: Broker, topic: str) -> Samp
 
 
 def start(context: Context, broker: Broker, topic: str) -> Sample:
-    """Milliseconds from the launch until a client that is already waiting has its first acknowledgement (new topic)."""
+    """Milliseconds from the launch to the first acknowledgement for a client that already waits (new topic)."""
     client = context.load.spawn("first", broker.address, topic)
     try:
         time.sleep(0.3)
         began = time.monotonic()
         broker.launch()
-        # The line is printed at the acknowledgement; the client's own clock began before the launch.
+        # The load prints the line at the acknowledgement; its own clock began before the launch.
         line = client.stdout.readline() if client.stdout is not None else b""
         taken_ms = (time.monotonic() - began) * 1000
     finally:
@@ -190,9 +190,9 @@ def idle_memory(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def start_with(partitions: int) -> Measure:
-    """Seconds from the launch until each of `partitions` has a leader, after a clean stop (2 MB of each: bench.starts).
+    """Seconds from the launch until each of `partitions` has a leader, after a clean stop (2 MB each: bench.starts).
 
-    Also the seconds of that stop, of the start after kill -9, and what the idle broker takes.
+    Also the seconds of that stop and of the start after kill -9, and the usage of the idle broker.
     """
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
@@ -224,7 +224,7 @@ def start_with(partitions: int) -> Measure:
 
 
 def recovery(records: int, size: int, mode: str = "produce") -> Measure:
-    """Megabytes of a log a second that a start after kill -9 checks and repairs, by the broker's own clock."""
+    """Megabytes of log a second that a start after kill -9 checks and repairs, by the broker's own clock."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         context.load.run(mode, broker.address, topic, context.count(records), size, 1)
@@ -264,7 +264,7 @@ def java_produce(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def java_consume(context: Context, broker: Broker, topic: str) -> Sample:
-    """Records a second by kafka-consumer-perf-test (1,000 bytes), its own figure without the time to join its group."""
+    """Records a second by kafka-consumer-perf-test (1,000 bytes), as it reports them, without the time to join."""
     count = context.count(1_000_000)
     context.load.run("produce", broker.address, topic, count, 1000, 1)
     before = broker.cpu_s()

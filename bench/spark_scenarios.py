@@ -1,4 +1,4 @@
-"""Scenarios of Spark, whose one session works on the brokers of both sides."""
+"""Scenarios with Spark; one session works on the brokers of both sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def session(context: Context) -> SparkSession:
 
 
 def warmed(measure: Measure) -> Measure:
-    """`measure`, done once before its first sample: Spark's JVM compiles what is new to it, and that is not counted."""
+    """`measure`, but run once before its first sample, to exclude compilation in Spark's JVM."""
     is_warm = False
 
     def measure_warm(context: Context, broker: Broker, topic: str) -> Sample:
@@ -35,7 +35,7 @@ def warmed(measure: Measure) -> Measure:
 def measured(
     context: Context, broker: Broker, expected: int, gigabytes: float, what: str, **arguments: object
 ) -> Sample:
-    """Records a second of what Spark does, and both sides' CPU; raises RuntimeError when records are missing."""
+    """Records a second of a Spark job, and the CPU of both sides; raises RuntimeError if records are missing."""
     before = broker.cpu_s()
     records, seconds, client_cpu_s = session(context).do(what, address=broker.address, **arguments)
     spent = broker.cpu_s() - before
@@ -75,8 +75,8 @@ def writing(records: int, size: int) -> Measure:
 
 
 def streaming(context: Context, broker: Broker, topic: str) -> Sample:
-    """p99 in milliseconds from the moment a record was due to be sent until a consumer had it from the topic that a
-    streaming query copies it to. Of a second query: the first one warms up Spark and the broker.
+    """p99 in milliseconds from the time a record was due to be sent until a consumer had it from the output topic of a
+    streaming query. Measures a second query: the first one warms up Spark and the broker.
     """
 
     def copied(topic: str, records: int) -> Sample:

@@ -1,8 +1,8 @@
-"""A Spark session that works when it is told to: a JSON object a line on standard input, an answer a line.
+"""A Spark session that works on request: a JSON object per line on standard input, a response per line.
 
 `{"do": "read", "address": A, "topic": T}` reads a topic to its end, `write` fills one, `copy` starts a streaming query
-from one topic to another that runs until `stop`. The answer tells records and seconds. Two cores, and the connector's
-defaults: the figure to compare is what a user's first job does.
+from one topic to another that runs until `stop`. The response contains records and seconds. It uses two cores and the
+connector's defaults, to measure the first job of a typical user.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 2
-"""Of the topics that are read and written, one for each core."""
+"""Partitions of each topic, one for each core."""
 
 
 def read(spark: SparkSession, address: str, topic: str) -> int:
-    """Read the topic to its end; returns its records."""
+    """Read the topic to its end; returns the number of records."""
     from pyspark.sql import functions as sql
 
     records = (
@@ -41,7 +41,7 @@ def read(spark: SparkSession, address: str, topic: str) -> int:
 
 
 def write(spark: SparkSession, address: str, topic: str, records: int, size: int) -> int:
-    """Write `records` of `size` bytes to a topic that is there; returns how many it has then."""
+    """Write `records` of `size` bytes to an existing topic; returns the number that it then has."""
     from pyspark.sql import functions as sql
 
     (
@@ -57,7 +57,7 @@ def write(spark: SparkSession, address: str, topic: str, records: int, size: int
 
 
 def copy(spark: SparkSession, address: str, topic: str, to: str, trigger: str) -> int:
-    """Start to copy what comes into `topic`, with a batch each `trigger`, and go on until `stop`."""
+    """Start a query that copies new records of `topic`, with a batch each `trigger`, until `stop`."""
     (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", address)
@@ -76,7 +76,7 @@ def copy(spark: SparkSession, address: str, topic: str, to: str, trigger: str) -
 
 
 def stop(spark: SparkSession) -> int:
-    """Stop what `copy` started; raises the error of a query that failed."""
+    """Stop the query of `copy`; raises its error if it failed."""
     for query in spark.streams.active:
         query.stop()
         failure = query.exception()
@@ -89,7 +89,7 @@ WORK: dict[str, Callable[..., int]] = {"read": read, "write": write, "copy": cop
 
 
 def main() -> int:
-    """Serve standard input until it ends."""
+    """Serve requests until standard input ends."""
     spark = build_session("odradek-bench", master=f"local[{PARTITIONS}]")
     spark.sparkContext.setLogLevel("ERROR")
     for line in sys.stdin:

@@ -1,9 +1,10 @@
-"""Brokers that start again: on many partitions with much data, after a clean stop and after kill -9.
+"""Restarts of brokers: on many partitions with much data, after a clean stop and after kill -9.
 
-The gigabytes of many partitions are sparse files: of every other partition a sealed segment that is a hole behind its
-first batch, with its indexes; of each an active one with one batch, and a snapshot. No broker reads a sealed segment at
-its start, whether it was stopped or killed; all that it does read is as real brokers write it. Every other, because
-Apache Kafka keeps a descriptor of each segment, and many machines give a process no more than 20,000.
+The gigabytes of many partitions are sparse files. Every second partition has a sealed segment with indexes; after its
+first batch it is a hole. Every partition has an active segment with one batch, and a snapshot. Brokers do not read
+sealed segments at their start, even after a kill; the files that they do read are as real brokers write them. Only
+every second partition, because Apache Kafka keeps each segment open, and many machines limit a process to 20,000
+descriptors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from storage.log.producer_state import encode_snapshot
 from tests.kit.wire_client import ConnectionClosed, WireClient
 
 _SEALED_BYTES = 4_000_000
-"""Of every other partition: 20 GB with 10,000 of them."""
+"""Size of the sealed segment in every second partition: 20 GB for 10,000 partitions."""
 
 _SEALED_RECORDS = 2_000
 _LIMIT_S = 300
@@ -32,9 +33,9 @@ _LOADED = re.compile(r"Loaded (\d+) logs in (\d+)ms")
 
 
 def launch_until_led(broker: Broker, topic: str, partitions: int) -> float:
-    """Launch and give the seconds until a client is told of a leader for each of the `partitions`.
+    """Launch, and return the seconds until the metadata shows a leader for each of the `partitions`.
 
-    Raises RuntimeError when that takes too long.
+    Raises RuntimeError on timeout.
     """
     began = time.monotonic()
     broker.launch()
@@ -48,7 +49,7 @@ def launch_until_led(broker: Broker, topic: str, partitions: int) -> float:
 
 
 def led(client: WireClient, topic: str, but_by: int = -1) -> int:
-    """How many partitions of the topic have a leader, as a client is told: another one than `but_by`."""
+    """How many partitions of the topic have a leader other than `but_by`, according to the metadata."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
@@ -59,7 +60,7 @@ def led(client: WireClient, topic: str, but_by: int = -1) -> int:
 
 
 def grow(data: Path, topic: str, partitions: int) -> None:
-    """Give the partitions of a broker that was stopped in order a batch each, and the even ones a sealed segment."""
+    """Add a batch to each partition of a cleanly stopped broker, and a sealed segment to the even ones."""
     now_ms = time.time_ns() // 1_000_000
     first = build_batch([Record(0, now_ms, None, b"x")])
     last = bytearray(build_batch([Record(0, now_ms, None, b"x" * 100)]))
@@ -96,7 +97,7 @@ def grow(data: Path, topic: str, partitions: int) -> None:
 
 
 def loading_s(broker: Broker) -> float:
-    """How long the broker's last start took to load its logs, in its own words. Raises RuntimeError if it is silent."""
+    """How long the broker's last start took to load its logs, from its own log. Raises RuntimeError if missing."""
     said = _LOADED.findall((broker.directory / "broker.log").read_text())
     if not said:
         raise RuntimeError(f"{broker.name} did not say how long it took to load its logs")

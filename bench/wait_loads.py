@@ -1,6 +1,6 @@
-"""The loads under which a benchmark asks how long one client waits for another (`bench.waits`).
+"""The loads for measuring how long one client waits for another (`bench.waits`).
 
-Every load is prepared first (topics made, requests encoded), then run while a probe asks.
+Every load is first prepared (topics created, requests encoded), then runs while a probe sends requests.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tests.kit.wire_requests import framed, request_bytes
 PATIENCE_S: Final = 300
 NODE: Final = "0"
 MEMBER_JOINS_BY_ID: Final = 4
-"""JoinGroup sends a new member back for its id from this version on."""
+"""From this version on, JoinGroup makes a new member rejoin with its id."""
 JOIN_SETTINGS: Final = {"group.initial.rebalance.delay.ms": "5000"}
-"""The broker waits so long for more members of a new group, so that many join at once."""
+"""The broker waits this long for more members of a new group, so that many join at once."""
 ANSWER_S: Final = 30.0
-"""No longer is the answer to a heavy request awaited: Apache Kafka takes minutes for 500,000 unknown names."""
+"""Time limit for the response to a heavy request: Apache Kafka takes minutes for 500,000 unknown names."""
 HELD_S: Final = 3.0
-"""Half a frame is held so long."""
+"""How long a client holds half a frame."""
 
 Load = Callable[[], int | None]
-"""Gives the bytes of request and answer where the load is one request."""
+"""Runs a load; returns the bytes of request and response if it is a single request."""
 Prepare = Callable[[Context, Broker, str, ExitStack], Load]
 
 
@@ -54,7 +54,7 @@ def few(context: Context, count: int) -> int:
 
 
 def connect(broker: Broker, stack: ExitStack, patience_s: float = PATIENCE_S) -> WireClient:
-    """A connection that is closed with the sample."""
+    """A connection that closes at the end of the sample."""
     client = WireClient("127.0.0.1", broker.port, "load", patience_s)
     stack.callback(client.close)
     return client
@@ -66,13 +66,13 @@ def encoded(request: Request, version: int) -> bytes:
 
 
 def exchange(client: WireClient, request: Request, version: int) -> Load:
-    """Sends the request and awaits its answer, which nobody decodes."""
+    """Sends the request and waits for its response, without decoding it."""
     data = encoded(request, version)
     return lambda: ask(client, data)
 
 
 def ask(client: WireClient, data: bytes) -> int:
-    """Send a request and await its answer, or that the broker hangs up or takes too long: the bytes of both."""
+    """Send a request and wait for the response, a hang-up or a timeout; returns the bytes of both."""
     try:
         client.send_bytes(data)
         return len(data) + len(client.receive_frame())
@@ -124,7 +124,7 @@ def describe_topics(context: Context, broker: Broker, topic: str, stack: ExitSta
 
 
 def describe_broker_ids(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
-    """DescribeConfigs of 2,000 broker ids, all but one of which are refused."""
+    """DescribeConfigs of 2,000 broker ids, all but one refused."""
     resources = [
         DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=int(ConfigResourceType.BROKER), resource_name=str(number), configuration_keys=None
@@ -150,7 +150,7 @@ def describe_distinct_topics(context: Context, broker: Broker, topic: str, stack
 
 
 def wake_fetches(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """Ten fetches of 5,000 partitions each wait for more than there is; 100 produces wake them."""
+    """Ten fetches of 5,000 partitions each wait for more than is available; 100 produces wake them."""
     count = few(context, 5_000)
     make_topics(connect(broker, stack), [topic], count)
     partitions = [
@@ -176,7 +176,7 @@ def wake_fetches(context: Context, broker: Broker, topic: str, stack: ExitStack)
 
 
 def produce(topic: str, partitions: Sequence[int]) -> ProduceRequest:
-    """A record to each of the partitions."""
+    """A request with one record for each of the partitions."""
     batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"x" * 100)])
     data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in partitions]
     return ProduceRequest(
@@ -273,7 +273,7 @@ def create_topics(context: Context, broker: Broker, topic: str, stack: ExitStack
 
 
 def large_group(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """2,500 members join a group and are assigned a partition each."""
+    """2,500 members join a group and get a partition each."""
     members = [connect(broker, stack) for _ in range(few(context, 2_500))]
     context.load.run("first", broker.address, topic)
     version = MEMBER_JOINS_BY_ID - 1
@@ -295,7 +295,7 @@ def large_group(context: Context, broker: Broker, topic: str, stack: ExitStack) 
         for member in members:
             member.send_bytes(join)
         joined = [member.receive(JoinGroupRequest, version) for member in members]
-        # The leader's last: all others wait for it.
+        # Send the leader's request last: all others wait for it.
         for member, answer in sorted(zip(members, joined, strict=True), key=lambda each: bool(leads(each[1]))):
             member.send(sync(topic, answer), 2)
         for member in members:
@@ -307,14 +307,14 @@ def large_group(context: Context, broker: Broker, topic: str, stack: ExitStack) 
 
 
 def leads(answer: object) -> Sequence[JoinGroupResponse.JoinGroupResponseMember]:
-    """The members that a leader was told; raises RuntimeError for an error."""
+    """The members in the leader's response; raises RuntimeError for an error."""
     if not isinstance(answer, JoinGroupResponse) or answer.error_code:
         raise RuntimeError(f"a member could not join: {answer}")
     return answer.members
 
 
 def sync(group: str, answer: object) -> SyncGroupRequest:
-    """Build the SyncGroup request that follows a JoinGroup answer: the leader brings everybody's assignment."""
+    """Build the SyncGroup request that follows a JoinGroup response: the leader sends all assignments."""
     assignments = [
         SyncGroupRequest.SyncGroupRequestAssignment(member_id=member.member_id, assignment=bytes(50))
         for member in leads(answer)
@@ -330,7 +330,7 @@ def sync(group: str, answer: object) -> SyncGroupRequest:
 
 
 def await_coordinator(broker: Broker, key: str, stack: ExitStack, *, of_transactions: bool = False) -> None:
-    """Return when the group, or the transactional id, can be used: its coordinator's log may have to be created."""
+    """Wait until the group or transactional id is usable: the coordinator's log may have to be created first."""
     client = connect(broker, stack)
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -343,7 +343,7 @@ def await_coordinator(broker: Broker, key: str, stack: ExitStack, *, of_transact
 
 
 def pipelined_metadata(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """8,000 requests for the metadata of 1,000 partitions, of a client that reads nothing and leaves after a second."""
+    """8,000 requests for the metadata of 1,000 partitions; their client reads nothing and leaves after a second."""
     make_topics(connect(broker, stack), [topic], few(context, 1_000))
     wanted = MetadataRequest.MetadataRequestTopic(name=topic)
     data = encoded(MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 8) * few(context, 8_000)
@@ -355,13 +355,13 @@ def pipelined_metadata(context: Context, broker: Broker, topic: str, stack: Exit
             with contextlib.suppress(TimeoutError):
                 client.sendall(data)
             time.sleep(max(1 - (time.monotonic() - began), 0))
-        broker.cpu_s()  # returns when what it left behind is done
+        broker.cpu_s()  # returns when the remaining work is done
 
     return load
 
 
 def request(make: Callable[[int], bytes], count: int, *, clients: int = 1, in_a_group: bool = False) -> Prepare:
-    """One of `heavy_requests`, sent by so many clients at once; `in_a_group`: to the coordinator of its group."""
+    """One of `heavy_requests`, sent by `clients` at once; `in_a_group`: to the coordinator of its group."""
 
     def prepare(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
         data = make(few(context, count))
@@ -375,7 +375,7 @@ def request(make: Callable[[int], bytes], count: int, *, clients: int = 1, in_a_
 
 
 def half_frames(count: int) -> Prepare:
-    """Connections that send 80 MB of a frame of 100 MB at once, and wait for three seconds."""
+    """Connections that send 80 MB of a 100 MB frame at once, and then wait for three seconds."""
 
     def prepare(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
         data = heavy.half_frame(few(context, 100_000_000))
@@ -394,12 +394,12 @@ def half_frames(count: int) -> Prepare:
 
 
 def open_socket(broker: Broker, stack: ExitStack) -> socket.socket:
-    """A connection that may send for `HELD_S`."""
+    """A connection that stays open for `HELD_S`."""
     return stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), HELD_S))
 
 
 def send_what_is_taken(client: socket.socket, data: bytes) -> None:
-    """Send until the broker hangs up, or takes nothing more."""
+    """Send until the broker hangs up or stops reading."""
     with contextlib.suppress(OSError):
         client.sendall(data)
 

@@ -1,6 +1,6 @@
-"""How long one client waits for another: requests that are large, and clients that behave badly.
+"""How long one client waits for others: for large requests, and for misbehaving clients.
 
-Every load is prepared first (topics made, requests encoded), then run while a probe asks (`bench.probe`).
+Every load is first prepared (topics created, requests encoded), then runs while a probe sends requests (`bench.probe`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from bench.scenario import Context, Measure, Sample, Scenario
 from tests.kit import heavy_requests as heavy
 
 CALM_S: Final = 2.0
-"""The probe goes on so long after the load."""
+"""How long the probe continues after the load."""
 KEPT: Final = {"MB_more_2_s_later": 5}
-"""Limit of the memory above idle that a load without lasting effects may leave behind."""
+"""How far above idle the memory may stay after a load without lasting effects."""
 LIMITS: Final = {"peak_by_request_and_answer": 3, **KEPT}
-"""The limits of one such request: it also takes at most so many times its size and that of its answer."""
+"""Limits of one such request; the peak of its memory is a multiple of the bytes of request and response."""
 
 
 def longest_wait(prepare: loads.Prepare) -> Measure:
-    """Milliseconds that the slowest probe waited; below, how much more memory the broker had at its peak and later."""
+    """The slowest probe in milliseconds; below, how much more memory the broker had at its peak and afterwards."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         with ExitStack() as stack:
             load = prepare(context, broker, topic, stack)
-            spent = broker.cpu_s()  # once it has come to rest
+            spent = broker.cpu_s()  # waits until the broker is idle
             idle = memory_bytes(broker.pid)
             forget_peak(broker.pid)
             with Probe(broker.port) as probe:
@@ -56,9 +56,9 @@ def longest_wait(prepare: loads.Prepare) -> Measure:
 
 
 def memory_bytes(pid: int, *, at_the_peak: bool = False) -> int:
-    """The memory that a process has, or the most that it had since `forget_peak`, without its children.
+    """The current memory of a process without its children, or its peak since `forget_peak`.
 
-    Raises RuntimeError for a process that has ended.
+    Raises RuntimeError if the process has ended.
     """
     name = "VmHWM:" if at_the_peak else "VmRSS:"
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Odradek, a Kafka-compatible broker: what a user's program may import.
+"""Odradek, a Kafka-compatible broker: the package that user programs may import.
 
-The broker's own packages (`broker`, `storage`, `protocol`, ...) have names too generic for anybody's site-packages. In
-a checkout they lie beside this package; in a wheel they lie in `odradek/_server/`, which only the processes that
-`odradek.cli` starts put on their `sys.path`. A user's program never imports them: it runs brokers as processes.
+The broker's own packages (`broker`, `storage`, `protocol`, ...) have names that are too generic for site-packages. In a
+checkout they are next to this package. A wheel has them in `odradek/_server/`, and only the processes that
+`odradek.cli` starts put that on their `sys.path`. User programs never import them: they run brokers as processes.
 """
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """The command `odradek NAME ARGS...`: the broker and every tool, by Kafka's script names without `kafka-`.
 
-A tool or job runs as `__main__` in this process. `server-start`, `server-stop` and `build-fast` replace the process by
-the scripts in `bin/`, so that an installed broker and a checkout's start, log and stop in the same way.
+A tool or job runs as `__main__` in this process. `server-start`, `server-stop` and `build-fast` exec the scripts in
+`bin/`, so that an installed broker starts, logs and stops like one in a checkout.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from odradek.command_list import COMPLETION, SERVER_SCRIPTS, server_root, tool_m
 
 
 def run_script(root: Path, script: str, arguments: list[str]) -> None:
-    """Become the shell script `bin/SCRIPT`, which runs the broker with this interpreter; does not return."""
+    """Exec the shell script `bin/SCRIPT`, which runs the broker with this interpreter; does not return."""
     environment = dict(os.environ)
     if root.name == "_server":
         environment["ODRADEK_PYTHON"] = sys.executable
-        # site-packages is no place for logs: an installed broker's go to the working directory unless LOG_DIR is set.
+        # Logs do not belong in site-packages: an installed broker's go to the working directory unless LOG_DIR is set.
         environment.setdefault("LOG_DIR", str(Path.cwd() / "logs"))
     os.execve("/bin/sh", ["sh", str(root / "bin" / script), *arguments], environment)  # noqa: S606
 
@@ -34,7 +34,7 @@ def run_tool(root: Path, name: str, module: str, arguments: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code when the command itself does not end the process."""
+    """Run one command; returns the exit code, unless the command itself ends the process."""
     arguments = sys.argv[1:] if argv is None else argv
     root = server_root()
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     name = name.removeprefix("kafka-").removesuffix(".sh")
     if name == "spark" and rest:
         name, *rest = f"spark-{rest[0]}", *rest[1:]
-    # Usage lines name what was typed; a script of `bin/` has set its own name.
+    # Usage lines show the typed command; the scripts in `bin/` set their own names.
     os.environ.setdefault("ODRADEK_COMMAND", f"odradek {name}")
     if name in SERVER_SCRIPTS:
         run_script(root, SERVER_SCRIPTS[name].file, rest)

@@ -1,8 +1,8 @@
 """The commands of `odradek`: names, descriptions, and the module or script behind each.
 
-A tool NAME is the module `tools.NAME` (dashes become underscores); its description is the first line of its docstring,
-so there is no table of commands to keep. `spark-NAME` is the job `spark_jobs.jobs.NAME`, in the same way.
-`server-start`, `server-stop` and those of ZooKeeper's are scripts in `bin/`, as is `build-fast`.
+The tool NAME is the module `tools.NAME` (with underscores for dashes). Its description is the first line of its
+docstring, so no table needs maintenance. `spark-NAME` likewise is the job `spark_jobs.jobs.NAME`. `server-start`,
+`server-stop`, their ZooKeeper counterparts and `build-fast` are scripts in `bin/`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def server_root() -> Path:
 
 
 def runnable(package: Path) -> dict[str, Path]:
-    """The modules and subpackages of a package that can be run, `_`-named helpers left out, with their files."""
+    """The runnable modules and subpackages of a package with their files, without `_`-named helpers."""
     names = {
         path.stem: path
         for path in package.glob("*.py")
@@ -51,7 +51,7 @@ def runnable(package: Path) -> dict[str, Path]:
 
 
 def tool_files(root: Path) -> dict[str, Path]:
-    """Every tool's and job's command, sorted, with the file that it runs."""
+    """The commands of all tools and jobs, sorted, with the files that they run."""
     files = {name.replace("_", "-"): path for name, path in runnable(root / "tools").items()}
     jobs = runnable(root / "spark_jobs" / "jobs")
     files |= {f"spark-{name.replace('_', '-')}": path for name, path in jobs.items()}
@@ -59,7 +59,7 @@ def tool_files(root: Path) -> dict[str, Path]:
 
 
 def tool_modules(root: Path) -> dict[str, str]:
-    """Every tool's and job's command, sorted, with the module that it runs."""
+    """The commands of all tools and jobs, sorted, with the modules that they run."""
     relative = {name: path.relative_to(root).with_suffix("") for name, path in tool_files(root).items()}
     return {name: ".".join(path.parts).removesuffix(".__main__") for name, path in relative.items()}
 
@@ -80,13 +80,13 @@ def commands(root: Path) -> dict[str, str]:
 
 
 def usage(root: Path) -> str:
-    """The answer to `odradek --help`."""
+    """The text of `odradek --help`."""
     lines = [f"  {name:22}  {text}" for name, text in commands(root).items()]
     return "\n".join(["Usage: odradek COMMAND [ARGS...]", "", "Commands (COMMAND --help tells more):", *lines])
 
 
 def unknown_command(root: Path, name: str) -> str:
-    """The message about a command that does not exist, with the closest ones that do."""
+    """The error for an unknown command, with similar commands."""
     if name == "spark":
         jobs = ", ".join(each.removeprefix("spark-") for each in commands(root) if each.startswith("spark-"))
         return f"odradek spark: name a job, one of: {jobs}"

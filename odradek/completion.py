@@ -69,22 +69,22 @@ def tool_options(module: ModuleType) -> list[str]:
 
 
 def tool_actions(module: ModuleType) -> list[str]:
-    """The words of which a tool takes one behind its name, sorted."""
+    """The action names of a tool, sorted."""
     return sorted({word for parser in parsers_of(module) for word in words_of(parser)[1]})
 
 
 def parsers_of(module: ModuleType) -> list[ArgumentParser]:
-    """The parsers of a tool that uses argparse."""
+    """The parsers of a tool, if it uses argparse."""
     if hasattr(module, "make_parsers"):
         return list(module.make_parsers())
     return [module.make_parser()] if hasattr(module, "make_parser") else []
 
 
 def words_of(parser: ArgumentParser) -> tuple[set[str], set[str]]:
-    """The options of a parser, with those of its actions' parsers; and the actions."""
+    """The options of a parser and of its subparsers, and the names of its actions."""
     options: set[str] = set()
     actions: set[str] = set()
-    for argument in parser._actions:  # argparse has no public way to list them
+    for argument in parser._actions:  # argparse lacks a public way to list them
         options.update(option for option in argument.option_strings if option.startswith("--"))
         if argument.choices and not argument.option_strings:
             actions.update(map(str, argument.choices))
@@ -101,7 +101,7 @@ class Words(NamedTuple):
 
 
 def words_by_command(root: Path) -> dict[str, Words]:
-    """The words of each command. Jobs are left out: importing them takes PySpark."""
+    """The words of each command. Jobs are left out: importing them requires PySpark."""
     sys.path.insert(0, str(root))
     words = {name: Words(options, SHELLS if name == COMPLETION else []) for name, options in SCRIPT_OPTIONS.items()}
     for name, path in tool_modules(root).items():
@@ -131,7 +131,7 @@ def zsh_script(root: Path) -> str:
 
 
 def main(root: Path, arguments: list[str]) -> int:
-    """Print the script of the shell that is named."""
+    """Print the script of the named shell."""
     scripts = {"bash": bash_script, "zsh": zsh_script}
     if len(arguments) != 1 or arguments[0] not in scripts:
         is_help = arguments in (["--help"], ["-h"])

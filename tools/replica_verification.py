@@ -34,7 +34,7 @@ DEBUGGING_CONSUMER_ID: Final = -2
 _FIRST_VERSION_WITH_STATE: Final = 15
 _MAX_BYTES: Final = 50 * 1024 * 1024
 _PAUSE_S: Final = 0.5
-"""Pause after a round in which a broker did not answer."""
+"""Pause after a round with a broker that did not answer."""
 
 PARSER = OptionParser(
     "Check that all replicas of topics have the same records.",

@@ -56,7 +56,7 @@ HANGING_HEADERS = (
 )
 _MINUTE_MS = 60_000
 _PARTITIONS_AT_ONCE = 500
-"""The number of ids in one request."""
+"""The number of partitions in one request."""
 _FAILURES = (ApiError, ClientError)
 
 

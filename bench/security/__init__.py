@@ -1,1 +1,1 @@
-"""Costs of security: TLS beside Apache Kafka's, access control and quotas beside the same broker without them."""
+"""Costs of security: TLS compared with Apache Kafka's; access control and quotas with the same broker without."""

@@ -1,9 +1,9 @@
 """Scenarios that compare a broker with itself: with access control lists and without, with a quota and without.
 
-Their figure is the time that the same load takes with it, as a percentage of that without, and below the CPU of the
-broker alike. Requests of one record show what a request costs more at the worst; no target is set for them. The loads
-take turns (with, without, without, with), so that a drift of the machine helps neither. An authorizer is set at a
-broker's start. A second broker runs without one, as a restart between the loads would make the next one slower.
+The figure is the time of the same load with the feature, as a percentage of that without; below, the broker's CPU in
+the same form. Requests of one record show the worst-case cost per request; no target is set for them. The loads take
+turns (with, without, without, with), so that a drift of the machine favours neither. An authorizer is set at a broker's
+start, so a second broker runs without one: a restart between the loads would slow down the next one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.kit.wire_client import WireClient
 ACLS: Final = 10_000
 ACLS_AT_ONCE: Final = 500
 PREFIXED_EVERY: Final = 10
-"""One of so many patterns is a prefix."""
+"""One pattern in this many is a prefix."""
 NEVER_REACHED: Final = 1e12
 AUTHORIZER: Final = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-    # The broker's own requests and those of the preparation are about what no list is about.
+    # Access that no ACL matches is allowed, for the broker's own requests and those of the preparation.
     "allow.everyone.if.no.acl.found": "true",
 }
 QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
@@ -39,13 +39,13 @@ TURNS: Final = (True, False, False, True) * 4
 _CPU: Final = "broker_CPU_percent"
 
 Pick = Callable[[bool], Broker]
-"""Gives the broker to load: with what is measured, or without it."""
+"""Returns the broker to load: with the measured feature, or without it."""
 Prepare = Callable[[Context, Broker], AbstractContextManager[Pick]]
 """Prepares a running broker; the `Pick` is valid inside the context."""
 
 
 def compared(records: int, size: int, mode: str, prepare: Prepare) -> Measure:
-    """The time of the same load with it, as a percentage of that without."""
+    """The time of the same load with the feature, as a percentage of that without."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -81,7 +81,7 @@ def _ask(broker: Broker, request: Request, version: int) -> Response:
 
 @contextlib.contextmanager
 def beside_lists(context: Context, broker: Broker) -> Iterator[Pick]:
-    """Give the broker an authorizer and 10,000 lists, and start another one without."""
+    """Give the broker an authorizer and 10,000 ACLs, and start another one without."""
     broker.settings = {**broker.settings, **AUTHORIZER}
     broker.restart()
     context.load.run("first", broker.address, READY_TOPIC)
@@ -97,7 +97,7 @@ def beside_lists(context: Context, broker: Broker) -> Iterator[Pick]:
 
 
 def _make_lists(context: Context, broker: Broker) -> None:
-    """Make 10,000 lists, and those by which everybody may use the benchmark's topics."""
+    """Create 10,000 ACLs, and those that let everyone use the benchmark's topics."""
     count = few(context, ACLS)
     own = [_list("bench-", PatternType.PREFIXED, "User:*", AclOperation.ALL)]
     others = [
@@ -144,7 +144,7 @@ def in_turn_with_quotas(context: Context, broker: Broker) -> Iterator[Pick]:  # 
 
 
 def _set_quotas(broker: Broker, has_it: bool) -> None:
-    """Set quotas of every client, high above what it uses, or remove them."""
+    """Set quotas for every client, far above its usage, or remove them."""
     entity = AlterClientQuotasRequest.EntityData(entity_type="client-id", entity_name=None)
     changes = [
         AlterClientQuotasRequest.OpData(key=key, value=NEVER_REACHED if has_it else 0, remove=not has_it)

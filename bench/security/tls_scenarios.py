@@ -1,5 +1,5 @@
-"""Scenarios of clients that come by TLS. The broker's certificate is on an elliptic curve (P-256), and theirs is not
-asked for; both sides agree on TLS 1.3. What is only to be prepared comes in plaintext.
+"""Scenarios with TLS clients. The broker's certificate is on an elliptic curve (P-256), clients have none, and both
+sides use TLS 1.3. Preparation uses plaintext.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def authority_of(broker: Broker) -> Path:
 
 
 def tls_port(broker: Broker) -> int:
-    """Where the broker has TLS."""
+    """The broker's TLS port."""
     return int(broker.settings["listeners"].rpartition(":")[2])
 
 
 def listen_with_tls(broker: Broker) -> None:
-    """Give the broker a certificate, and a listener with TLS beside its own."""
+    """Give the broker a certificate, and an additional TLS listener."""
     authority = Authority()
     authority.write_pem(authority_of(broker))
     identity = authority.issue("broker").write_pem(broker.directory / "broker.pem")
@@ -52,12 +52,12 @@ def listen_with_tls(broker: Broker) -> None:
 
 
 def bootstrap(broker: Broker) -> str:
-    """The broker's address with TLS, and what librdkafka has to know for it."""
+    """The broker's TLS address, and the TLS settings of librdkafka."""
     return f"127.0.0.1:{tls_port(broker)};security.protocol=ssl;ssl.ca.location={authority_of(broker)}"
 
 
 def handshakes(context: Context, broker: Broker, topic: str) -> Sample:  # noqa: ARG001
-    """Handshakes a second of clients that come for the first time, ten at once, each until its first answer."""
+    """Handshakes a second of new clients, ten at once, each until its first response."""
     count = max(int(HANDSHAKES * context.scale), 20)
     before = broker.cpu_s()
     result = context.load.run("handshakes", str(tls_port(broker)), str(authority_of(broker)), count, HANDSHAKES_AT_ONCE)
@@ -67,7 +67,7 @@ def handshakes(context: Context, broker: Broker, topic: str) -> Sample:  # noqa:
 
 
 def wait_beside_half_open(context: Context, broker: Broker, topic: str) -> Sample:  # noqa: ARG001
-    """Milliseconds until a client has its first answer by TLS, while 600 others have sent half a hello."""
+    """Milliseconds until a client gets its first response over TLS, while 600 others have sent half a hello."""
     context_of_client = ssl.create_default_context(cafile=str(authority_of(broker)))
     request = framed(request_bytes(ApiVersionsRequest(), 0, client_id="probe"))
     address = ("127.0.0.1", tls_port(broker))

@@ -79,8 +79,8 @@ class LocalBroker(Value):
 
 
 class LocalZooKeeper(Value):
-    """The ZooKeeper of the cluster, or a process that serves the embedded tree as one. An external ZooKeeper has `port`
-    None, and is never started or stopped.
+    """The ZooKeeper of the cluster, or a process that serves the embedded tree as one. `port` is None for an external
+    ZooKeeper, which is never started or stopped.
     """
 
     connect: str

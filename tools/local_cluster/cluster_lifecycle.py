@@ -1,7 +1,7 @@
 """Starts and stops the processes of a cluster, and adds brokers.
 
-It writes `cluster.json` after each process that it starts, so that an interrupted command leaves no process that the
-next one does not know.
+It writes `cluster.json` after each process that it starts, so that the next command knows every process even if this
+one is interrupted.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def send_signal(process: ProcessId | None, number: signal.Signals) -> bool:
 
 @contextlib.contextmanager
 def _held(pid: int) -> Iterator[int | None]:
-    """A descriptor of the current process with this pid (pidfd), stable even if the pid is reused; None if the system
-    lacks pidfds. Raises ProcessLookupError.
+    """A descriptor of the current process with this pid (pidfd), stable even if the pid is reused. It is None on
+    systems without pidfds. Raises ProcessLookupError.
     """
     if sys.platform != "linux":
         yield None

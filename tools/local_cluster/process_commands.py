@@ -103,7 +103,7 @@ def broker_properties(directory: ClusterDirectory, state: ClusterState, broker: 
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
         "group.initial.rebalance.delay.ms": "0",
-        # When all brokers stop, the last one has nowhere to move its leadership, so retries can be short.
+        # When all brokers stop, the last one cannot hand over its leadership, so it should not retry for long.
         "controlled.shutdown.retry.backoff.ms": "500",
     }
     if state.security.mechanism and "authorizer.class.name" in state.settings:

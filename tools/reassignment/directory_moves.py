@@ -23,7 +23,7 @@ class TerseError(ToolError):
 
 
 class Whereabouts(NamedTuple):
-    """The current directory of a replica, and the one it is moving to; None if absent."""
+    """The current directory of a replica, and the one it is moving to; each may be None."""
 
     current: str | None = None
     future: str | None = None

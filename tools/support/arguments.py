@@ -37,9 +37,7 @@ class ArgumentParser(CommandParser):
         )
 
     def read(self, argv: Sequence[str], *, needs_arguments: bool = False) -> argparse.Namespace | int:
-        """The arguments, or an exit code if the tool is done. With `needs_arguments`, an empty command line is a
-        mistake.
-        """
+        """The arguments, or an exit code if the tool is done. `needs_arguments`: an empty command line is a mistake."""
         if not argv and not needs_arguments:
             self.print_help()
             return 0

@@ -221,8 +221,7 @@ def _with_java_options(values: dict[str, str]) -> dict[str, str]:
 
 
 def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:
-    """The client that `--bootstrap-server` and `--command-config` describe. Raises ClientError, OSError, ConfigError.
-    """
+    """The client for `--bootstrap-server` and `--command-config`. Raises ClientError, OSError, ConfigError."""
     path = options.text("command-config")
     return make_client(
         options.text("bootstrap-server"), read_properties(path) if path is not None else {}, client_id=client_id

@@ -87,7 +87,7 @@ async def log_end_offsets(client: KafkaClient, partitions: Sequence[TopicPartiti
 
 
 def print_members(group: DescribedGroup, *, verbose: bool) -> None:
-    """Print a row for each member, or a row of dashes for a group without members."""
+    """Print a row for each member."""
     has_instances = any(member.group_instance_id for member in group.members)
     header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
     rows = [header]

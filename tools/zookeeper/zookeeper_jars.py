@@ -85,7 +85,7 @@ def _directories() -> Iterator[Path]:
 
 
 def _jars_in(directory: Path) -> list[str]:
-    """The jars of a ZooKeeper, sorted; empty if the directory does not contain all of them."""
+    """The jars in the directory that ZooKeeper needs, sorted; empty if ZooKeeper itself is not among them."""
     if not any(directory.glob("zookeeper-[0-9]*.jar")):
         return []
     return sorted(str(jar) for jar in directory.glob("*.jar") if jar.name.startswith(_NEEDED))
