@@ -1,5 +1,4 @@
-"""The Kafka source (topics, starting position, batch limits), and Java's files of client properties.
-"""
+"""The Kafka source (topics, starting position, batch limits), and Java's files of client properties."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The command lines of a cluster's processes, and the configurations that `odradek cluster start` writes for them.
-"""
+"""The command lines of a cluster's processes, and the configurations that `odradek cluster start` writes for them."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class ProcessCommand(NamedTuple):
 
 
 def broker_command(properties: Path) -> ProcessCommand:
-    """A broker. It writes rotated log files, as a daemon does, next to its configuration, and little other output.
-    """
+    """A broker. It writes rotated log files, as a daemon does, next to its configuration, and little other output."""
     command = server_module("broker", str(properties))
     logs = {"ODRADEK_DAEMON": "files", "LOG_DIR": str(properties.parent)}
     return command._replace(environment={**command.environment, **logs})
