@@ -1,1 +1,1 @@
-"""Modules shared by the jobs: session, source, value schemas, options, files beside a table, progress."""
+"""Modules shared by the jobs: session, source, value schemas, options, files next to a table, progress."""
