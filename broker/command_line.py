@@ -1,4 +1,4 @@
-"""The arguments of the broker's process, and the broker that needs none (`--dev`)."""
+"""The command line of the broker, and the development broker, which runs without configuration (`--dev`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from storage.io.os_file_system import OsFileSystem
 DEVELOPMENT_PORT = 9092
 DEVELOPMENT_METRICS_PORT = 9308
 PLACES = ("log.dirs", "metrics.listener")
-"""Directories and ports of a container: its own configuration of them holds for any broker in it."""
+"""Directories and ports of a container. Its defaults for these apply to every broker that runs in it."""
 
 
 class UsageError(Exception):
@@ -38,23 +38,23 @@ class UsageError(Exception):
 
 
 class Arguments(Value):
-    """A parsed command line: the path of server.properties, if there is one, and the overrides."""
+    """A parsed command line: the path of server.properties, if given, and the overrides."""
 
     path: str | None
     overrides: dict[str, str]
     defaults: str | None = None
-    """With `--environment`: the file for a broker that is not configured otherwise."""
+    """With `--environment`: the container's default file. It applies if server.properties is not given."""
     prints: bool = False
-    """Whether the configuration is printed, and no broker started."""
+    """Whether to print the configuration instead of starting a broker."""
 
     @property
     def is_development(self) -> bool:
-        """Whether the broker needs no configuration (`--dev`)."""
+        """Whether the broker runs without a configuration file (`--dev`)."""
         return self.path is None and self.defaults is None
 
 
 def usage() -> str:
-    """The usage line, naming the command that was typed."""
+    """The usage line, with the command that was typed."""
     command = os.environ.get("ODRADEK_COMMAND", "kafka-server-start.sh")
     return f"USAGE: {command} [-daemon] (server.properties | --dev) [--override property=value]*"
 
@@ -118,12 +118,12 @@ def parse_arguments(argv: list[str]) -> Arguments:
 
 @contextmanager
 def properties_file(arguments: Arguments) -> Iterator[str]:
-    """The path of the configuration file; with `--dev` one in a directory that is deleted in the end."""
+    """Yield the path of the configuration file; with `--dev`, a file in a directory that is deleted afterwards."""
     file = arguments.path or arguments.defaults
     if file is not None:
         yield file
         return
-    # Others start without these.
+    # Only `--dev` needs these; importing them here makes every other start faster.
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
@@ -134,10 +134,11 @@ def properties_file(arguments: Arguments) -> Iterator[str]:
 
 
 def given_properties(arguments: Arguments, path: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The keys in `path`, below what variables (with `--environment`) and overrides say.
+    """Merge the keys of `path`, the environment variables (with `--environment`) and the overrides; later ones win.
 
-    As in Apache Kafka's image, the defaults of a container are no part of a configuration by variables: a broker of a
-    cluster must not find the replication factor of a single one there. Only PLACES stay. Raises ConfigError, OSError.
+    Once a variable sets a key, only PLACES of the container's default file apply, as in Apache Kafka's image: its other
+    defaults suit a single broker, and a broker of a cluster must not inherit their replication factor of 1. Raises
+    ConfigError, OSError.
     """
     with open(path, "rb") as file:
         properties = load_properties(file.read())
@@ -148,7 +149,8 @@ def given_properties(arguments: Arguments, path: str, environment: Mapping[str, 
 
 
 def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration that `given_properties` are, with values from elsewhere. Raises ConfigError, OSError."""
+    """Parse the result of `given_properties`, with references to other sources resolved. Raises ConfigError, OSError.
+    """
     given = given_properties(arguments, path, environment)
     if any("${" in text for text in given.values()):
         from config.properties import resolve
@@ -170,14 +172,14 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
 
 
 def set_logger_levels(arguments: Arguments, environment: Mapping[str, str]) -> None:
-    """Give loggers the levels that variables say (with `--environment`). Raises ConfigError."""
+    """Set the logger levels that environment variables give (with `--environment`). Raises ConfigError."""
     if arguments.defaults is not None:
         for name, level in logger_levels(environment, LEVELS).items():
             LoggerLevels().set_level(name, level)
 
 
 def development_properties(directory: str) -> str:
-    """The configuration of a broker on this machine alone, with its data in `directory`."""
+    """The configuration of a standalone broker on this machine, with its data in `directory`."""
     return (
         "broker.id=0\n"
         f"listeners=PLAINTEXT://127.0.0.1:{free_port(DEVELOPMENT_PORT)}\n"
@@ -191,7 +193,7 @@ def development_properties(directory: str) -> str:
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` when nothing listens on it, else a port that the operating system gives."""
+    """`preferred` if it is free, else a port that the operating system chooses."""
     import socket
 
     for port in (preferred, 0):
@@ -207,7 +209,7 @@ def free_port(preferred: int) -> int:
 
 
 def announcement(config: BrokerConfig) -> str:
-    """The lines that a development broker prints when it serves."""
+    """The lines that a development broker prints once it serves."""
     address = config.advertised_listeners[0]
     lines = [
         "A broker for development is running. Stop it with Ctrl-C.",
@@ -220,7 +222,8 @@ def announcement(config: BrokerConfig) -> str:
 
 
 def start_failure(path: str, error: Exception, *, by_variables: bool = False) -> str:
-    """The reason not to start, with what can be done. `by_variables`: `path` is not all of the configuration."""
+    """The reason for a failed start, with a remedy. `by_variables`: the configuration does not come from `path` alone.
+    """
     if isinstance(error, OSError):
         return f"cannot read {path}: {error.strerror or error}"
     if by_variables or not isinstance(error, ConfigErrors):
@@ -249,10 +252,10 @@ def environment_of_this_machine(config: BrokerConfig) -> Environment:
 async def open_ensemble(
     environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
 ) -> Ensemble:
-    """The environment's OpenEnsemble: ZooKeeper when `zookeeper.connect` names one, else a tree of the broker's own."""
+    """The environment's OpenEnsemble: ZooKeeper if `zookeeper.connect` names one, else the embedded znode tree."""
     if config.zookeeper_address is None:
         return await open_embedded(environment, config, on_failure)
-    # A broker of its own needs none of it, and starts faster without.
+    # A standalone broker needs none of these modules and starts faster without them.
     from broker.zookeeper.kazoo_session import KazooEnsemble
     from security.jaas import system_properties, zookeeper_login
 

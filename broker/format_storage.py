@@ -1,7 +1,7 @@
 """`python -m broker.format_storage FILE`: claim log directories for a cluster before a broker's first start.
 
 Standard input is a JSON object: `cluster_id`, `ignore_formatted`, and `users`, a list of name, mechanism, iterations,
-salt and salted password (both in base64) of users of SCRAM, who are there when the broker starts.
+salt and salted password (both in base64) of SCRAM users, which exist when the broker starts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from storage.directory.meta_properties import META_PROPERTIES, LogDirError
 RELEASE: Final = "3.9-IV0"
 
 Users = Mapping[str, Mapping[str, str]]
-"""The text of a credential by user and mechanism."""
+"""The text of a credential, by user and mechanism."""
 
 
 def main(argv: list[str]) -> int:
-    """Do what standard input asks for. Gives the exit code."""
+    """Carry out the request on standard input. Returns the exit code."""
     wanted: Mapping[str, Any] = json.load(sys.stdin)
     try:
         config = BrokerConfig.of(resolve(load_properties(read_bytes(argv[0])), variables(), read_bytes))
@@ -65,10 +65,10 @@ async def format_directories(
     *,
     ignore_formatted: bool,
 ) -> list[str]:
-    """Write meta.properties where there is none yet, and `users` into a new tree. Gives what can be said of it.
+    """Write missing meta.properties, and `users` into a new tree. Returns the lines to print.
 
-    Raises LogDirError for directories of another cluster or broker, for those in use, and without `ignore_formatted`
-    for one that is formatted already.
+    Raises LogDirError for directories that belong to another cluster or broker or are in use, and, without
+    `ignore_formatted`, for those that are already formatted.
     """
     if config.zookeeper_connect:
         message = "The kafka configuration file appears to be for a legacy cluster. Formatting is only supported for "

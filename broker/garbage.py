@@ -1,16 +1,16 @@
-"""How the process gets its memory back: cyclic garbage among millions of objects, and pages that malloc keeps.
+"""Garbage collection for millions of objects, and the return of pages that malloc keeps.
 
-A full collection walks every object that it may free, and nothing else runs meanwhile: with 1.6 million committed
-offsets it holds the event loop for 300 ms, several times while they are loaded. Nearly all of these objects live as
-long as the process. So once many objects have survived a full collection they are frozen, and the next one walks only
-what was made since, some 20 ms at most.
+A full collection walks every tracked object and blocks everything else: with 1.6 million committed offsets it holds the
+event loop for 300 ms, several times while they are loaded. Nearly all of these objects live as long as the process. So
+whenever many objects have survived a full collection, they are frozen; the next one walks only the objects created
+since, which takes some 20 ms at most.
 
-A frozen object is freed by its reference count as before, but a cycle of frozen objects stays. Hence two rules. What
-is made for a connection or a request ends without a cycle (see `Connection.connection_lost`). And few survivors are not
-frozen: the next full collection looks at them again, so that a burst of connections freezes nothing.
+A frozen object is freed by its reference count as before, but a cycle of frozen objects stays. Hence two rules. Objects
+made for a connection or a request must not end in a cycle (see `Connection.connection_lost`). And a few survivors are
+not frozen: the next full collection checks them again, so that a burst of connections freezes nothing.
 
-Should cycles be frozen all the same, a collection of everything finds them. It follows when as many objects were frozen
-as there were before, but not before an hour has passed.
+Should cycles be frozen all the same, a collection of all objects, frozen ones included, finds them. It runs once the
+number of frozen objects has doubled, but at most once an hour.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import Final, Literal, Protocol
 from broker.environment.contract import Clock, Executor
 
 YOUNG_OBJECTS: Final = 7_000
-"""Growth in objects after which the youngest are collected. A hundred waiting requests make CPython's default of 700,
-and nothing of them can be freed.
+"""Net allocations that trigger a collection of the young generation. A hundred waiting requests exceed CPython's
+default of 700, and none of their objects can be freed.
 """
 
 COLLECTIONS_OF_YOUNG: Final = 10
-"""Collections of the youngest after which there is a full one."""
+"""Young collections per full collection."""
 
 OBJECTS_PER_COLLECTION: Final = YOUNG_OBJECTS * COLLECTIONS_OF_YOUNG
-"""Growth in objects after which there is a full collection: the product of CPython's three defaults."""
+"""Net allocations that trigger a full collection: the product of CPython's three defaults."""
 
 MOST_UNFROZEN: Final = 100_000
-"""Survivors of a full collection above which they are frozen. To walk so many takes some 10 ms; ten thousand
-connections are as many.
+"""More survivors of a full collection than this are frozen. Walking as many takes some 10 ms; ten thousand connections
+reach the number.
 """
 
 FEW_OBJECTS: Final = 500_000
-"""Objects frozen below which a collection of everything is not worth its time."""
+"""Fewer newly frozen objects do not justify a collection of all objects."""
 
 PAUSE_S: Final = 3600.0
-"""Between two collections of everything."""
+"""Least time between two collections of all objects."""
 
 
 Phase = Literal["start", "stop"]
 
 
 class Interpreter(Protocol):
-    """The functions of the module `gc` that are used."""
+    """The functions of the module `gc` that this module uses."""
 
     callbacks: list[Callable[[Phase, dict[str, int]], object]]
 
@@ -69,29 +69,29 @@ class Interpreter(Protocol):
 
 
 class GarbageCollector:
-    """Keeps full collections short. `start` begins it, `stop` ends it; both belong to one thread."""
+    """Keeps full collections short. Call `start` and `stop` on the same thread."""
 
     def __init__(self, clock: Clock, interpreter: Interpreter = gc) -> None:
         self._clock = clock
         self._interpreter = interpreter
         self._collects_everything = False
         self._size = 0
-        """Objects that were frozen by the last collection of everything."""
+        """Objects that the last collection of all objects froze."""
         self._frozen_since = 0
         self._last_s = 0.0
         self._thresholds = (0, 0, 0)
 
     def start(self) -> None:
-        """Freeze all that there is: what a start makes lives as long as the broker."""
+        """Freeze all existing objects: those created during startup live as long as the broker."""
         self._interpreter.collect()
         self._freeze_everything()
         self._interpreter.callbacks.append(self._on_collection)
         self._thresholds = self._interpreter.get_threshold()
-        # A full collection follows each collection of the middle generation.
+        # A full collection follows every collection of the middle generation.
         self._interpreter.set_threshold(YOUNG_OBJECTS, COLLECTIONS_OF_YOUNG, 0)
 
     def stop(self) -> None:
-        """Leave collecting to the interpreter again."""
+        """Restore the interpreter's thresholds."""
         self._interpreter.callbacks.remove(self._on_collection)
         self._interpreter.set_threshold(*self._thresholds)
         self._interpreter.unfreeze()
@@ -107,7 +107,7 @@ class GarbageCollector:
         return has_doubled and self._clock.monotonic_s() - self._last_s >= PAUSE_S
 
     def _on_collection(self, phase: Phase, info: dict[str, int]) -> None:
-        """Called by the interpreter before and after each collection, on the thread that happened to cause it."""
+        """Called by the interpreter before and after each collection, on the thread that triggered it."""
         if info["generation"] != 2:
             return
         if phase == "start":
@@ -124,13 +124,13 @@ class GarbageCollector:
 
 
 TRIM_CHECK_S: Final = 0.5
-"""Between two looks at how much the process does."""
+"""Interval between two checks of the processor time."""
 
 WORK_S: Final = 0.02
-"""Processor time after which there may be something to trim."""
+"""Processor time after which a trim may pay."""
 
 QUIET_S: Final = 0.0625
-"""Processor time since the last look. A process that has spent less has time to trim."""
+"""The process is quiet if it used less processor time than this since the last check."""
 
 
 class Memory(Protocol):
@@ -144,8 +144,8 @@ class Memory(Protocol):
 class HeapTrimmer:
     """Returns freed memory to the system in the first quiet half second after some work.
 
-    malloc keeps what lies between pieces in use. Five hundred connections with 100 kB of a frame each, and the process
-    would keep 35 MB after all of them have gone.
+    malloc keeps free memory between pieces that are in use. After five hundred connections, each with 100 kB of a
+    frame, the process would keep 35 MB.
     """
 
     def __init__(self, memory: Memory, executor: Executor) -> None:
@@ -156,12 +156,12 @@ class HeapTrimmer:
         self._trimming: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Look at the process from now on. To be called on the event loop. A start leaves something to trim, too."""
+        """Start the checks; call on the event loop. Startup itself leaves memory to trim."""
         self._looked_s = self._memory.processor_s()
         self._timer = asyncio.get_running_loop().call_later(TRIM_CHECK_S, self._check)
 
     def stop(self) -> None:
-        """Trim no more."""
+        """Stop trimming."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -34,19 +34,19 @@ from storage.directory.meta_properties import LogDirError
 logger = logging.getLogger("kafka.Kafka")
 
 FILES_ONLY = "files"
-"""The value of ODRADEK_DAEMON for a broker of `odradek cluster`, whose output nobody rotates."""
+"""The value of ODRADEK_DAEMON for a broker of `odradek cluster`, whose output is not rotated."""
 CLEAN_UP_S = 30.0
-"""Seconds to end the event loop, and to delete the data of a broker for development, once a broker has stopped."""
+"""Seconds to end the event loop, and to delete the data of a development broker, once a broker has stopped."""
 LINGER_S = 1.0
 """Seconds that threads get to end after that."""
 START_GRACE_S = 2.0
-"""Seconds that a start may take after it was told to stop, so that it can stop cleanly."""
+"""Seconds that startup may continue after a stop signal, so that it can stop cleanly."""
 
 
 def main(argv: list[str], *, launched_s: float | None = None) -> int:
-    """Run a broker until it is told to stop. Gives exit code 0 after a clean shutdown, 1 when it could not start.
+    """Run a broker until a signal stops it. Returns exit code 0 after a clean shutdown, 1 when it could not start.
 
-    `launched_s` is when the process began, on the monotonic clock: what the line that says "started" counts from.
+    `launched_s` is the monotonic time of the process start; the "started" line gives the time since.
     """
     open_standard_streams()
     if argv and argv[0] in {"--help", "-h"}:
@@ -80,7 +80,7 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
         config = read_configuration(arguments, path, os.environ)
     except (ConfigError, OSError) as error:
         by_variables = arguments.defaults is not None
-        # A daemon's has to be found in server.log.
+        # A daemon's message belongs in server.log.
         logger.critical("The broker cannot start: %s", start_failure(path, error, by_variables=by_variables))
         return 1
     if config.single_node is not None:
@@ -107,7 +107,7 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
 
 
 def give_up_start() -> None:
-    """End the process at once: its threads may be recovering logs for long, and nothing they do has to be finished."""
+    """End the process at once: its threads may spend long on log recovery, and none of their work must finish."""
     logger.error("Stopped before the start was complete; the next start recovers the logs")
     logging.shutdown()
     os._exit(1)
@@ -116,8 +116,8 @@ def give_up_start() -> None:
 async def serve(
     config: BrokerConfig, launched_s: float | None, announce: Callable[[], None], cluster_id: str | None = None
 ) -> int:
-    """Start, call `announce`, wait for a signal to stop, shut down cleanly. A broker alone begins the cluster
-    `cluster_id` (as Apache's image does with CLUSTER_ID), a new one where it is None.
+    """Start, call `announce`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
+    `cluster_id` (as Apache's image does with CLUSTER_ID), or one with a new id if that is None.
     """
     if cluster_id and not config.zookeeper_connect:
         from broker.format_storage import format_directories

@@ -1,3 +1,3 @@
-"""The machine as the process sees it: time, randomness, threads and sockets. `contract` holds the interfaces, `system`
-their implementation, and `broker.command_line` puts the real ones together.
+"""Interfaces to the operating system: time, randomness, threads and sockets. `contract` holds the interfaces, `system`
+the real implementations, and `broker.command_line` combines them.
 """

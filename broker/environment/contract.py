@@ -1,9 +1,9 @@
 """The interfaces to everything nondeterministic that the broker touches. They are constructor arguments.
 
-A whole cluster can run in one process on virtual time from a seed only if no line of code reaches past these for the
-time, a random number, a thread, a process or a socket. `Environment` holds them all; `FileSystem` (storage) and
-`Coordination` (cluster) are defined where they are used.
-Timers are the event loop's own (`loop.call_later`): a simulated loop brings simulated timers.
+A whole cluster can run in one process on virtual time, reproducibly from a seed, but only if all code gets its time,
+random numbers, threads, processes and sockets through these interfaces. `Environment` holds them all; `FileSystem`
+(storage) and `Coordination` (cluster) are defined where they are used. Timers come from the event loop
+(`loop.call_later`): a simulated loop brings simulated timers.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def begin_slice(self, seconds: float) -> Callable[[], bool]:
-        """Give a function that says whether the slice of work that begins now has lasted `seconds`.
+        """Start a slice of work; the returned function says whether it has lasted `seconds`.
 
-        A simulation, in which no time passes during work, ends slices by its seed instead.
+        In a simulation work takes no virtual time, so slices end at points derived from the seed.
         """
         now_s = self.monotonic_s
         ends_s = now_s() + seconds
         return lambda: now_s() >= ends_s
 
     def elements_at_once(self, most: int) -> int:
-        """How many elements of a request are handled in one go where `most` are meant to be. A simulation gives fewer,
-        so that its small requests, too, are handled in slices.
+        """How many elements of a request to handle in one go, given the intended maximum `most`. A simulation returns
+        fewer, so that its small requests are handled in slices, too.
         """
         return most
 
@@ -54,7 +54,7 @@ class Random(Protocol):
         ...
 
     def uuid(self) -> Uuid:
-        """A random id (version 4), never one whose Kafka text form begins with a dash."""
+        """A random id (version 4) whose Kafka text form does not begin with a dash."""
         ...
 
 
@@ -62,28 +62,30 @@ class Executor(Protocol):
     """Runs what would block the event loop: fsync, cold reads, recovery."""
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
-        """Call `function(*args)` off the loop; the awaitable carries its result or exception."""
+        """Call `function(*args)` off the loop; the awaitable yields its result or raises its exception."""
         ...
 
     def close(self) -> None:
-        """Wait for what runs, accept nothing more."""
+        """Wait for running calls and accept no more."""
         ...
 
 
 class Listener(Protocol):
-    """A bound address, deaf until `listen`: a broker knows that its ports are free before it touches anything."""
+    """A bound address that does not listen until `listen`. So a broker knows that its ports are free before it touches
+    anything.
+    """
 
     @property
     def port(self) -> int:
-        """The port really bound (the asked one may have been 0)."""
+        """The bound port, which differs from the requested one if that was 0."""
         ...
 
     def listen(self) -> None:
-        """Have connections wait until `start` accepts them. Raises OSError when another process came first."""
+        """Start to queue connections until `start` accepts them. Raises OSError when another process came first."""
         ...
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept connections, those that wait first."""
+        """Accept connections, beginning with the queued ones."""
         ...
 
     async def close(self) -> None:
@@ -95,7 +97,7 @@ class Network(Protocol):
     """Sockets."""
 
     def bind(self, host: str | None, port: int) -> Listener:
-        """Take `host` (None: every interface) and `port`. Raises OSError when that address cannot be had."""
+        """Bind `host` (None: every interface) and `port`. Raises OSError when the address is not available."""
         ...
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
@@ -103,11 +105,11 @@ class Network(Protocol):
         ...
 
     async def addresses_of(self, host: str) -> list[str]:
-        """The IP addresses of a host, IPv4 first; never empty. Raises OSError when the name has none."""
+        """The IP addresses of a host, IPv4 first; never empty. Raises OSError when the name cannot be resolved."""
         ...
 
     def host_name(self) -> str:
-        """The name by which other machines reach this one."""
+        """The name under which other machines reach this one."""
         ...
 
 
@@ -122,15 +124,15 @@ class CleanerWorker(Protocol):
         ...
 
     def change_rate(self, bytes_per_second: float) -> None:
-        """Let the task that runs go at another rate from now on."""
+        """Change the rate of the running task."""
         ...
 
     def abort(self) -> None:
-        """Abort the task under way, if there is one: it soon raises WorkerFailure of the kind ABORTED."""
+        """Abort the running task, if any: it soon raises WorkerFailure of kind ABORTED."""
         ...
 
     async def close(self) -> None:
-        """End it, whatever it does; a task under way raises WorkerDiedError."""
+        """End the worker at once; a running task raises WorkerDiedError."""
         ...
 
 
@@ -139,7 +141,7 @@ class Ensemble(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other brokers may use this tree as well; False for the tree of a broker of its own."""
+        """Whether other brokers may use this tree as well; False for an embedded tree."""
         ...
 
     def session(self) -> Coordination:
@@ -157,14 +159,14 @@ class OpenEnsemble(Protocol):
     async def __call__(
         self, environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
     ) -> Ensemble:
-        """Open the service that `config` names: ZooKeeper, or a tree of the broker's own in its first log directory.
-        `on_failure` is called once when the service fails for good. Raises JournalError, CoordinationError, OSError.
+        """Open the service that `config` names: ZooKeeper, or an embedded tree in the first log directory. `on_failure`
+        is called once when the service fails for good. Raises JournalError, CoordinationError, OSError.
         """
         ...
 
 
 class Environment(Value, kw_only=True):
-    """Everything that a broker does not decide itself."""
+    """Every outside influence on a broker."""
 
     clock: Clock
     random: Random
@@ -174,10 +176,10 @@ class Environment(Value, kw_only=True):
     open_ensemble: OpenEnsemble
     new_cleaner_worker: Callable[[], CleanerWorker]
     memory_bytes: int | None = None
-    """Memory that this process may use; None: not known."""
+    """Bytes of memory that this process may use, or None if not known."""
     most_connections: int | None = None
-    """Connections that the operating system allows; None: as many as come."""
+    """Connections that the operating system allows, or None for no limit."""
 
     def share_of_memory(self, divisor: int) -> int:
-        """That part of the memory in bytes; -1, which stands for no limit, if it is not known."""
+        """A fraction of the memory in bytes, or -1 (no limit) if the memory is not known."""
         return -1 if self.memory_bytes is None else self.memory_bytes // divisor

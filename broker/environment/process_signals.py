@@ -1,7 +1,8 @@
-"""Signals of a server's process, and the descriptors that it begins with.
+"""Signals of a server process, and its standard streams.
 
-SIGTERM, SIGINT and SIGHUP ask it to stop, as in Kafka; a second one ends it at once. SIGQUIT has it print what it is
-doing on standard output, as the JVM prints its threads, and go on. All of this works while the event loop is stuck.
+SIGTERM, SIGINT and SIGHUP ask the process to stop, as in Kafka; a second one ends it at once. SIGQUIT prints its
+current state on standard output, as the JVM prints its threads, and does not stop it. All of this works while the event
+loop is stuck.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from typing import TextIO
 logger = logging.getLogger("kafka.Kafka")
 
 REPEATED_S = 0.5
-"""A second signal counts from then on: a terminal and the script in front of a server may send the same one twice."""
+"""A second signal is ignored before this: a terminal and a wrapper script may both send the same one."""
 
 
 def open_standard_streams() -> None:
-    """Put /dev/null in place of standard streams that are closed, before anything else is opened.
+    """Open /dev/null for each closed standard stream. Call it before anything else opens a file.
 
-    Else an event loop or a socket gets their descriptors. libuv aborts when it closes one of those, and what is printed
-    would go to whoever is connected.
+    Otherwise an event loop or a socket gets these descriptors: libuv aborts when it closes one of them, and printed
+    text would go to the connected peer.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest one that is free.
+            # The system assigns the lowest free descriptor.
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def handle_signals(stop: Callable[[], None]) -> None:
-    """From now on, in the running loop: call `stop` at the first signal that asks for it. SIGHUP stays ignored where it
-    is (nohup).
+    """Call `stop` on the running loop at the first signal that asks the process to stop. SIGHUP stays ignored if it
+    already is (nohup).
     """
     loop = asyncio.get_running_loop()
     asked_s: list[float] = []
@@ -62,32 +63,32 @@ def handle_signals(stop: Callable[[], None]) -> None:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, ask)
     signal.signal(signal.SIGQUIT, lambda _number, _frame: _print_state(loop, sys.stdout))
-    # At once, even while the interpreter is in C code; then the handler above.
+    # This handler runs at once, even while the interpreter is in C code; the Python handler above runs afterwards.
     faulthandler.register(signal.SIGQUIT, sys.stdout, all_threads=True, chain=True)
 
 
 def end_within(patience_s: float, code: int) -> None:
-    """From now on, the process takes so long at most to end by itself. Threads that ask somebody who does not answer, a
-    resolver of names perhaps, would keep it.
+    """Kill the process unless it ends by itself in `patience_s`. A thread that waits for a peer, such as a DNS
+    resolver, would keep it alive.
     """
     import threading
 
     timer = threading.Timer(patience_s, lambda: os._exit(code))
     timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # there is no memory for a thread
+    with contextlib.suppress(RuntimeError):  # not enough memory for a thread
         timer.start()
 
 
 def _end_at_once() -> None:
-    # The signal may have come while a line was logged.
+    # The signal may have interrupted a log call.
     with contextlib.suppress(RuntimeError):
         logger.error("A second signal: the process ends at once, without a clean stop")
     os._exit(1)
 
 
 def _print_state(loop: asyncio.AbstractEventLoop, out: TextIO) -> None:
-    """Print threads by name, whose stacks have been printed, the tasks of the loop, and how long the loop took to get
-    to this.
+    """Print the names of the threads, whose stacks have been printed, the tasks of the loop, and how long the loop took
+    to respond.
     """
     import threading
 
@@ -112,6 +113,6 @@ def _print_state(loop: asyncio.AbstractEventLoop, out: TextIO) -> None:
 
 
 def _write(out: TextIO, lines: list[str]) -> None:
-    # The signal may have come while something was printed.
+    # The signal may have interrupted a print.
     with contextlib.suppress(RuntimeError, OSError):
         print("\n".join(lines), file=out, flush=True)

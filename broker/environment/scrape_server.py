@@ -1,4 +1,4 @@
-"""The HTTP server of the metrics, which strangers cannot fill."""
+"""The HTTP server of the metrics, with a limit on open connections."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 logger = logging.getLogger("kafka.server.Metrics")
 
 MOST_SCRAPES: Final = 16
-"""Connections that are open at once, each with a thread."""
+"""Connections open at once; each has a thread."""
 PATIENCE_S: Final = 10.0
-"""The longest that a client may send nothing, or take to read an answer: Prometheus' default timeout."""
+"""How long a client may stay silent or take to read an answer: Prometheus' default timeout."""
 
 
 class _Scrape(WSGIRequestHandler):
@@ -33,19 +33,19 @@ class _Scrape(WSGIRequestHandler):
 class ScrapeServer(ThreadingMixIn, WSGIServer):
     """Serves the metrics of a registry.
 
-    A connection that is one too many ends the oldest one of the address that has most: clients that send or read
-    nothing keep nobody else out.
+    When a connection exceeds the limit, the oldest one of the address with the most connections ends: idle clients
+    cannot keep others out.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, registry: Collector) -> None:
-        """Raises OSError when the address cannot be had."""
+        """Raises OSError when the address is not available."""
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         self._lock = threading.Lock()
         self._open: dict[socket.socket, str] = {}
-        """The addresses of clients, the oldest connection first."""
+        """Addresses of the clients, by connection, oldest first."""
         super().__init__((host, port), _Scrape)
         self.set_app(make_wsgi_app(registry))
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
@@ -55,13 +55,13 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()
         self._thread.join()
 
     def server_bind(self) -> None:
-        """Take the address. The library would look up a name for it."""
+        """Bind the address, without the library's reverse lookup of its name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
@@ -85,5 +85,5 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Say why a connection ended early."""
+        """Log the reason why a connection ended early."""
         logger.debug("A scrape by %s failed: %s", client_address[0], sys.exception())

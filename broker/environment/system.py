@@ -22,13 +22,12 @@ T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 MAX_OPEN_FILES = 100_000
-"""Most open files that the broker asks for; Kafka's documentation recommends this number for large brokers."""
+"""Most open files that the broker asks for, as Kafka's documentation recommends for large brokers."""
 
 ENOUGH_FILES = 1024
-"""Descriptors that the logs of a large broker get along with, each opened again when it is needed."""
+"""Descriptors that suffice for the logs of a large broker, which reopens files as needed."""
 SPARE_FILES = 128
-"""Descriptors for what is opened for a moment: checkpoints, directories, and connections that are about to be refused.
-"""
+"""Descriptors for short-lived uses: checkpoints, directories, and connections to be refused."""
 _ACCEPTED_AT_ONCE = 4
 """Connections that asyncio's loop accepts in one turn."""
 
@@ -62,9 +61,9 @@ def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def raise_open_file_limit() -> None:
-    """Allow this process as many open files as its hard limit permits: logs and connections share them.
+    """Raise the limit on open files to the hard limit: logs and connections share it.
 
-    Kafka leaves that to whoever starts it; a laptop's 256 or 1,024 would be gone after a few hundred clients.
+    Kafka leaves that to the operator; the 256 or 1,024 of a laptop would be used up by a few hundred clients.
     """
     import resource
 
@@ -75,13 +74,13 @@ def raise_open_file_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (ValueError, OSError):
-        # macOS has a lower bound of its own (kern.maxfilesperproc) that getrlimit does not tell.
+        # macOS has another, lower limit (kern.maxfilesperproc), which getrlimit does not report.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 10_240), hard))
 
 
 def with_open_file_limit(error: Exception) -> str:
-    """The error's message; where it, or its cause, is that no more files may be open, also how many may be."""
+    """The error's message; if it or its cause is a lack of file descriptors, also the limit."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -91,10 +90,10 @@ def with_open_file_limit(error: Exception) -> str:
 
 
 def room_for_connections(files_of_logs: int) -> int | None:
-    """How many connections leave the logs enough descriptors (they would use `files_of_logs`, and get along with
-    fewer), and some for everything else; None where nothing is limited.
+    """How many connections leave enough descriptors for the logs (which would use `files_of_logs`, but manage with
+    ENOUGH_FILES) and for other uses. None if the system sets no limit.
 
-    Without any, no log can be rolled or flushed: that is like a disk that fails.
+    A log that gets no descriptor can neither roll nor flush, which looks like a failed disk.
     """
     import resource
 
@@ -105,8 +104,8 @@ def room_for_connections(files_of_logs: int) -> int | None:
 
 
 def memory_of_this_process() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or less by a limit of the process (ulimit -d, -v) or of
-    its cgroup (v2, v1) or one above that.
+    """Bytes of memory that this process may use: the machine's memory, or a lower limit of the process (ulimit -d, -v),
+    its cgroup (v2, v1) or an ancestor of that cgroup.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if "SC_PHYS_PAGES" in os.sysconf_names else []
     for path in _memory_limits_of_cgroups():
@@ -125,7 +124,9 @@ def _memory_limits_of_process() -> Iterator[int]:
 
 
 def _memory_limits_of_cgroups(root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> Iterator[str]:
-    """The files that may hold a limit. A container sees its own cgroup as the topmost one, a service of systemd not."""
+    """The files that may hold a limit. In a container the own cgroup appears as the root; for a systemd service it does
+    not.
+    """
     groups = {""}
     with contextlib.suppress(OSError, UnicodeError):
         for line in read_text(membership).splitlines():
@@ -146,18 +147,18 @@ class ProcessMemory:
 
     @staticmethod
     def of_this_process() -> ProcessMemory | None:
-        """None where the C library cannot return memory."""
+        """The memory of this process, or None if the C library cannot return memory."""
         import ctypes
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         return None if trim is None else ProcessMemory(trim)
 
     def processor_s(self) -> float:
-        """The time that processors have spent on it."""
+        """Processor seconds that the process has used."""
         return time.process_time()
 
     def trim(self) -> None:
-        """Give the system every page in which nothing is allocated. Takes some 0.1 ms for each MiB."""
+        """Return all unused pages of the heap to the system. Takes some 0.1 ms per MiB."""
         self._trim(0)
 
 
@@ -177,31 +178,31 @@ class SystemRandom:
         return self._bits_128() % stop  # The bias is below 2**-96 for a `stop` of at most 2**32.
 
     def uuid(self) -> Uuid:
-        # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would take for an option.
+        # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would parse as an option.
         while True:
             candidate = Uuid.version_4(self._bits_128())
             if not str(candidate).startswith("-"):
                 return candidate
 
     def _bits_128(self) -> int:
-        # Not `random.SystemRandom`: the module takes 80 kB.
+        # Not `random.SystemRandom`: importing `random` takes 80 kB.
         return int.from_bytes(os.urandom(16))
 
 
 class _Threads(ThreadPoolExecutor):
-    """A thread pool that keeps working with its present threads when the system refuses another."""
+    """A thread pool that keeps working with its existing threads when the system refuses a new one."""
 
     def _adjust_thread_count(self) -> None:
         try:
             super()._adjust_thread_count()
         except RuntimeError:
-            # What was submitted is in the queue already.
+            # The submitted call is in the queue already.
             if not self._threads:
                 raise
 
 
 class ThreadExecutor:
-    """Threads, created when first needed, so that an idle broker has one."""
+    """Threads that are created on demand, so an idle broker has one."""
 
     def __init__(self, max_workers: int) -> None:
         self._pool = _Threads(max_workers, thread_name_prefix="odradek-io")
@@ -210,7 +211,8 @@ class ThreadExecutor:
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     def close(self) -> None:
-        # What has to be finished was waited for. A thread that is left asks somebody who does not answer.
+        # Callers have already awaited all work that must finish. A remaining thread waits for a peer that does not
+        # answer.
         self._pool.shutdown(wait=False)
 
 
@@ -229,8 +231,8 @@ class _TcpListener:
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         loop = asyncio.get_running_loop()
-        # asyncio takes as many connections in one turn as the backlog it is given, and closes a refused one some turns
-        # later: many that come at once would have all descriptors for that long, and the logs none.
+        # asyncio accepts up to `backlog` connections in one turn, and closes a refused one some turns later. A burst
+        # would hold all descriptors for that long and leave the logs none.
         at_once = min(self._backlog, _ACCEPTED_AT_ONCE)
         self._server = await loop.create_server(protocol_factory, sock=self._socket, backlog=at_once)
         self._socket.listen(self._backlog)
@@ -239,7 +241,8 @@ class _TcpListener:
         if self._server is None:
             self._socket.close()
             return
-        # asyncio loses a connection that it has accepted and not begun when its server closes: nobody would close it.
+        # When its server closes, asyncio forgets connections that it has accepted but not started; no one would close
+        # them.
         asyncio.get_running_loop().remove_reader(self._socket)
         await asyncio.sleep(0)
         self._server.close()
@@ -256,7 +259,7 @@ class TcpNetwork:
             return _TcpListener(self._bound(socket.AF_INET6, ("::", port), dual_stack=True), self._backlog)
         family, address = socket.AF_INET, ("0.0.0.0", port)  # noqa: S104 - an empty host in `listeners` asks for it
         if host is not None:
-            # Text would have the codec of international names imported, whatever it is.
+            # getaddrinfo would import the IDNA codec for any text; bytes avoid that.
             name = host.encode() if host.isascii() else host
             found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, address = found[0][0], found[0][4]  # type: ignore[assignment]

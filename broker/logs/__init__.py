@@ -1,4 +1,3 @@
-"""The work that logs need beside appends and reads: loading, flushing, checkpoints, retention, compaction, scrubbing,
-and what follows from a full or failing disk. Decisions are made on the event loop; threads or a process wait for the
-disk.
+"""Work on logs other than appends and reads: loading, flushing, checkpoints, retention, compaction, scrubbing, and the
+handling of full and failed disks. Decisions are made on the event loop; threads or a process wait for the disk.
 """

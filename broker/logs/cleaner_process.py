@@ -1,7 +1,6 @@
-"""The process in which compaction runs: `python -m broker.logs.cleaner_process`, started by
-`broker.logs.cleaner_worker`.
+"""The compaction process: `python -m broker.logs.cleaner_process`, started by `broker.logs.cleaner_worker`.
 
-JSON lines on standard input, one answer for each task on standard output:
+Standard input carries JSON lines, standard output one answer per task:
 
     {"bytes_per_second": 1000000.0}   from now on (also during a task)
     {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's

@@ -1,4 +1,4 @@
-"""One of the cleaner's threads, in Kafka's words: a worker in a process of its own, and the task that feeds it."""
+"""A cleaner thread in Kafka's sense: a worker process, and the task that feeds it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from storage.log.unified_log import UnifiedLog
 logger = logging.getLogger("kafka.log.LogCleaner")
 
 BYTES_A_KEY = 160
-"""The measured share of a key of some 12 bytes in the map of a worker: itself, its offset, its place in the table,
-which grows. Kafka keeps a hash of 16 bytes instead, in 24 bytes in all."""
+"""Measured memory per key of some 12 bytes in a worker's map: the key, its offset, and its slot in the hash table,
+which grows. Kafka stores a 16-byte hash instead, 24 bytes in all.
+"""
 MOST_MAP_BYTES = 2**31 - 1
 
 
 class CleanerThread(Value, frozen=False, eq=False):
-    """A worker with its last cleaning (a cleaner thread, in Kafka)."""
+    """A worker with its last cleaning (Kafka: a cleaner thread)."""
 
     number: int
     worker: CleanerWorker
     task: asyncio.Task[None] | None = None
     cleaning: TopicPartition | None = None
-    """The log that its worker is busy with."""
+    """The log that the worker is cleaning."""
     is_dead: bool = False
     clean_time_s: float = 0.0
     bytes_read: int = 0
@@ -36,7 +37,7 @@ class CleanerThread(Value, frozen=False, eq=False):
     map_utilization: float = 0.0
 
     def note(self, log: UnifiedLog, task: CleanTask, result: CleanResult, taken_s: float) -> None:
-        """Remember a cleaning that has ended, and log it in Kafka's words."""
+        """Record a finished cleaning, and log it in Kafka's words."""
         stats = result.stats
         self.map_utilization = stats.map_keys / task.map_capacity
         self.clean_time_s = taken_s
@@ -61,24 +62,24 @@ class CleanerThread(Value, frozen=False, eq=False):
         )
 
     async def end(self) -> None:
-        """Stop at once, and return when the worker is gone."""
+        """Stop at once, and return once the worker has ended."""
         await self.worker.close()
         if self.task is not None:
             await self.task
 
 
 def map_capacity(config: BrokerConfig) -> int:
-    """How many keys the map of a worker may hold."""
+    """How many keys a worker's map may hold."""
     share = min(config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1), MOST_MAP_BYTES)
     return int(share // BYTES_A_KEY * min(config.log_cleaner_io_buffer_load_factor, 1.0))
 
 
 def read_bytes(config: BrokerConfig) -> int:
-    """Each worker's share of log.cleaner.io.buffer.size, of which half is for writing."""
+    """Each worker's share of log.cleaner.io.buffer.size; half of the buffer is for writing."""
     return config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
 
 
 def bytes_per_second(config: BrokerConfig) -> float:
-    """Each worker's share of log.cleaner.io.max.bytes.per.second; no limit where that is not positive."""
+    """Each worker's share of log.cleaner.io.max.bytes.per.second; unlimited if that is not positive."""
     limit = config.log_cleaner_io_max_bytes_per_second
     return limit / max(config.log_cleaner_threads, 1) if limit > 0 else sys.float_info.max

@@ -1,5 +1,5 @@
-"""The worker process of a cleaner thread, and the ways in which a cleaning can fail. The process imports the code that
-cleans (`cleaner_process`); the broker does not.
+"""A cleaner thread's worker process, and the kinds of cleaning failures. Only that process imports the cleaning code
+(`cleaner_process`); the broker does not.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class FailureKind(Enum):
     """The cause of a failed cleaning, which decides what happens to the partition."""
 
     RECORDS = "records"
-    """The log cannot be read: the partition is set aside until the broker starts again."""
+    """The log cannot be read: the partition is marked uncleanable until the broker restarts."""
     DISK = "disk"
-    """An OSError: a full disk gets another attempt, anything else takes the log directory offline."""
+    """An OSError: a full disk is retried, any other error takes the log directory offline."""
     ABORTED = "aborted"
-    """The log changed meanwhile: another attempt."""
+    """The log changed meanwhile; the cleaning is retried."""
     BUG = "bug"
-    """Anything else: the partition is set aside, too."""
+    """Any other failure: the partition is marked uncleanable, too."""
 
 
 class WorkerFailure(Exception):
-    """The task failed, the worker goes on. `errno` is the one of an OSError, `corrupt_range` tells where a segment is
-    damaged: its base offset and the byte position in its `.log` file.
+    """The task failed, but the worker lives on. `errno` is that of an OSError. `corrupt_range` locates the damage in a
+    segment: its base offset and the byte position in its `.log` file.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class WorkerFailure(Exception):
 
 
 IDLE_S = 60.0
-"""Idle time after which a worker ends: its memory is worth more than the time of its next start."""
+"""Idle time after which a worker ends: its memory is worth more than the time of a new start."""
 
 _ROOT = os.path.realpath(f"{__file__}/../../..")
 _START = """
@@ -66,7 +66,7 @@ class WorkerDiedError(Exception):
 
 
 class ProcessWorker:
-    """Runs tasks in a process, which is started for the first one and ended when there was none for `idle_s`."""
+    """Runs tasks in a process, which starts with the first task and ends after `idle_s` without one."""
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
@@ -80,7 +80,7 @@ class ProcessWorker:
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None while there is no process."""
+        """The process id, or None while no process runs."""
         return None if self._process is None else self._process.pid
 
     async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
@@ -94,7 +94,7 @@ class ProcessWorker:
         except WorkerDiedError:
             if not was_there:
                 raise
-            answer = await self._ask(task)  # it may have ended before it was asked
+            answer = await self._ask(task)  # the process may have ended before the task was sent
         self._ending = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
         if "result" in answer:
             return CleanResult.from_json(answer["result"])
@@ -114,7 +114,7 @@ class ProcessWorker:
             if self._is_aborted:
                 self._send({"abort": True})
             line = await process.stdout.readline()
-        except (OSError, ValueError, RuntimeError) as error:  # the last is uvloop's for a pipe that is closed
+        except (OSError, ValueError, RuntimeError) as error:  # uvloop raises RuntimeError for a closed pipe
             raise await self._died(process) from error
         if not line.endswith(b"\n"):
             raise await self._died(process)
@@ -183,19 +183,19 @@ async def _let_go(process: Process) -> None:
 
 
 async def _end(process: Process, patience_s: float) -> int:
-    """Close the input, wait `patience_s`, kill; gives the exit code."""
+    """Close the input, wait `patience_s`, kill. Returns the exit code."""
     if process.stdin is not None:
         process.stdin.close()
     if patience_s:
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(process.wait(), patience_s)
     if process.returncode is None:
-        # Not by its own `kill`, which asks for the exit code and so takes it away from asyncio, that reports 255 then.
+        # Not `process.kill`: it polls the process and so takes the exit code from asyncio, which then reports 255.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
     return await process.wait()
 
 
 def _finite(bytes_per_second: float) -> float:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON cannot express."""
     return bytes_per_second if math.isfinite(bytes_per_second) else sys.float_info.max

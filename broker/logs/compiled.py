@@ -1,8 +1,8 @@
-"""Compaction's record code, compiled with mypyc: optional, made by `bin/build-fast` (installed: `odradek build-fast`).
+"""Compaction's record code, compiled with mypyc: optional, built by `bin/build-fast` (installed: `odradek build-fast`).
 
-The cleaner's processes use it when it is there; everything else, and a broker without it, runs the same source as it
-is. What was compiled is kept under the hash of its source and the interpreter's ABI, so that another version of either
-never meets it. ODRADEK_COMPILED=0 has it passed over.
+The cleaner processes use it if it exists; everything else, and a broker without it, runs the same source interpreted.
+Compiled modules are stored under the hash of their source and the interpreter's ABI, so they are never loaded for
+another version of either. ODRADEK_COMPILED=0 disables them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def directory(root: Path = ROOT) -> Path:
 
 
 def use() -> bool:
-    """Make this process import the compiled modules; whether there are any. Call it before they are imported."""
+    """Make this process import the compiled modules. Returns whether they exist. Call it before anything imports them.
+    """
     if os.environ.get("ODRADEK_COMPILED") == "0":
         return False
     found = directory()
@@ -42,10 +43,11 @@ def use() -> bool:
 
 
 def build(root: Path = ROOT) -> Path:
-    """Compile; gives the directory. Raises subprocess.CalledProcessError when mypyc or the C compiler fails."""
+    """Compile. Returns the directory. Raises subprocess.CalledProcessError when mypyc or the C compiler fails."""
     target = directory(root)
     with tempfile.TemporaryDirectory() as temporary:
-        # A copy of the package alone: mypyc works in its directory, and takes a pyproject.toml there for its own.
+        # Copy only the package: mypyc works in its directory and reads any pyproject.toml there as its own
+        # configuration.
         shutil.copytree(root / "protocol", f"{temporary}/protocol", ignore=shutil.ignore_patterns("__pycache__"))
         options = ["--ignore-missing-imports", "--explicit-package-bases"]
         subprocess.run([sys.executable, "-m", "mypyc", *options, SOURCE], cwd=temporary, check=True)
@@ -59,7 +61,7 @@ def build(root: Path = ROOT) -> Path:
 
 
 def main() -> int:
-    """The command; exit code 1 with a line that says what is missing."""
+    """The command. Exit code 1, with a message, if a tool is missing."""
     if directory().is_dir():
         print(f"{SOURCE} is compiled already: {directory()}")
         return 0

@@ -1,7 +1,7 @@
 """The consequences of a failed log directory (Kafka: `ReplicaManager.handleLogDirFailure`).
 
-Its replicas answer KAFKA_STORAGE_ERROR, the controller asks which they are, and the others go on. Without any
-directory left the broker stops.
+Its replicas answer KAFKA_STORAGE_ERROR, and the controller asks which replicas are affected; the other directories keep
+working. Once every directory has failed, the broker stops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("kafka.server.ReplicaManager")
 
 
 class DirectoryFailures:
-    """Hears of failures on any thread, and acts on the event loop. `failed` is set when the broker must not go on."""
+    """Accepts failure reports on any thread and acts on the event loop. `failed` is set when the broker must stop."""
 
     def __init__(self, failed: asyncio.Event) -> None:
         self._failed = failed
@@ -33,12 +33,12 @@ class DirectoryFailures:
         self._is_closing = False
 
     def report(self, path: str, reason: str) -> None:
-        """Take note that a directory has failed, or the log at `path` alone. Any thread may call it."""
+        """Report that a directory, or only the log at `path`, has failed. Any thread may call it."""
         logger.error("Stopping serving logs in dir %s: %s", path, reason)
         self._loop.call_soon_threadsafe(self._react, path)
 
     def watch(self, directories: Sequence[LogDirectory]) -> None:
-        """Stop the broker from now on when none of `directories` works."""
+        """From now on, stop the broker once all of `directories` have failed."""
         self._directories = directories
 
     async def serve(self, take_offline: Callable[[str], None], tell_controller: Callable[[], Awaitable[None]]) -> None:
@@ -53,7 +53,7 @@ class DirectoryFailures:
             await self._tell()
 
     async def close(self) -> None:
-        """Wait for what is under way, but not for contact to the tree."""
+        """Wait for running work, but not for a connection to the tree."""
         self._is_closing = True
         while self._reactions:
             await asyncio.wait(self._reactions)
@@ -70,9 +70,7 @@ class DirectoryFailures:
         self.replicas_changed()
 
     def replicas_changed(self) -> None:
-        """Have the controller ask which replicas can be used, which are fewer or more than before; at the start it
-        asks anyway.
-        """
+        """Make the controller ask for the usable replicas, which have changed. At startup it asks anyway."""
         if self._tell_controller is None:
             return
         task = asyncio.create_task(self._tell(), name="log-directory-failure")
@@ -80,8 +78,8 @@ class DirectoryFailures:
         task.add_done_callback(self._reactions.pop)
 
     async def _tell(self) -> None:
-        """Without contact to the tree it is tried again, as in Kafka. A session that ends is followed by another one,
-        in which the controller asks anyway.
+        """Without a connection to the tree the notification is retried, as in Kafka. After a session expires, the
+        controller asks in the next one anyway.
         """
         assert self._tell_controller is not None
         while True:
@@ -95,7 +93,7 @@ class DirectoryFailures:
             except (ApiError, CoordinationError) as error:
                 logger.error("The controller could not be told of offline replicas: %s", error)
                 return
-            except Exception:  # a bug; but these partitions would have no leader until the next session
+            except Exception:  # a bug, but these partitions would stay leaderless until the next session
                 if self._is_closing:
                     return
                 logger.exception("The controller has not been told of offline replicas yet")

@@ -1,5 +1,5 @@
-"""Work that waits for the disk: tasks on the executor's threads, watching the space of the log directories
-(`storage.directory.disk_reserve` has the rule), and the paced reading of sealed segments (log.scrub.*).
+"""Work that waits for the disk: tasks on executor threads, monitoring of free space in the log directories (the rule is
+in `storage.directory.disk_reserve`), and rate-limited reading of sealed segments (log.scrub.*).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.recovery.scrub import Scrub
 
 
 async def run_disk_tasks(executor: Executor, *tasks: DiskTask) -> None:
-    """Run and complete them, one after the other. Raises what `complete` raises."""
+    """Run and complete the tasks, one after the other. Raises whatever `complete` raises."""
     for task in tasks:
         await executor.run(task.run)
         task.complete()
@@ -26,27 +26,27 @@ async def run_disk_tasks(executor: Executor, *tasks: DiskTask) -> None:
 logger = logging.getLogger("kafka.log.LogManager")
 
 CHECK_MS = 1_000
-"""How often the disks are asked. In between the appends are counted."""
+"""How often free space is queried. In between, appended bytes are subtracted."""
 
 
 class DiskSpaceWatch:
-    """Owner of the reserve's state while the broker runs."""
+    """Owns the state of the disk reserve while the broker runs."""
 
     def __init__(self, log_manager: LogManager, executor: Executor, reserve_bytes: int) -> None:
-        """Make clients leave the reserve of every disk free (log.dir.reserve.bytes)."""
+        """Keep clients from using the reserve of each disk (log.dir.reserve.bytes)."""
         self._log_manager = log_manager
         self._executor = executor
         log_manager.directories.keep_reserve(reserve_bytes, _say)
 
     async def check(self) -> None:
-        """Ask every disk."""
+        """Query the free space of every disk."""
         await run_disk_tasks(self._executor, *self._log_manager.directories.space_tasks())
 
     def refuse_new_partitions(self, topic: str) -> None:
-        """Refuse new partitions of `topic` where there is no space; internal topics may use the reserve.
+        """Refuse new partitions of `topic` for lack of space; internal topics may use the reserve.
 
-        Raises ApiError POLICY_VIOLATION when every directory that works has reached it, or still knows an earlier topic
-        of that name as its disk is too full to forget it.
+        Raises ApiError POLICY_VIOLATION when every working directory has reached its reserve, or when a full disk kept
+        a directory from forgetting an earlier topic of that name.
         """
         online = [directory for directory in self._log_manager.directories if directory.failure is None]
         stale = [path for path in (directory.stale_checkpoint(topic) for directory in online) if path is not None]
@@ -68,18 +68,20 @@ def _say(directory: LogDirectory) -> None:
 
 ROUND_MS = 1_000
 FIRST_PASS_MS = 600_000
-"""The first pass begins so long after the start, or log.scrub.interval.ms if that is shorter."""
+"""Delay of the first pass after startup, unless log.scrub.interval.ms is shorter."""
 TASK_BYTES = 1 << 20
-"""Read by one task: some milliseconds of a thread."""
+"""Bytes that one task reads; they occupy a thread for some milliseconds."""
 
 
 class Scrubber:
-    """A round every second, of as many bytes as log.scrub.max.bytes.per.second allows."""
+    """Reads up to log.scrub.max.bytes.per.second in a round every second."""
 
     def __init__(
         self, log_manager: LogManager, clock: Clock, executor: Executor, *, interval_ms: int, bytes_per_second: int
     ) -> None:
-        """`interval_ms` from the beginning of one pass to that of the next; negative: there are none."""
+        """`interval_ms` is the time from the start of one pass to the start of the next; a negative value disables
+        scrubbing.
+        """
         self._log_manager = log_manager
         self._clock = clock
         self._executor = executor
@@ -87,16 +89,16 @@ class Scrubber:
         self._bytes_per_second = bytes_per_second
         self._next_pass_s = clock.monotonic_s() + min(interval_ms, FIRST_PASS_MS) / 1000
         self._debt_bytes = 0
-        """Read beyond what earlier rounds were allowed."""
+        """Bytes read in excess of the earlier rounds' allowance."""
         self.scrub = Scrub()
 
     def schedule(self, supervisor: Supervisor) -> None:
-        """Begin the rounds."""
+        """Start the rounds."""
         if self._interval_ms >= 0:
             supervisor.every(ROUND_MS, "log-scrub", self.round)
 
     async def round(self) -> None:
-        """Read a second's share of the pass that is under way, or begin the next when it is time."""
+        """Read one second's share of the current pass, or start the next pass if it is due."""
         scrub, now_s = self.scrub, self._clock.monotonic_s()
         if not scrub.is_under_way:
             if now_s < self._next_pass_s:

@@ -1,12 +1,13 @@
-"""Fsync for everybody who waits for one (group commit): off the event loop, and never two of one log at a time.
+"""One fsync for all callers that wait for it (group commit): off the event loop, and never two at once for the same
+log.
 
-A log directory is flushed in rounds. A round takes the logs that are asked for at that moment, up to their ends, and
-fsyncs them on threads; whoever asks meanwhile, be it of the same log or another, is served by the next one. So the
-number of fsyncs depends on how fast the disk is, not on how many producers and requests wait. Many logs are shared out
-among a few threads: fsyncs that a journaling file system is asked for at once share its commits.
+A log directory is flushed in rounds. A round takes the logs requested so far, up to their current ends, and fsyncs them
+on threads. Requests that arrive meanwhile, for the same log or another, go into the next round. So the number of fsyncs
+depends on the speed of the disk, not on the number of waiting producers and requests. A few threads share the logs of a
+round: a journaling file system combines the commits of concurrent fsyncs.
 
-What nobody waits for (sealed segments, flush.ms, a log that is moved) has rounds of its own beside these: they may have
-gigabytes to write.
+Flushes without a waiting caller (sealed segments, flush.ms, a log that is moved) have separate rounds in parallel: they
+may have gigabytes to write.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from storage.log_config import UNLIMITED
 logger = logging.getLogger("kafka.log.LogManager")
 
 URGENT_THREADS, BACKGROUND_THREADS = 4, 2
-"""Threads of the executor for one round. Four give nearly all there is to gain, and leave others for reads."""
+"""Executor threads per round. Four give nearly all of the gain and leave others for reads."""
 
 
 class FlushStatistics(Value, frozen=False):
-    """Counters since the start: rounds, the logs in them, and the seconds from a round's beginning to its end."""
+    """Counters since startup: rounds, the logs in them, and the total seconds that rounds took."""
 
     rounds: int = 0
     logs: int = 0
@@ -47,23 +48,23 @@ class _Waiter(NamedTuple):
 
 
 class _Rounds:
-    """Rounds that follow each other."""
+    """Consecutive rounds of one kind."""
 
     __slots__ = ("requested", "running", "threads", "under_way", "waiting")
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.requested: dict[UnifiedLog, int] = {}
-        """Logs that the next round flushes, and up to which offset at least, even if no caller waits."""
+        """Logs for the next round, each with the least offset to flush up to, even if no caller waits."""
         self.waiting: dict[UnifiedLog, deque[_Waiter]] = {}
         """Waiting callers of each log, in order."""
         self.under_way = False
         self.running: asyncio.Future[list[BaseException | None]] | None = None
-        """The round that threads work on; the event loop itself would not hold on to it."""
+        """The round that runs on threads. This reference keeps it alive: the event loop holds none."""
 
 
 class _Directory:
-    """A log directory. A log that is in a round of one kind has to wait for the next one of the other."""
+    """A log directory. A log that is in a round of one kind waits for the next round of the other."""
 
     __slots__ = ("background", "in_flight", "urgent")
 
@@ -80,8 +81,8 @@ class _Directory:
 class GroupCommit:
     """All fsyncs of logs while the broker runs. Belongs to the event loop, as the logs do.
 
-    `on_flushed(log)` is called when more of a log has come to be on stable storage, before those who wait for it go on;
-    `on_failed(log, error)` when it will not.
+    `on_flushed(log)` is called when a flush has made more of a log durable, before its waiting callers resume;
+    `on_failed(log, error)` when a flush fails.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class GroupCommit:
         self._see_to(directory, rounds)
 
     def wait(self, log: UnifiedLog, end_offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
-        """Have `log` flushed; done once everything below `end_offset` is on stable storage. Those of one log are done
-        in the order of the calls.
+        """Flush `log`; the future is done once everything below `end_offset` is on stable storage. The futures of one
+        log complete in call order.
 
-        What may have a lot to write should not be `urgent`. Fails with ApiError KAFKA_STORAGE_ERROR, or
-        NOT_LEADER_OR_FOLLOWER when the log was truncated meanwhile. Giving up on it calls nothing back.
+        Flushes that may write much should not be `urgent`. Fails with ApiError KAFKA_STORAGE_ERROR, or
+        NOT_LEADER_OR_FOLLOWER when the log was truncated meanwhile. Cancelling the future runs no callback.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         directory = self._directory_of(log)
@@ -132,7 +133,7 @@ class GroupCommit:
         return directory
 
     def _see_to(self, directory: _Directory, rounds: _Rounds) -> None:
-        """A round follows, if none is under way, once this turn of the event loop is over."""
+        """Start a round at the end of this event-loop turn, unless one is running."""
         if not rounds.under_way:
             rounds.under_way = True
             self._idle.clear()
@@ -179,7 +180,7 @@ class GroupCommit:
         directory.in_flight.difference_update(log for log, _ in tasks)
         failure = next((each for each in done.result() if each is not None), None)
         for log, task in tasks:
-            if failure is not None:  # a bug, and nothing that it touched can be relied on
+            if failure is not None:  # a bug; the state of these logs is unknown
                 task.error = OSError(f"unexpected: {failure!r}")
             try:
                 task.complete()
@@ -192,7 +193,7 @@ class GroupCommit:
         self._go_on(directory)
 
     def _go_on(self, directory: _Directory) -> None:
-        """Begin what can begin: logs that another round has in hand are seen to when it ends."""
+        """Start the rounds that can start. Logs still in a round of the other kind follow when it ends."""
         for rounds in directory.both:
             if not rounds.under_way and (rounds.requested.keys() | rounds.waiting.keys()) - directory.in_flight:
                 rounds.under_way = True
@@ -201,7 +202,7 @@ class GroupCommit:
             self._idle.set()
 
     def _refuse(self, directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
-        """Tell the callers that wait for the flush of a log that it failed."""
+        """Fail the callers that wait for the flush of a log."""
         self._on_failed(log, error)
         for rounds in directory.both:
             for waiter in rounds.waiting.pop(log, ()):
@@ -215,7 +216,7 @@ def _unexpected(log: UnifiedLog, error: Exception) -> ApiError:
 
 
 def _release(directory: _Directory, log: UnifiedLog) -> None:
-    """Wake the callers whose records are flushed by now."""
+    """Wake the callers whose records have been flushed."""
     for rounds in directory.both:
         waiting = rounds.waiting.get(log, deque())
         while waiting and (waiting[0].end_offset <= log.recovery_point or waiting[0].truncations != log.truncations):

@@ -1,8 +1,8 @@
-"""Which logs are compacted when, and by whom (Kafka classes `LogCleaner`, `LogCleanerManager`).
+"""Selection and scheduling of compaction (Kafka classes `LogCleaner`, `LogCleanerManager`).
 
-The event loop, which owns the logs, chooses the filthiest and takes over the result; everything in between is done by
-workers (`broker.logs.cleaner_worker`), as many as log.cleaner.threads says. What goes wrong with one partition sets
-that one aside until the broker starts again, and the cleaner goes on with the others.
+The event loop, which owns the logs, chooses the dirtiest one and installs the result; log.cleaner.threads workers
+(`broker.logs.cleaner_worker`) do the rest. A failure marks only its partition as uncleanable, until the broker
+restarts; the cleaner continues with the others.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ logger = logging.getLogger("kafka.log.LogCleaner")
 CHECK_BYTES = 8 << 20
 """Bytes of a damaged segment that are checked at a time."""
 MOST_DEATHS = 3
-"""A partition on which that many workers died, one after the other, is set aside."""
+"""A partition that kills this many workers in a row is marked uncleanable."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Uncleanable(Value):
-    """The partitions of a log directory that are set aside, and what would be cleaned of them."""
+    """The uncleanable partitions of a log directory, and their cleanable bytes."""
 
     partitions: int
     bytes: int
 
 
 class CleanerNumbers(Value, frozen=False):
-    """The values of the metrics, all of them replaced and never changed in place: they are read on another thread."""
+    """The values of the metrics. They are replaced as a whole, never changed in place, because another thread reads
+    them.
+    """
 
     max_dirty_percent: int = 0
     max_compaction_delay_s: int = 0
@@ -59,7 +61,7 @@ class CleanerNumbers(Value, frozen=False):
 
 
 class LogCleaner:
-    """See the module. `config` gives the configuration in force, `high_watermarks` those of all partitions here."""
+    """See the module. `config` returns the current configuration, `high_watermarks` those of all hosted partitions."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class LogCleaner:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_started = False
         self._changed = asyncio.Event()
-        """Set for a moment whenever the configuration changes, to end pauses that were begun under the old one."""
+        """Set briefly whenever the configuration changes, to end pauses that began under the old one."""
         self._choosing = asyncio.Lock()
         self._checkpointing = asyncio.Lock()
         self._in_progress: set[UnifiedLog] = set()
@@ -92,14 +94,14 @@ class LogCleaner:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin, unless log.cleaner.enable says otherwise."""
+        """Start cleaning, unless log.cleaner.enable is false."""
         if self._config().log_cleaner_enable:
             logger.info("Starting the log cleaner")
             self._is_started = True
             self.config_changed(self._config())
 
     def config_changed(self, config: BrokerConfig) -> None:
-        """Use `config` from now on: threads are started or stopped, rates and pauses change at once."""
+        """Apply `config`: threads start or stop, rates and pauses change at once."""
         if not self._is_started:
             return
         if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > MOST_MAP_BYTES:
@@ -158,7 +160,7 @@ class LogCleaner:
     # -- choosing ------------------------------------------------------------------------------------------------------
 
     async def _choose(self) -> CleanableLog | None:
-        """The filthiest log that is due, marked as in progress."""
+        """The dirtiest log that is due, marked as in progress."""
         async with self._choosing:
             now_ms, high_watermarks = self._clock.now_ms(), self._high_watermarks()
             found: list[CleanableLog] = []
@@ -179,7 +181,7 @@ class LogCleaner:
                 dict(uncleanable),
                 now_ms,
             )
-            # The disk may have failed, or a move begun, since a log was looked at.
+            # The disk may have failed, or a move begun, since a log was checked.
             usable = (one for one in found if one.log.directory.failure is None and not self._is_moved(one.log))
             chosen = filthiest(usable)
             if chosen is not None:
@@ -199,7 +201,7 @@ class LogCleaner:
     # -- cleaning ------------------------------------------------------------------------------------------------------
 
     async def clean_filthiest(self, thread: CleanerThread) -> bool:
-        """Clean the log that needs it most; whether there may be more to do at once."""
+        """Clean the dirtiest log. Returns whether there may be more to do at once."""
         chosen = await self._choose()
         if chosen is None:
             return False
@@ -215,20 +217,20 @@ class LogCleaner:
             replacement = ReplacementTask(log, task, result)
             await run_disk_tasks(self._executor, replacement)
             await self.checkpoint()
-            if replacement.is_used:  # else the log was cut, moved or deleted meanwhile
+            if replacement.is_used:  # else the log was truncated, moved or deleted meanwhile
                 thread.is_dead = False
                 self._deaths.pop(log, None)
                 thread.note(log, task, result, self._clock.monotonic_s() - began_s)
         except ValueError as error:
             logger.error("Log cleaner thread %d cannot clean %s: %s", thread.number, log.topic_partition, error)
             return False
-        except ApiError as error:  # the directory is offline now, and its owner has been told
+        except ApiError as error:  # the directory is offline now, and its owner has been notified
             logger.error("Log cleaner thread %d gave up %s: %s", thread.number, log.topic_partition, error)
         except WorkerFailure as failure:
             return await self._failed(log, task, failure)
         except WorkerDiedError as death:
             self._died(thread, log, death)
-        except Exception as error:  # a bug; but this log would be chosen again and again, and no other one
+        except Exception as error:  # a bug, but otherwise this log would be chosen again and again, and no other
             logger.exception("Log cleaner thread %d failed", thread.number)
             self._set_aside(log, repr(error))
         else:
@@ -249,8 +251,8 @@ class LogCleaner:
         raise WorkerFailure("it is being moved to another log directory", FailureKind.ABORTED)
 
     async def _may_leave_gaps(self, log: UnifiedLog) -> bool:
-        """Record for recovery that the log to be cleaned was on stable storage; without that it takes the gaps for
-        losses.
+        """Record for recovery that the log to be cleaned is on stable storage; otherwise recovery would take its gaps
+        for lost records.
         """
         try:
             await self._checkpoint_recovery_points(log.directory)
@@ -260,12 +262,12 @@ class LogCleaner:
         return True
 
     async def checkpoint(self) -> None:
-        """Write cleaner-offset-checkpoint where it has changed."""
+        """Write cleaner-offset-checkpoint if it has changed."""
         async with self._checkpointing:
             await run_disk_tasks(self._executor, *self._log_manager.checkpoints.cleaner_offset_tasks())
 
     async def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
-        """Whether to go on at once."""
+        """Handle a worker's failure. Returns whether to continue at once."""
         if failure.kind is FailureKind.ABORTED or not is_unchanged(log, task):
             logger.info("The cleaning for partition %s is aborted: %s", log.topic_partition, failure)
             return self._is_moved(log)
@@ -282,9 +284,7 @@ class LogCleaner:
         return True
 
     async def _examine(self, log: UnifiedLog, base_offset: int, position: int, message: str) -> None:
-        """Scrub a segment in which a worker found damage, so that the damage is logged and counted once, and not
-        served.
-        """
+        """Scrub a segment that a worker found damaged, so that the damage is logged, counted once, and not served."""
         at = segment_index(log.segments, base_offset)
         segment = log.segments[at]
         if segment.base_offset != base_offset or segment is log.active_segment:
@@ -297,12 +297,12 @@ class LogCleaner:
             if check.place is None or check.place == place:
                 break
             place = check.place
-        if not segment.batches.corrupt_ranges:  # the worker sees more than a scrub does, a gap at the end for one
+        if not segment.batches.corrupt_ranges:  # the worker also detects what a scrub misses, such as a gap at the end
             log.directory.report_corruption(segment.path, position, message)
 
     def _died(self, thread: CleanerThread, log: UnifiedLog, death: WorkerDiedError) -> None:
         if not self._is_started or thread not in self._threads:
-            return  # it was ended
+            return  # it was ended on purpose
         thread.is_dead = True
         self._deaths[log] += 1
         logger.error("Log cleaner thread %d died while cleaning %s: %s", thread.number, log.topic_partition, death)
@@ -328,19 +328,19 @@ class LogCleaner:
 
     @property
     def max_clean_time_s(self) -> float:
-        """How long the last cleaning took, of the thread where it took longest."""
+        """The longest of the threads' last cleanings, in seconds."""
         return max((thread.clean_time_s for thread in self._threads), default=0.0)
 
     @property
     def recopy_percent(self) -> int:
-        """Percentage of the bytes read by the last cleanings of all threads that they kept."""
+        """Bytes kept as a percentage of the bytes read, over the last cleanings of all threads."""
         read = sum(each.bytes_read for each in self._threads)
         written = sum(each.bytes_written for each in self._threads)
         return 100 * written // max(read, 1)
 
     @property
     def max_buffer_utilization_percent(self) -> int:
-        """How full the map was in the last cleaning, of the thread where it was fullest."""
+        """The fullest map of the threads' last cleanings, in percent."""
         return int(100 * max((thread.map_utilization for thread in self._threads), default=0.0))
 
     @property
@@ -351,7 +351,7 @@ class LogCleaner:
 
 
 def _dirty_bytes(log: UnifiedLog) -> int:
-    """The bytes that could be cleaned of `log` if it were not set aside."""
+    """The bytes of `log` that could be cleaned if it were not marked uncleanable."""
     segments = log.segments
     first_dirty = log.log_start_offset if log.cleaner_checkpoint is None else log.cleaner_checkpoint
     return sum(segment.size for segment in segments[segment_index(segments, first_dirty) : -1])

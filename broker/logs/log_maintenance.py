@@ -1,6 +1,6 @@
-"""Regular work on the logs: flushes, checkpoints, removal of files, expiration of producers.
+"""Periodic work on the logs: flushes, checkpoints, file deletion, producer expiration.
 
-What to do is decided on the event loop, which owns the logs; the disk is waited for on the executor's threads.
+The event loop, which owns the logs, makes the decisions; executor threads wait for the disk.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ logger = logging.getLogger("kafka.log.LogManager")
 log_logger = logging.getLogger("kafka.log.UnifiedLog")
 
 FLUSH_CHECK_MS = 1_000
-"""How often sealed segments and logs whose flush.ms is over are looked for."""
+"""Interval of the check for sealed segments and logs past their flush.ms."""
 
 FILE_DELETION_CHECK_MS = 1_000
-"""How often files whose file.delete.delay.ms is over are looked for."""
+"""Interval of the check for files past their file.delete.delay.ms."""
 
 LOGS_PER_LOOKUP = 50
 """Logs whose timestamps one disk task looks up."""
 
 
 class LogMaintenance:
-    """The rounds, each a job of the supervisor's. A checkpoint file has one writer at a time."""
+    """The rounds, each a job of the supervisor. A checkpoint file has one writer at a time."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LogMaintenance:
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
-        """Begin all rounds, at Kafka's intervals."""
+        """Start all rounds, at Kafka's intervals."""
         for interval_ms, name, work in (
             (min(config.log_flush_scheduler_interval_ms, FLUSH_CHECK_MS), "log-flusher", self.flush),
             (FILE_DELETION_CHECK_MS, "delete-files", self.delete_files),
@@ -94,14 +94,14 @@ class LogMaintenance:
         )
 
     async def flush(self) -> None:
-        """Flush sealed segments, and logs whose flush.ms is over."""
+        """Flush sealed segments, and logs past their flush.ms."""
         for log, offset in self._log_manager.due_flushes(self._clock.now_ms()):
             self._group_commit.request(log, offset)
 
     async def delete_old_segments(self) -> None:
-        """Delete segments that retention or DeleteRecords have released (Kafka's `LogManager.cleanupLogs`).
+        """Delete segments that retention or DeleteRecords has released (Kafka's `LogManager.cleanupLogs`).
 
-        Log starts are on disk before the first file is renamed (see `UnifiedLog.delete_old_segments`).
+        Log start offsets are durable before the first file is renamed (see `UnifiedLog.delete_old_segments`).
         """
         now_ms = self._clock.now_ms()
         high_watermarks = self._high_watermarks()
@@ -119,7 +119,8 @@ class LogMaintenance:
             ]
         if not shortened:
             return
-        # On a full disk this cannot be written. Then room is worth more than what a power cut could bring back.
+        # A full disk prevents the checkpoint. Free space is then worth more than the records that a power cut could
+        # bring back.
         with contextlib.suppress(ApiError):
             await self.checkpoint_log_start_offsets()
         count = 0
@@ -132,7 +133,7 @@ class LogMaintenance:
         logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
 
     def _expire(self, log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
-        """Move one log's start and say why; whether there are segments to delete now."""
+        """Move one log's start offset and log the reason. Returns whether it has segments to delete now."""
         if log.directory.failure is not None:  # deleted meanwhile, or offline
             return False
         before = log.log_start_offset
@@ -150,24 +151,26 @@ class LogMaintenance:
         return expiry.expired > 0
 
     async def delete_files(self) -> None:
-        """Remove what was deleted file.delete.delay.ms ago, whatever was done to the wall clock meanwhile."""
+        """Delete files that were marked for deletion file.delete.delay.ms ago, regardless of wall-clock changes since.
+        """
         passed_ms = round(self._clock.monotonic_s() * 1000)
         await run_disk_tasks(self._executor, *self._log_manager.directories.expired_deletions(passed_ms))
 
     async def checkpoint_recovery_points(self, needed_in: LogDirectory | None = None) -> None:
-        """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now in `needed_in` is
-        durable afterwards.
+        """Write recovery-point-offset-checkpoint of every log directory. Afterwards the current recovery points of
+        `needed_in` are durable.
 
-        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `needed_in` is full; a directory that fails is offline.
+        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `needed_in` is full; a directory that fails goes offline.
         """
         await self._checkpoint(
             RECOVERY_POINT_CHECKPOINT, self._log_manager.checkpoints.recovery_point_tasks, [needed_in]
         )
 
     async def checkpoint_log_start_offsets(self) -> None:
-        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
+        """Write log-start-offset-checkpoint of every log directory. Afterwards the current log start offsets are
+        durable.
 
-        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
+        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails goes offline.
         """
         all_of_them = self._log_manager.directories
         await self._checkpoint(
@@ -175,7 +178,7 @@ class LogMaintenance:
         )
 
     async def checkpoint_high_watermarks(self, needed_in: LogDirectory | None = None) -> None:
-        """As `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
+        """Like `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
 
         def new_tasks() -> list[CheckpointTask]:
             return self._log_manager.checkpoints.high_watermark_tasks(self._high_watermarks())
@@ -196,11 +199,11 @@ class LogMaintenance:
                 raise detached(task.refusal)
 
     async def settle_deletions(self) -> None:
-        """Forget deleted logs durably, before others of their names are created. Afterwards no checkpoint has an entry
-        of them, which a crash would apply to the new logs, and no power cut brings their directories back.
+        """Forget deleted logs durably, before logs of the same names are created. Afterwards no checkpoint has entries
+        for them, which a crash would apply to the new logs, and a power cut cannot bring back their directories.
         """
         await self.checkpoint_recovery_points()
-        with contextlib.suppress(ApiError):  # a full disk; no topic of a name that is still known is made there
+        with contextlib.suppress(ApiError):  # a full disk; topics whose names it still knows are not created there
             await self.checkpoint_log_start_offsets()
         await self.checkpoint_high_watermarks()
         logs = self._log_manager
@@ -215,7 +218,7 @@ class LogMaintenance:
 
 
 def say_log_start_moved(log: UnifiedLog, cause: str) -> None:
-    """Kafka's line about a log start offset that was incremented."""
+    """Log Kafka's line about an incremented log start offset."""
     log_logger.info("%s Incremented log start offset to %d due to %s", _named(log), log.log_start_offset, cause)
 
 

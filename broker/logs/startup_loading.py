@@ -1,7 +1,8 @@
-"""Loading all logs at start and closing them at the end, on num.recovery.threads.per.data.dir threads a directory.
+"""Loading of all logs at startup and closing them at shutdown, on num.recovery.threads.per.data.dir threads per
+directory.
 
-The lines are those of Kafka's LogManager. While it takes longer than a second, a line each second says what is done,
-how fast, and how long it will take.
+The log lines are those of Kafka's LogManager. If loading takes longer than a second, a line each second gives the
+progress, the rate and the remaining time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ async def load_logs(
     executor: Executor,
     threads_per_directory: int,
 ) -> LoadReport:
-    """Load every log of every directory, and say what had to be repaired, or could not be. Raises LogDirError."""
+    """Load every log of every directory, and log what was or could not be repaired. Raises LogDirError."""
     began_s = clock.monotonic_s()
     loads = await executor.run(log_manager.begin_load, clock.now_ms(), topic_configs)
     for load in loads:
@@ -60,8 +61,8 @@ async def load_logs(
 async def close_logs(
     log_manager: LogManager, executor: Executor, threads_per_directory: int, broker_epoch: int
 ) -> None:
-    """Close all logs cleanly, on FLUSH_THREADS threads at least: to create and fsync files is mostly to wait for the
-    journal of a file system, and several can wait together.
+    """Close all logs cleanly, on at least FLUSH_THREADS threads: creating and fsyncing files mostly waits for the file
+    system's journal, and several threads can wait together.
     """
     logs = log_manager.logs_to_close()
     threads = max(threads_per_directory * len(log_manager.directories), FLUSH_THREADS)
@@ -86,7 +87,7 @@ def _say_begin(load: DirectoryLoad) -> None:
 
 
 def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
-    """Log one directory's line, unless it is done."""
+    """Log one directory's progress, unless it is done."""
     if progress.logs_done == progress.logs_total:
         return
     said = f"Loading logs of {progress.directory}: {progress.logs_done} of {progress.logs_total} done"
@@ -94,7 +95,7 @@ def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
     if total:
         said += f", {done // _MEGABYTE} of {total // _MEGABYTE} MB recovered"
     rate = f"{done / elapsed_s / _MEGABYTE:.0f} MB/s"
-    if total < _WORTH_A_RATE_BYTES:  # there is so little to read that the number of logs takes the time
+    if total < _WORTH_A_RATE_BYTES:  # so little data that the number of logs determines the time
         done, total = progress.logs_done, progress.logs_total
         rate = f"{done / elapsed_s:.0f} logs/s"
     if done:
