@@ -6,10 +6,10 @@ Standard input carries JSON lines, standard output one answer per task:
     {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
                                       or {"error": "what went wrong", "kind": "records", "errno": null,
                                       "corrupt_range": [0, 4711]}, see `broker.logs.cleaner_worker`
-    {"abort": true}                   the task under way, if any, ends with an error of the kind "aborted"
+    {"abort": true}                   the running task, if any, ends with an error of kind "aborted"
 
-It ends when its input does: at once, whatever it is at, so that it never outlives its broker, also one that was killed.
-What it leaves then is a half-written `.cleaned` file, which the next start of the broker removes.
+The process ends as soon as its input does, even during a task, so it never outlives its broker, not even a killed one.
+It may leave a half-written `.cleaned` file, which the next start of the broker removes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def do_clean(file_system: FileSystem, task: CleanTask, throttle: Callable[[int],
 
 
 def end_if_alone() -> None:
-    """End the process if the other end of the input is closed, even if there is more to read. The reading thread may be
+    """End the process if the other end of the input is closed, even if unread input remains. The reading thread may be
     late, and another broker may soon own the log.
     """
     alone = select.poll()
@@ -113,7 +113,7 @@ def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle,
 
 def main() -> None:
     """Work until the input ends; does not return."""
-    # A terminal's signals are for the broker, which ends this process.
+    # Work until the input ends; does not return.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """The quotas of this broker's clients (Kafka classes `QuotaFactory` and `RequestHandlerHelper`).
 
-A client that exceeds one is answered at once, told how long it is to wait, and its connection is muted for that long
+A client over its quota gets its reply at once, with the throttle time, and its connection is muted for that time
 (KIP-219). Requests between brokers that only the cluster needs are exempt.
 """
 
@@ -44,15 +44,17 @@ TIME_IS_FREE: Final = frozenset(
         ApiKey.FETCH,
     }
 )
-"""APIs whose time the dispatcher does not count: the cluster's, and Fetch, whose handler does so for consumers."""
+"""APIs whose time the dispatcher does not count: those of the cluster, and Fetch, whose handler counts it for
+consumers.
+"""
 PERCENT: Final = 100.0
 LOOKUP_PERIOD_MS: Final = 60_000
-"""How often the addresses of hosts that have a quota are looked up again. Kafka does so once."""
+"""Interval at which the addresses of hosts with a quota are resolved again. Kafka resolves them once."""
 DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 
 
 class UsageByContext(dict[RequestContext, Usage | None]):
-    """The usage that the requests of a client count for: it is looked up once, and remembered until limits change."""
+    """The usage record for each request context, cached until the limits change."""
 
     def __init__(self, quota: ClientQuota, now_s: Callable[[], float]) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class UsageByContext(dict[RequestContext, Usage | None]):
 
 
 class ClientQuotas:
-    """The quotas of all kinds. `are_set` is False as long as nobody has one, and nothing is to be counted."""
+    """The quotas of all kinds. `are_set` is False while no quota exists; then nothing is counted."""
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class ClientQuotas:
         window: QuotaWindow = DEFAULT_WINDOW,
         mutation_window: QuotaWindow = DEFAULT_WINDOW,
     ) -> None:
-        """`network` looks up the hosts whose connections have a quota. It is needed where an image may have such."""
+        """`network` resolves hosts whose connections have a quota. It is required if an image may contain such quotas.
+        """
         self.now_s = clock.monotonic_s
         self._network = network
         self.produce = ClientQuota(window)
@@ -86,7 +89,7 @@ class ClientQuotas:
         self.request = ClientQuota(window, longest_ms=window.window_ms)
         self.mutations = MutationQuota(mutation_window)
         self.connections = ClientQuota(window, longest_ms=window.window_ms)
-        """By the address of the peer, in place of a user."""
+        """Keyed by the address of the peer instead of the user."""
         self._produced = UsageByContext(self.produce, self.now_s)
         self._fetched = UsageByContext(self.fetch, self.now_s)
         self._requested = UsageByContext(self.request, self.now_s)
@@ -99,7 +102,7 @@ class ClientQuotas:
             self._apply(image)
 
     def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take the configurations of a new metadata image."""
+        """Apply the configurations of a new metadata image."""
         if new.configs is not old.configs:
             self._apply(new)
 
@@ -135,8 +138,8 @@ class ClientQuotas:
     def charge(
         self, api_key: ApiKey, context: RequestContext, reply: Reply, size: int, time_s: float
     ) -> tuple[Reply, int]:
-        """Count a request of `size` bytes that took this long; gives the reply, which tells the client how long it has
-        to wait, and that time in milliseconds. The handler may have said so already.
+        """Charge a request of `size` bytes that took `time_s`. Returns the reply, with the throttle time in it, and
+        that time in milliseconds. The handler may already have set a throttle time.
         """
         now_ms = self.now_s() * 1000
         told_ms: int = getattr(reply, "throttle_time_ms", 0)
@@ -152,12 +155,12 @@ class ClientQuotas:
         if exceeded is not None:
             exceeded.throttled(throttle_ms, now_ms)
             if reply is not None and "throttle_time_ms" in reply.declared_fields:
-                # A handler may give the same reply to several clients.
+                # A handler may return the same reply object for several clients.
                 reply = reply.replace(throttle_time_ms=throttle_ms)
         return reply, throttle_ms
 
     def count_time(self, context: RequestContext, time_s: float) -> None:
-        """Count time that is used for a client whose reply was decided already; it counts for the next one."""
+        """Count time spent for a client after its reply was decided; it affects the next reply."""
         usage = self._requested[context]
         if usage is not None:
             usage.rate.record(time_s * PERCENT, self.now_s() * 1000)
@@ -165,12 +168,12 @@ class ClientQuotas:
     # -- fetches -------------------------------------------------------------------------------------------------------
 
     def most_to_fetch(self, context: RequestContext) -> float:
-        """More bytes at once would be too many in any case; infinite without a quota."""
+        """The most bytes that a fetch may return within the quota; infinite without a quota."""
         return self.fetch.most_at_once(*clients_of(context), self.now_s() * 1000)
 
     def charge_fetch(self, context: RequestContext, size: Callable[[], int], time_s: float) -> int:
-        """Count the answer of a consumer's fetch that took this long; gives how long the client has to wait, in
-        milliseconds. If it has to, it gets nothing now, and no bytes are counted.
+        """Charge a consumer's fetch that took `time_s`. Returns the throttle time in milliseconds. If that is not 0,
+        the client gets no records now, and no bytes are counted.
         """
         fetch, request = self._fetched[context], self._requested[context]
         now_ms = self.now_s() * 1000
@@ -199,22 +202,22 @@ class ClientQuotas:
         self.connections.set_limits(_limits(configured, CONNECTION_CREATION_RATE))
 
     async def look_up_hosts(self) -> None:
-        """Renew the addresses of hosts that have a quota; to be called regularly. A host that cannot be found keeps the
-        address that it had.
+        """Resolve the hosts that have a quota again; call it regularly. A host that cannot be resolved keeps its
+        address.
         """
         assert self._network is not None
         before = dict(self._addresses)
         for host in [each for each in self._limited_addresses if is_host_name(each)]:
             try:
-                self._addresses[host] = (await self._network.addresses_of(host))[0]  # Kafka prefers IPv4, too
+                self._addresses[host] = (await self._network.addresses_of(host))[0]  # Kafka also prefers IPv4
             except OSError as error:
                 logger.error("Cannot look up %s, whose connections have a quota: %s", host, error)
         if self._addresses != before:
             self._limit_connections()
 
     def charge_connection(self, address: str) -> int:
-        """Count a connection from there; gives after how many milliseconds it is to be closed, unserved, because there
-        are too many. Such a one is not counted (KIP-612). 0: it is to be served.
+        """Count a connection from `address`. Returns after how many milliseconds to close it unserved because the rate
+        is exceeded, or 0 to serve it. A connection that is to be closed is not counted (KIP-612).
         """
         now_ms = self.now_s() * 1000
         throttle_ms = self.connections.record(address, NOBODY, 1, now_ms)
@@ -226,12 +229,13 @@ class ClientQuotas:
     # -- changes of topics ---------------------------------------------------------------------------------------------
 
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
-        """The changes that a request may make; its API's quota is strict since that version (KIP-599)."""
+        """The mutation permits of a request; the quota of its API is strict from version `strict_since` on (KIP-599).
+        """
         return MutationPermits(self, context, is_strict=context.api_version >= strict_since)
 
 
 def is_host_name(address: Name) -> TypeGuard[str]:
-    """Whether a quota is that of a host by its name, rather than of an address of IPv4 or of the default."""
+    """Whether the quota belongs to a host by name, not to an IP address or to the default."""
     return isinstance(address, str) and not address.replace(".", "").isdecimal()
 
 
@@ -244,7 +248,7 @@ def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str)
 
 
 class MutationPermits:
-    """The changes of one request (Kafka's `ControllerMutationQuota`), and the time that they take."""
+    """The mutations of one request (Kafka's `ControllerMutationQuota`), and the time that they take."""
 
     def __init__(self, quotas: ClientQuotas, context: RequestContext, *, is_strict: bool) -> None:
         self._quotas = quotas
@@ -254,8 +258,8 @@ class MutationPermits:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the time of a block, in which nobody waits, as the client's: its request does not hold the event loop
-        there itself.
+        """Charge the time of a block without awaits to the client. The block runs outside the client's request, so the
+        dispatcher does not count it.
         """
         began_s = self._quotas.now_s()
         try:
@@ -265,7 +269,7 @@ class MutationPermits:
                 self._quotas.count_time(self._context, self._quotas.now_s() - began_s)
 
     def take(self, partitions: int) -> None:
-        """Ask whether so many may be created or deleted. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
+        """Request permission to create or delete this many partitions. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
         now_s = self._quotas.now_s()
         throttle_ms = self._quotas.mutations.record(
             *clients_of(self._context), partitions, now_s * 1000, is_strict=self._is_strict
@@ -276,7 +280,7 @@ class MutationPermits:
                 raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
     def throttle_time_ms(self) -> int:
-        """How long the client still has to wait, after all changes."""
+        """The client's remaining throttle time, after all mutations."""
         now_s = self._quotas.now_s()
         throttle_ms = round((self._ends_s - now_s) * 1000)
         if throttle_ms <= 0:
@@ -286,12 +290,12 @@ class MutationPermits:
 
 
 def clients_of(context: RequestContext) -> tuple[str, str]:
-    """User and client id, as quotas know them."""
+    """User and client id, in the form that quotas use."""
     return context.principal.name, context.client_id or ""
 
 
 class Stopwatch:
-    """The time in which one request holds the event loop, as long as it does."""
+    """Measures the time for which one request holds the event loop, until `stop`."""
 
     __slots__ = ("_began_s", "_now_s", "_runs")
 
@@ -301,19 +305,19 @@ class Stopwatch:
         self._runs = True
 
     def lap(self) -> float:
-        """The seconds since the last time that this was asked; 0 when it is stopped."""
+        """Seconds since the last call; 0 after `stop`."""
         began_s, self._began_s = self._began_s, self._now_s()
         return self._began_s - began_s if self._runs else 0.0
 
     def stop(self) -> float:
-        """The last seconds that it counts."""
+        """Seconds since the last lap; stops the watch."""
         time_s = self.lap()
         self._runs = False
         return time_s
 
 
 class Timed(Awaitable[T], Generic[T]):
-    """Does `work`, and counts the time in which it held the event loop."""
+    """Awaits `work`, and measures the time for which it held the event loop."""
 
     __slots__ = ("_now_s", "_work", "time_s")
 
@@ -337,5 +341,5 @@ class Timed(Awaitable[T], Generic[T]):
                 self.time_s += self._now_s() - began_s
             try:
                 step, given = steps.send, (yield waits_for)
-            except BaseException as error:  # noqa: BLE001  the work is to know it
+            except BaseException as error:  # noqa: BLE001  raised inside the work instead
                 step, given = steps.throw, error

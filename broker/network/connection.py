@@ -21,32 +21,33 @@ if TYPE_CHECKING:
     from broker.network.socket_server import SocketServer
 
 Dispatched = Parts | Waiting[Parts | None] | Later[Any] | None
-"""The parts of a reply, now or later; None when nothing is sent."""
+"""The parts of a reply, now or later, or None if the request has no reply."""
 
 
 class Dispatch(Protocol):
-    """The dispatcher, as a connection uses it."""
+    """The dispatcher's interface for a connection."""
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
         """Serve the request in `frame`.
 
-        Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
+        Raises CloseConnection or DecodeError to close the connection without a reply. `frame` is valid only during the
+        call.
         """
         ...
 
 
 class Barriers(dict[frozenset[ApiKey], int]):
-    """How many waiting requests let only these APIs pass, by set of APIs. Empty: everything passes."""
+    """Counts the waiting requests by the set of APIs that may overtake them. If empty, every request may."""
 
     __slots__ = ()
 
     def put_up(self, lets_pass: frozenset[ApiKey]) -> None:
-        """A request waits that lets only these pass."""
+        """Add a waiting request that only these APIs may overtake."""
         if lets_pass is not ANYTHING:
             self[lets_pass] = self.get(lets_pass, 0) + 1
 
     def take_down(self, lets_pass: frozenset[ApiKey]) -> None:
-        """One such request waits no more."""
+        """Remove such a request, which no longer waits."""
         if lets_pass is ANYTHING:
             return
         left = self[lets_pass] - 1
@@ -56,20 +57,20 @@ class Barriers(dict[frozenset[ApiKey], int]):
             del self[lets_pass]
 
     def let_pass(self, frame: memoryview) -> bool:
-        """Whether all who wait let the request in `frame` pass."""
+        """Whether the request in `frame` may overtake every waiting request."""
         api_key = int.from_bytes(frame[:2], "big")  # the frame may be shorter
-        for lets_pass in self:  # noqa: SIM110  all() takes thrice as long, for each of many requests
+        for lets_pass in self:  # noqa: SIM110  all() takes three times as long, on a hot path
             if api_key not in lets_pass:
                 return False
         return True
 
 
 REASON: Final = "quota"
-"""The reason for which such a connection is not read."""
+"""The pause reason of a connection over its quota."""
 
 
 class ThrottledChannel:
-    """The time until which one connection takes up no request. Its replies are sent meanwhile."""
+    """Mutes one connection until a given time: it processes no request. Its replies are still sent."""
 
     __slots__ = ("_connection", "_loop", "_timer", "_until_s")
 
@@ -81,11 +82,13 @@ class ThrottledChannel:
 
     @property
     def is_muted(self) -> bool:
-        """Whether the connection is to take up no request now."""
+        """Whether the connection is muted now."""
         return self._timer is not None
 
     def mute(self, time_ms: int) -> float:
-        """Mute the connection for that time from now on, or for as long as it is muted anyway; gives when that ends."""
+        """Mute the connection for this time from now, or longer if it is already muted longer. Returns the end of the
+        mute.
+        """
         self._until_s = max(self._until_s, self._loop.time() + time_ms / 1000)
         if self._timer is None:
             self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
@@ -94,7 +97,7 @@ class ThrottledChannel:
 
     def _at_the_end(self, until_s: float) -> None:
         if until_s < self._until_s:
-            # Requests that were under way have made the time longer; one timer does.
+            # Requests that were still running have extended the mute; one timer suffices.
             self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
             return
         self._timer = None
@@ -102,7 +105,7 @@ class ThrottledChannel:
         self._connection.take_up_again()
 
     def close(self) -> None:
-        """Forget the connection, which is closed."""
+        """Cancel the timer of a connection that has closed."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -110,11 +113,11 @@ class ThrottledChannel:
 logger = logging.getLogger("kafka.network.Connection")
 
 MAX_WAITING_REQUESTS: Final = 128
-"""Requests of one connection that may wait at once. Clients keep 5 (Java) to a few dozen."""
+"""Requests of one connection that may wait at once. Clients pipeline 5 (Java) to a few dozen."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """State of one connection. Owned by the loop; nothing here is shared with threads."""
+    """State of one connection. It belongs to the event loop; no thread shares it."""
 
     security_protocol = "PLAINTEXT"
     __slots__ = (
@@ -153,29 +156,31 @@ class Connection(asyncio.BufferedProtocol):
         self.client_address = ""
         self.peer_name = ""
         self.principal = ANONYMOUS
-        """Whom requests are served for. `kinds` is to be emptied when it changes."""
+        """The client's principal. Whoever changes it must clear `kinds`."""
         self.last_active_s = 0.0
-        """When bytes last moved, in either direction."""
+        """Time at which bytes last moved, in either direction."""
         self.closed = False
         self.counted = False
         """Whether `ConnectionLimits` counts this connection."""
         self._replies: deque[Parts | asyncio.Future[Parts | None] | Later[Any]] = deque()
-        """Replies in request order, beginning with one that waits. A Future or a Later marks those that wait."""
+        """Replies in request order, beginning with a pending one. A Future or a Later stands for a pending reply."""
         self._barriers = Barriers()
         self._continues = False
-        """Whether the next turn of the event loop takes up the requests that this one did not get to."""
+        """Whether the next event-loop turn will process the remaining requests."""
         self.kinds: dict[int, RequestKind] = {}
-        """The dispatcher's memory of this connection's requests, by API key and version as one number."""
+        """The dispatcher's cache of this connection's request kinds, by API key and version as one number."""
         self._paused_reasons: dict[str, None] = {}
         self._throttled: ThrottledChannel | None = None
         self._held_bytes = 0
-        """Requests that wait, large ones that are served, and a frame that arrives in pieces, as charged to
-        queued.max.request.bytes.
+        """Bytes charged to queued.max.request.bytes: queued requests, large requests in progress, and a partly received
+        frame.
         """
         self._served_bytes = 0
-        """Large requests that are decoded and handled."""
+        """Bytes of large requests that are being decoded or handled."""
         self._unsent_bytes = 0
-        """Replies that the client does not read, as charged to `ReplyMemory` and last seen by `is_moving`."""
+        """Bytes of replies that the client has not read, as charged to `ReplyMemory` and last seen by
+        `has_moved_since`.
+        """
 
     # -- asyncio: connection -------------------------------------------------------------------------------------------
 
@@ -184,13 +189,13 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._writer = ReplyWriter(self, self._server.executor, self._server.send_buffer, self._transport)
         peer = transport.get_extra_info("peername")
-        # A dual-stack listener sees an IPv4 peer as ::ffff:a.b.c.d; limits and groups know it as a.b.c.d.
+        # A dual-stack listener reports an IPv4 peer as ::ffff:a.b.c.d; limits and groups use a.b.c.d.
         self.client_address = str(peer[0]).removeprefix("::ffff:") if peer else ""
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "an unknown peer"
         self._server.connection_made(self)
         if self._paused_reasons:
-            # uvloop begins to read after this call whatever was said in it, so say it again. What arrives before that
-            # is served; the connection waits then.
+            # uvloop starts to read after this call even if reading was paused in it, so pause again. The connection
+            # serves whatever arrives before that, then waits.
             self._loop.call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
@@ -198,16 +203,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Free everything that the connection holds, and be part of no cycle.
+        """Release everything that the connection holds, and leave no reference cycle.
 
-        Requests that go on refer to their connection for as long as they take, and cycles would last until a garbage
-        collection finds them (see `broker.garbage`). So what is deleted here must not be used once `closed` is true.
+        Running requests refer to their connection until they end, and a cycle would last until the garbage collector
+        finds it (see `broker.garbage`). So code must not use the attributes deleted here once `closed` is true.
         """
         self.closed = True
         self._writer.discard()
         for reply in self._replies:
             if isinstance(reply, asyncio.Future):
-                # A waiting fetch ends; a request that changes state continues (see the dispatcher).
+                # Ends a waiting fetch; a request that changes state continues (see the dispatcher).
                 reply.cancel()
         self._replies.clear()
         self._account_held(self._served_bytes)
@@ -223,10 +228,10 @@ class Connection(asyncio.BufferedProtocol):
         del self._transport, self._writer, self._reader, self._throttled, self._dispatcher
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
-        """Close the connection, with the reason in the log. Replies that are not sent yet are dropped.
+        """Close the connection and log the reason. Unsent replies are dropped.
 
-        With `soon` in the next turn of the event loop: asyncio's transports do not bear to be aborted by what they call
-        during a write (`resume_writing`).
+        With `soon`, close in the next event-loop turn: asyncio's transports do not support an abort from within their
+        callbacks during a write (`resume_writing`).
         """
         if not self.closed:
             logger.log(level, "Closing connection of %s: %s", self.peer_name, reason)
@@ -259,11 +264,11 @@ class Connection(asyncio.BufferedProtocol):
             self._settle()
 
     def eof_received(self) -> bool:
-        # A client that half-closes has nothing more to ask; what it was promised is dropped, as Kafka does.
+        # A client that half-closes sends no more requests; its outstanding replies are dropped, as in Kafka.
         return False
 
     def _take_up_requests(self) -> None:
-        """Process the requests that are here, one after another, and keep those whose turn has not come."""
+        """Process the received requests one after another, and keep those that must wait."""
         reader = self._reader
         writer = self._writer
         monotonic_s = self._server.clock.monotonic_s
@@ -303,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_up_requests()
 
     def _must_wait(self) -> bool:
-        """Whether no request may be taken up, whatever it is. Something calls `_take_up_requests` when that is over."""
+        """Whether every request must wait. `_take_up_requests` is called when the cause is gone."""
         return (
             self.closed
             or self._continues
@@ -314,11 +319,12 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _process(self, frame: memoryview) -> Parts | None:
-        """Dispatch one request; gives its reply if that is the next one to be sent."""
+        """Dispatch one request. Returns its reply if no other reply must precede it."""
         try:
             reply = self._dispatcher.dispatch(self, frame)
         except (CloseConnection, DecodeError, ApiError) as error:
-            # An ApiError that comes this far concerns the request as a whole: there is no item to give its code to.
+            # An ApiError that reaches this point concerns the whole request, so the response has nowhere to put its
+            # code.
             self.close(str(error), level=logging.WARNING)
             return None
         except Exception:
@@ -370,8 +376,8 @@ class Connection(asyncio.BufferedProtocol):
         self._take_up_requests()
 
     def reply_is_there(self, later: Later[Any]) -> None:
-        """The answer of one that waited. It leaves at once when the connection has nothing else to do, else in the next
-        turn of the event loop, with those that come until then.
+        """Send the answer of a waiting request: at once when the connection is otherwise idle, else in the next
+        event-loop turn, together with the others that arrive until then.
         """
         self._barriers.take_down(later.lets_pass)
         replies, writer = self._replies, self._writer
@@ -385,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
             self._settle()
 
     def reply_failed(self, error: BaseException) -> None:
-        """Hang up: there is no answer."""
+        """Close the connection, because the request failed without an answer."""
         if isinstance(error, CloseConnection | DecodeError | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
@@ -393,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close("an unexpected error in the broker", level=logging.ERROR)
 
     def _queue_replies(self) -> None:
-        """Give the writer the replies that nothing has to go in front of any more."""
+        """Queue the replies that no pending reply precedes any more."""
         replies = self._replies
         while replies:
             first = replies[0]
@@ -428,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- flow control --------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Charge what this connection holds, and read on only if nothing waits to be taken up or to be sent."""
+        """Charge the memory that this connection holds, and pause reading while requests or replies are waiting."""
         reader = self._reader
         held_bytes = reader.held_bytes + self._served_bytes
         if held_bytes != self._held_bytes:
@@ -443,32 +449,32 @@ class Connection(asyncio.BufferedProtocol):
             self.resume_reading("backlog")
 
     def pause_reading(self, reason: str) -> None:
-        """Stop reading until every reason given has been taken back."""
+        """Stop reading until every reason has been withdrawn."""
         if not self._paused_reasons and not self._transport.is_closing():
             self._transport.pause_reading()
         self._paused_reasons[reason] = None
 
     def resume_reading(self, reason: str) -> None:
-        """Take `reason` back."""
+        """Withdraw `reason`."""
         if reason in self._paused_reasons:
             del self._paused_reasons[reason]
             if not self._paused_reasons and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def mute(self, time_ms: int) -> None:
-        """Take up no request for that time; see `broker.network.connection`."""
+        """Process no request for this time; see `ThrottledChannel`."""
         if self._throttled is None:
             self._throttled = ThrottledChannel(self, self._loop)
-        self.last_active_s = self._throttled.mute(time_ms)  # it is not idle before
+        self.last_active_s = self._throttled.mute(time_ms)  # not idle until then
 
     def take_up_again(self) -> None:
-        """Take up the received requests in a later turn of the event loop."""
+        """Process the received requests in a later event-loop turn."""
         if not self._continues and not self.closed:
             self._continues = True
             self._loop.call_soon(self._continue)
 
     def _account_held(self, claimed: int) -> None:
-        """Charge the bytes of requests to the broker's memory for them (queued.max.request.bytes)."""
+        """Charge the bytes of requests to queued.max.request.bytes."""
         memory, growth = self._server.request_memory, claimed - self._held_bytes
         if growth <= 0 < claimed and memory.shrink(self, claimed):
             self._held_bytes = claimed
@@ -479,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
             growth = claimed
         if claimed:
             self._held_bytes = claimed
-            # Beside what is charged already: others must not get the memory of requests that are served.
+            # Adds to the existing charge: other connections must not get the memory of requests in progress.
             memory.take(self, growth, self._reader.kept_bytes)
 
     def _release_held_bytes(self) -> None:
@@ -488,8 +494,8 @@ class Connection(asyncio.BufferedProtocol):
             self._held_bytes = 0
 
     def hold_request(self, size: int) -> None:
-        """Charge a large request that is served from now on. `release_request` follows when it has been, also if the
-        client has hung up before.
+        """Charge a large request until `release_request`. That call follows when the request ends, even if the client
+        has disconnected before.
         """
         self._served_bytes += size
 
@@ -512,7 +518,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer.unsent_bytes if self._writer.is_behind else 0
 
     def has_moved_since(self, time_s: float, now_s: float) -> bool:
-        """Whether any byte moved after `time_s`. Bytes sent to a socket that was full are noticed only here."""
+        """Whether any byte has moved after `time_s`. Only this check notices bytes that left a previously full socket.
+        """
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes

@@ -1,12 +1,12 @@
-"""From a frame to a reply: the one way every request takes, with a line for each answered request where
-`kafka.request.logger` is at DEBUG (Kafka's kafka-request.log).
+"""The path of every request from frame to reply. At DEBUG, `kafka.request.logger` logs a line for each answered request
+(Kafka's kafka-request.log).
 
-Kafka's rules for what cannot be served (SocketServer.parseRequestHeader): an unknown API or version closes the
-connection without an answer, except ApiVersions itself, which is answered in version 0 with UNSUPPORTED_VERSION and its
-own range, so that a newer client can fall back.
+Invalid requests follow Kafka's rules (SocketServer.parseRequestHeader): an unknown API or version closes the connection
+without an answer, except ApiVersions. That is answered in version 0 with UNSUPPORTED_VERSION and the supported range,
+so that a newer client can fall back.
 
-The line is that of Kafka's `RequestChannel`: "Completed request:" and JSON with Kafka's names, without the bodies of
-request and response and without the times that this broker does not tell apart.
+The log line is that of Kafka's `RequestChannel`: "Completed request:" and JSON with Kafka's names, without the bodies
+of request and response and without the partial times that this broker does not measure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ request_logger = logging.getLogger("kafka.request.logger")
 
 
 def log_completed(route: Route, context: RequestContext, correlation_id: int, peer: str, time_s: float) -> None:
-    """Log that a request of `peer` was answered, `time_s` seconds after it was taken up."""
+    """Log that a request of `peer` was answered, `time_s` seconds after its processing began."""
     if not request_logger.isEnabledFor(logging.DEBUG):
         return
     described = {
@@ -79,13 +79,13 @@ _SIZE = struct.Struct(">i")
 _SIZE_BYTES: Final = _SIZE.size
 
 MAX_REMEMBERED_BYTES: Final = 256
-"""Longer request headers are decoded every time."""
+"""Longer request headers are not cached but decoded each time."""
 MAX_REMEMBERED_KINDS: Final = 32
-"""Kinds of requests, APIs in one version each, that are remembered of a connection. A client has a dozen."""
+"""Request kinds, each an API in one version, cached per connection. A client uses about a dozen."""
 
 
 class _Arrival(Value, eq=False):
-    """A request that is not answered at once. `held_s` is the time in which the event loop did nothing else before."""
+    """A request that was not answered at once. `held_s` is the time for which it has held the event loop until then."""
 
     connection: Connection
     kind: RequestKind
@@ -97,7 +97,7 @@ class _Arrival(Value, eq=False):
 
     @property
     def busy_s(self) -> float:
-        """The time in which the event loop did nothing else."""
+        """The time for which the request has held the event loop."""
         return self.held_s + (self.timed.time_s if self.timed is not None else 0.0)
 
 
@@ -105,7 +105,7 @@ _arrive = maker(_Arrival)
 
 
 class Dispatcher:
-    """Decodes requests, calls their handlers, encodes replies. Owns the tasks of what is under way."""
+    """Decodes requests, calls their handlers, encodes replies. Owns the tasks of running requests."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Dispatcher:
         quotas: ClientQuotas,
         large_requests: LargeRequestMemory | None = None,
     ) -> None:
-        """Without `large_requests` there is no limit on their memory."""
+        """Without `large_requests` their memory is unlimited."""
         self._large_requests = LargeRequestMemory() if large_requests is None else large_requests
         self._routes = registry.routes
         self._quotas = quotas
@@ -122,12 +122,12 @@ class Dispatcher:
         self._now_s = clock.monotonic_s
         self._running: dict[asyncio.Future[Any], None] = {}
         self._unanswered = 0
-        """Requests whose handlers gave a `Later` that has no answer yet."""
+        """Requests whose `Later` is still unanswered."""
         self._all_answered: asyncio.Event | None = None
-        """Set when none is unanswered; there once somebody waits for it."""
+        """Set when no request is unanswered. Created by the first waiter."""
 
     async def drain(self) -> None:
-        """Wait for the work that is under way; to be called when no more requests come."""
+        """Wait for running requests; call it once no more requests come."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._unanswered:
@@ -189,10 +189,11 @@ class Dispatcher:
     def _serve_large(
         self, connection: Connection, kind: RequestKind, correlation_id: int, frame: memoryview, started_s: float
     ) -> Waiting[Parts | None]:
-        """Decode, handle and answer a request in slices, once there is memory; commands of a controller do not wait.
+        """Decode, handle and answer a request in slices, once memory is available; commands of a controller do not
+        wait.
 
-        Nothing of its connection passes it before it is handled. The work ends when the client hangs up while it is
-        decoded, and afterwards as that of any other.
+        Until it has been handled, no other request of its connection may overtake it. If the client disconnects during
+        decoding, the work is cancelled; afterwards the ordinary rules apply.
         """
         size = len(frame)
         connection.hold_request(size)
@@ -209,13 +210,13 @@ class Dispatcher:
         answer = self._when_done(arrival, work)
         answer.add_done_callback(partial(large.give_up, work))
         if turn is not None:
-            # Also of one that was given up: nothing works on it any more.
+            # Also after a cancellation: the memory is free once the work has ended.
             answer.add_done_callback(lambda _: work.add_done_callback(turn.end))
         large.waiting = Waiting(answer, NOTHING, large.effective)
         return large.waiting
 
     def _answer(self, later: Later[Any], outcome: Any) -> None:
-        """Encode the response for which a connection has a place."""
+        """Encode the response of a pending request."""
         arrival: _Arrival = later.arrival
         connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
         self._unanswered -= 1
@@ -240,7 +241,7 @@ class Dispatcher:
         connection.reply_is_there(later)
 
     def _kind_of(self, connection: Connection, start: int, frame: memoryview) -> RequestKind:
-        """Decode the header of a request. Raises CloseConnection for an API that is not served."""
+        """Decode a request header. Raises CloseConnection for an API that is not served."""
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
@@ -268,7 +269,7 @@ class Dispatcher:
     def _charge(
         self, connection: Connection, kind: RequestKind, correlation_id: int, reply: Reply, size: int, time_s: float
     ) -> Parts | None:
-        """The encoded reply of a client that may have a quota, whose connection is muted when it exceeds one."""
+        """Apply the client's quota, if any, and encode the reply. Mutes the connection when it exceeds the quota."""
         reply = self._charged(connection, kind, reply, size, time_s)
         if reply is None:
             return None
@@ -278,7 +279,7 @@ class Dispatcher:
         return parts
 
     def _charged(self, connection: Connection, kind: RequestKind, reply: Reply, size: int, time_s: float) -> Reply:
-        """The reply of a client that may have a quota, whose connection is muted when it exceeds one."""
+        """Apply the client's quota, if any, and return the reply. Mutes the connection when it exceeds the quota."""
         reply, throttle_ms = self._quotas.charge(kind.route.api_key, kind.context, reply, size, time_s)
         if throttle_ms > 0 and not connection.closed:
             connection.mute(throttle_ms)
@@ -289,7 +290,7 @@ class Dispatcher:
             self._quotas.count_time(kind.context, time_s)
 
     def _when_done(self, arrival: _Arrival, work: asyncio.Future[Reply]) -> asyncio.Future[Parts | None]:
-        """The encoded reply, once it is there, unless the client has left."""
+        """A future of the encoded reply; it stays unset if the client has left."""
         connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
         route, context = kind.route, kind.context
         answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
@@ -304,7 +305,7 @@ class Dispatcher:
             if error is not None:
                 route.statistics.failures += 1
             if answer.done():
-                if self._quotas.are_set:  # who leaves does not get around the quota of what is written
+                if self._quotas.are_set:  # a client cannot evade its produce quota by disconnecting
                     self._quotas.charge(route.api_key, context, None, arrival.size, arrival.busy_s)
                 return
             if error is not None:
@@ -320,7 +321,7 @@ class Dispatcher:
                 else:
                     self._encode(kind, correlation_id, reply, answer)
 
-        # The event loop itself would forget a task that nothing else refers to.
+        # The event loop keeps only a weak reference to a task.
         self._running[work] = None
         work.add_done_callback(finish)
         return answer
@@ -328,8 +329,8 @@ class Dispatcher:
     def _encode(
         self, kind: RequestKind, correlation_id: int, reply: Response, answer: asyncio.Future[Parts | None]
     ) -> None:
-        """Encode a reply, at once unless that takes more than a slice."""
-        slices = Slices(self._clock, SLICE_S / 2)  # the handler has had a part of this turn
+        """Encode a reply, in slices if it takes longer than one."""
+        slices = Slices(self._clock, SLICE_S / 2)  # the handler has already used part of this turn
         encoding = _encode_in_slices(kind, correlation_id, reply, slices)
         started_s = self._now_s()
         try:
@@ -355,7 +356,7 @@ class Dispatcher:
 def _encode_in_slices(
     kind: RequestKind, correlation_id: int, reply: Response, slices: Slices
 ) -> Generator[None, None, Parts]:
-    """As `encode_reply`."""
+    """Like `encode_reply`, in slices."""
     head = bytearray(kind.reply_head.pack(0, correlation_id))
     encode = RESPONSE_TYPES[kind.route.api_key].encoder_in_slices(kind.context.api_version)
     try:
@@ -368,7 +369,7 @@ def _encode_in_slices(
 async def _encode_rest(
     encoding: Generator[None, None, Parts], reply: Response, slices: Slices, answer: asyncio.Future[Parts | None]
 ) -> None:
-    """Give `answer` what is encoded, then free the reply."""
+    """Finish the encoding, set `answer`, then free the reply."""
     replies = [reply]
     del reply
     try:
@@ -389,8 +390,8 @@ def _not_small(*_: object) -> NoReturn:
 
 
 def _refusal(route: Route, version: int) -> Handle:
-    """The handler of ApiVersions requests in a version that is not served: it answers in version 0. Raises
-    CloseConnection for other requests.
+    """The handler for ApiVersions requests in an unsupported version: it answers in version 0. Raises CloseConnection
+    for other requests.
     """
     if route.api_key != ApiKey.API_VERSIONS:
         route.statistics.requests += 1
@@ -413,13 +414,13 @@ def encode_reply(kind: RequestKind, correlation_id: int, reply: Response) -> Par
     try:
         parts: Parts = kind.encode(reply, head)  # type: ignore[assignment]  # nothing else holds the list
     except ApiError as error:
-        # The handler's mistake, not the client's: it set a field that this version does not have.
+        # A bug of the handler, not an error of the client: it set a field that this version lacks.
         raise EncodeError(str(error)) from error
     return _framed(head, parts)
 
 
 def _framed(head: bytearray, parts: Parts) -> Parts:
-    """Write the size of the parts into the head, which is the first of them."""
+    """Write the total size into the head, which is the first part."""
     size = len(head) if len(parts) == 1 else sum(map(len, parts))
     _SIZE.pack_into(head, 0, size - _SIZE_BYTES)
     return parts

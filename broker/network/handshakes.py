@@ -1,4 +1,4 @@
-"""Limits on TLS handshakes: how many hold memory, which a thread works on, and how long one may take."""
+"""Limits on TLS handshakes: how many may hold memory or use a thread, and how long one may take."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from broker.network.tls_transport import TlsTransport
 
 HANDSHAKE_S: Final = 10.0
-"""How long a handshake may take from the moment in which its connection is admitted."""
+"""Time limit of a handshake, from the admission of its connection."""
 MOST_STALLED: Final = 256
-"""Handshakes that may wait for their peers. OpenSSL holds some 60 kB for each."""
+"""Handshakes that may wait for their peers at once. OpenSSL holds some 60 kB for each."""
 MOST_STEPS: Final = 2
-"""Steps of handshakes that run at once, so that threads are left for the disks."""
+"""Handshake steps that run at once; the other threads stay free for the disks."""
 
 Peers = tuple[str, str]
-"""Those that share their limits: a listener and an address."""
+"""A listener and an address; all peers with the same pair share their limits."""
 _Step = tuple[Callable[[], None], Callable[[asyncio.Future[None]], None]]
 
 
 class Handshakes:
     """Shares memory and threads among handshakes.
 
-    A handshake that waits for its peer keeps nobody waiting. When too many do, the oldest one of the peers that have
-    most of them ends. Steps run off the event loop. Peers take turns there, so that one address does not hold up others
-    by its many handshakes.
+    A handshake that waits for its peer does not block others. When too many wait, the oldest one of the peer group with
+    the most is ended. Steps run off the event loop. Peer groups take turns, so that one address cannot delay the others
+    with many handshakes.
     """
 
     def __init__(self, executor: Executor, most_stalled: int = MOST_STALLED) -> None:
@@ -37,11 +37,11 @@ class Handshakes:
         self._stalled: dict[Peers, dict[TlsTransport, None]] = {}
         self._count = 0
         self._steps: dict[Peers, dict[TlsTransport, _Step]] = {}
-        """The step of each handshake that waits for a thread, by peers in the order of their turns."""
+        """The step of each handshake that waits for a thread, by peer group in turn order."""
         self._running = 0
 
     def wait_for_peer(self, handshake: TlsTransport, peers: Peers) -> None:
-        """Count `handshake`, of one of `peers`, until `leave`."""
+        """Count `handshake`, which belongs to the peer group `peers`, until `leave`."""
         self._stalled.setdefault(peers, {})[handshake] = None
         self._count += 1
         if self._count > self._most_stalled:
@@ -51,7 +51,7 @@ class Handshakes:
             oldest.give_way()
 
     def leave(self, handshake: TlsTransport, peers: Peers) -> None:
-        """The handshake no longer waits, if it did, neither for its peer nor for a thread."""
+        """Remove the handshake from both queues: it waits neither for its peer nor for a thread."""
         steps = self._steps.get(peers, {})
         if steps.pop(handshake, None) is not None and not steps:
             del self._steps[peers]
@@ -69,7 +69,7 @@ class Handshakes:
         step: Callable[[], None],
         done: Callable[[asyncio.Future[None]], None],
     ) -> None:
-        """Run `step` on a thread when its turn comes, then `done` on the event loop; neither after `leave`."""
+        """Run `step` on a thread when its turn comes, then `done` on the event loop; neither runs after `leave`."""
         self._steps.setdefault(peers, {})[handshake] = (step, done)
         self._run_next()
 

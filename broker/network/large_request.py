@@ -1,4 +1,4 @@
-"""A request that is decoded, handled and answered in slices, because it is large."""
+"""A large request, which is decoded, handled and answered in slices."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from protocol.wire.schema import Request, Response
 
 
 class LargeRequest:
-    """A request that is decoded and handled in slices."""
+    """One request that is decoded and handled in slices."""
 
     def __init__(
         self, kind: RequestKind, correlation_id: int, body: memoryview, clock: Clock, turn: Turn | None
     ) -> None:
-        """It is decoded when `turn` is granted."""
+        """Decoding starts once `turn` is granted."""
         self._kind = kind
         self._correlation_id = correlation_id
         self._body = body
@@ -32,15 +32,15 @@ class LargeRequest:
         self._turn = turn
         self._slices: Slices
         self._found: dict[int, Any] = {}
-        """Of the decoder: where the arrays of the request are."""
+        """The decoder's notes on the positions of the request's arrays."""
         self._is_decoded = False
         self.effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the effects of the request are complete."""
         self.waiting: Waiting[Parts | None]
-        """As what its connection knows it."""
+        """The object that represents this request on its connection."""
 
     async def serve(self) -> Reply:
-        """Gives the response. Raises as decode function and handler."""
+        """Return the response. Raises what the decode function and the handler raise."""
         try:
             if self._turn is not None:
                 await self._turn.granted
@@ -61,7 +61,7 @@ class LargeRequest:
         body, self._body = self._body, memoryview(b"")
         decode = kind.route.request_type.decoder_in_slices(kind.context.api_version, lazy=kind.route.lazy)
         request = await slices.finish(decode(body, 0, slices.is_over, self._found))
-        await slices.pause()  # the handler begins slices of its own
+        await slices.pause()  # the handler starts its own slices
         self._is_decoded = True
         return request
 
@@ -85,11 +85,11 @@ class LargeRequest:
         return await reply
 
     async def _handle_shares(self, request: Request, split: Split) -> Reply:
-        """The answers of all shares in one.
+        """Handle the request in shares, and join their answers.
 
-        A share follows when the effects of the one in front are complete, as if the client had sent one after the
-        other; an error of one as a whole is the answer, and none follows. All together have the time that the client
-        gives.
+        Each share is handled once the effects of the previous one are complete, as if the client had sent them one by
+        one. If a share fails as a whole, its error is the answer and the remaining shares are skipped. The client's
+        timeout covers all shares together.
         """
         slices, now_s = self._slices, self._clock.monotonic_s
         started_s = now_s()
@@ -118,8 +118,8 @@ class LargeRequest:
         return joined.response()
 
     async def _effect(self, share: Request) -> tuple[Response | asyncio.Future[Response], frozenset[ApiKey]]:
-        """Handle a share and wait until it has had its effects. Gives the answer or its future, and the APIs of the
-        requests that may be handled before it is there.
+        """Handle a share and wait until its effects are complete. Returns the answer or its future, and the APIs that
+        may overtake the request before the answer exists.
         """
         kind = self._kind
         reply = kind.handle(kind.context, share)
@@ -138,27 +138,27 @@ class LargeRequest:
         return response, NOTHING
 
     def _lets_pass(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
-        """Say that the effects are complete, so that requests of these APIs may pass."""
+        """Mark the effects as complete, so that requests of these APIs may overtake."""
         if not self.effective.done():
             self.waiting.lets_pass = lets_pass
             self.effective.set_result(None)
 
     def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
-        """Cancel the work for an answer that nobody waits for, once its effects are complete or if it has none. Called
-        with every answer.
+        """Cancel the work for an answer that is no longer wanted, once its effects are complete or if it has none.
+        Called for every answer.
         """
         if answer.cancelled():
             has_effects = self._is_decoded and not self._kind.route.reads_only
             give_up(work, self.effective if has_effects else None, answer)
         else:
-            # The answer may be an error, whose traceback refers to this: a cycle that would keep all that was decoded.
+            # An answer may be an error whose traceback refers to this object: a cycle that would keep all decoded data.
             del self.waiting
 
 
 def give_up(
     work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
 ) -> None:
-    """Cancel the work for an answer that nobody waits for, once its effects are complete."""
+    """Cancel the work for an answer that is no longer wanted, once its effects are complete."""
     if not answer.cancelled():
         return
     if effective is None or effective.done():

@@ -1,4 +1,4 @@
-"""Limits on connections, and on what a turn of the event loop receives (Kafka's ConnectionQuotas)."""
+"""Limits on connections and on the bytes received per event-loop turn (Kafka's ConnectionQuotas)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from broker.network.connection import Connection
 
 CREATION_RATE: Final = "max.connection.creation.rate"
-"""The reason for which a new connection is not read yet."""
+"""The pause reason of a new connection that must wait."""
 UNLIMITED: Final = 2**31 - 1
 _WHOLE_BROKER: Final = ""
 _DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 TURN: Final = "turn"
-"""The reason for which a connection is not read again in the same turn of the event loop."""
+"""The pause reason of a connection that is not read again in this event-loop turn."""
 TURN_BYTES: Final = 4 << 20
-"""To take so much from sockets, into memory that is new, takes some 4 ms."""
+"""Receiving this many bytes into fresh memory takes some 4 ms."""
 
 
 class Throttled(Protocol):
@@ -34,12 +34,12 @@ class Throttled(Protocol):
 
 
 class ConnectionLimits:
-    """max.connections, also that of a listener, and max.connections.per.ip (with overrides).
+    """max.connections, of the broker and of each listener, and max.connections.per.ip (with overrides).
 
-    A connection over the limit of its address is refused. A connection over the limit of the broker or of its
-    listener is not read until another one closes; Kafka's acceptor blocks in this case, which looks the same to
-    clients. Waiting connections are open and use descriptors: above `most_open` connections in all, every further one
-    is refused, because the remaining descriptors are reserved for the logs.
+    A connection over the limit of its address is refused. A connection over the limit of the broker or of its listener
+    is not read until another one closes; Kafka's acceptor blocks in this case, which looks the same to clients. Waiting
+    connections are open and use descriptors: above `most_open` connections in all, every further one is refused,
+    because the remaining descriptors are reserved for the logs.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class ConnectionLimits:
         most_open: int | None = None,
         per_listener: Mapping[str, int] | None = None,
     ) -> None:
-        """`per_listener` has limits by listener name. `most_open` None means no limit on open connections."""
+        """`per_listener` holds limits by listener name. With `most_open` None the number of open connections is not
+        limited.
+        """
         self._most_open = most_open
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
@@ -62,7 +64,7 @@ class ConnectionLimits:
         self._waiting: deque[Connection] = deque()
 
     def admit(self, connection: Connection) -> str | None:
-        """Count `connection`, or say why it is refused."""
+        """Count `connection`. Returns None, or the reason to refuse it."""
         address = connection.client_address
         limit = self.per_ip_overrides.get(address, self.max_per_ip)
         if self._by_address[address] >= limit:
@@ -85,7 +87,7 @@ class ConnectionLimits:
         return None
 
     def release(self, connection: Connection) -> None:
-        """Forget a connection that closed; the longest waiting one takes its place."""
+        """Forget a closed connection; the longest waiting one takes its place."""
         if not connection.counted:
             return
         connection.counted = False
@@ -106,7 +108,7 @@ class ConnectionLimits:
         per_ip_overrides: Mapping[str, int],
         per_listener: Mapping[str, int] | None = None,
     ) -> None:
-        """Change the limits while the broker runs (dynamic configs); open connections stay."""
+        """Change the limits at runtime (dynamic configs); open connections stay."""
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
         self.per_ip_overrides = dict(per_ip_overrides)
@@ -123,7 +125,9 @@ class ConnectionLimits:
         self._by_listener[connection.listener_name] += 1
 
     def _admit_waiting(self) -> None:
-        """Those that have a place now, the longest waiting first. The others of a full listener hold up nobody."""
+        """Admit the waiting connections that have a place now, longest waiting first. Those of a full listener do not
+        block the others.
+        """
         still: deque[Connection] = deque()
         while self._waiting and self._admitted < self.max_connections:
             connection = self._waiting.popleft()
@@ -139,7 +143,8 @@ class ConnectionRates:
     """max.connection.creation.rate, of the broker and of single listeners (KIP-612).
 
     A connection beyond a rate is not read until its turn comes, and later ones of its listener wait behind it; Kafka's
-    acceptor waits in this case, which looks the same to clients. The listener of brokers counts for its own rate only.
+    acceptor waits in this case, which looks the same to clients. The inter-broker listener counts only towards its own
+    rate.
     """
 
     def __init__(self, clock: Clock, window: QuotaWindow = _DEFAULT_WINDOW) -> None:
@@ -147,13 +152,13 @@ class ConnectionRates:
         self._quota = ClientQuota(window, longest_ms=window.window_ms)
         self._window = window
         self._usages: dict[str, Usage] = {}
-        """Of each listener that has a rate, and that of the broker."""
+        """Usage of each listener that has a rate, and of the broker."""
         self._exempt: str | None = None
         self._waiting: dict[str, dict[Connection, None]] = {}
-        """By listener, as long as the one that came first has to wait; it alone has been counted."""
+        """Waiting connections by listener, while the first of them must wait; only the first has been counted."""
 
     def change(self, rate: int, per_listener: Mapping[str, int], exempt: str | None) -> None:
-        """Have these rates; connections of the listener `exempt` do not count for that of the broker."""
+        """Set the rates; connections of the listener `exempt` do not count towards the broker's rate."""
         rates = {_WHOLE_BROKER: rate, **per_listener}
         before, self._usages = self._usages, {}
         for name, limit in rates.items():
@@ -163,7 +168,7 @@ class ConnectionRates:
         self._exempt = exempt
 
     def admit(self, connection: Connection) -> None:
-        """Count `connection`, which waits if it has to."""
+        """Count `connection`, and make it wait if necessary."""
         waiting = self._waiting.get(connection.listener_name)
         if waiting is None:
             delay_ms = self._charge(connection.listener_name) if self._usages else 0
@@ -175,13 +180,13 @@ class ConnectionRates:
         connection.pause_reading(CREATION_RATE)
 
     def release(self, connection: Connection) -> None:
-        """Forget a connection that closed."""
+        """Forget a closed connection."""
         waiting = self._waiting.get(connection.listener_name)
         if waiting is not None:
             waiting.pop(connection, None)
 
     def _charge(self, listener: str) -> int:
-        """Count a connection; gives for how many milliseconds it has to wait."""
+        """Count a connection. Returns how many milliseconds it must wait."""
         now_ms = self._now_s() * 1000
         names = (listener,) if listener == self._exempt else (_WHOLE_BROKER, listener)
         usages = [self._usages[each] for each in names if each in self._usages]
@@ -191,7 +196,7 @@ class ConnectionRates:
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._resume, connection)
 
     def _resume(self, counted: Connection) -> None:
-        """Read a connection that was counted, unless it has closed, and those behind it as far as the rate allows."""
+        """Read a connection that has been counted, unless it has closed, and as many behind it as the rate allows."""
         listener = counted.listener_name
         waiting = self._waiting[listener]
         if counted in waiting:
@@ -208,8 +213,8 @@ class ConnectionRates:
 
 
 class ReceivingTurn:
-    """Bounds what a turn of the event loop spends on frames that arrive in pieces, however many there are: it receives
-    `TURN_BYTES` and one more read of each connection, and frees the memory of one frame that will not be complete.
+    """Limits the work per event-loop turn on frames that arrive in pieces, however many there are. A turn receives
+    `TURN_BYTES` and one more read of each connection, and frees the memory of one abandoned frame.
     """
 
     def __init__(self) -> None:
@@ -219,7 +224,7 @@ class ReceivingTurn:
         self._continues = False
 
     def count(self, connection: Throttled, size: int) -> None:
-        """Account for `size` bytes of a frame, and stop reading until the next turn if there are too many."""
+        """Count `size` received bytes of a frame; beyond the limit, stop reading until the next turn."""
         self._received += size
         if self._received >= TURN_BYTES:
             self._paused.append(connection)
@@ -227,7 +232,8 @@ class ReceivingTurn:
         self._go_on()
 
     def free(self, memory: Memory) -> None:
-        """Free what a closed connection has received of a frame. 80 MB take 4 ms, and forty may close at once."""
+        """Free the received part of a frame whose connection has closed. 80 MB take 4 ms, and forty may close at once.
+        """
         self._unused.append(memory)
         self._go_on()
 

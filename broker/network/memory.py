@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from broker.network.connection import Connection
 
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
-"""Most memory of all encoded replies that clients have not read. Kafka has no such limit."""
+"""Limit on the memory of all encoded replies that clients have not read. Kafka has nothing like it."""
 DECODED_TIMES: Final = 16
-"""Memory of a request with many elements and of its answer, as a multiple of its bytes (18: Fetch; 8: Metadata)."""
+"""Memory of a request with many elements and its answer, as a multiple of its bytes (18: Fetch; 8: Metadata)."""
 LONGEST_TURN_S: Final = 10.0
-"""A large request that takes longer, such as a fetch that waits for records, keeps no other one waiting."""
+"""A large request that takes longer, such as a fetch that waits for records, no longer blocks others."""
 REQUEST_MEMORY: Final = "queued.max.request.bytes"
-"""The reason for which a connection that waits for memory is not read."""
+"""The pause reason of a connection that waits for memory."""
 LEAST_ARRIVED_BYTES: Final = 4 << 20
 """Bytes that may always have arrived of requests that wait for memory."""
 PROGRESS_S: Final = 1.0
 PROGRESS_BYTES: Final = 64 * 1024
-"""A frame of which so little has come in `PROGRESS_S` is stalled while others wait for memory, and so is a reply."""
+"""A frame or a reply is stalled if fewer bytes of it moved in `PROGRESS_S` while others wait for memory."""
 
 
 class RequestMemory:
-    """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
+    """queued.max.request.bytes: the memory of all requests that arrive in pieces (-1: no limit).
 
-    Like Kafka's SimpleMemoryPool it gives as long as anything is left, so one request may overdraw it and none is
-    starved: a connection that finds it empty stops reading until its turn comes. While any waits, frames that do not
-    arrive are closed, the slowest first: clients that begin large frames and send no more must not keep others out.
-    Of those that wait a quarter of the limit may have arrived. When there is more, the newest one of the address that
-    has most of it is closed.
+    Like Kafka's SimpleMemoryPool it grants memory as long as any is left, so one request may overdraw it and none
+    starves. A connection that finds it empty stops reading until its turn comes. While any connection waits, those with
+    stalled frames are closed, the slowest first: a client that begins large frames and sends no more must not lock out
+    others. Waiting requests may have received a quarter of the limit together. Beyond that, the newest one of the
+    address that holds most is closed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -39,15 +39,17 @@ class RequestMemory:
         self._held_bytes = 0
         self._held: dict[Connection, int] = {}
         self._waiting: dict[Connection, tuple[int, int]] = {}
-        """Bytes for which each waits, and how many of them have arrived."""
+        """For each waiting connection: the bytes that it waits for, and how many of them have arrived."""
         self._arrived: Counter[str] = Counter()
-        """The sum of the latter, by address."""
+        """The sum of the arrived bytes, by address."""
         self._received: dict[Connection, int] = {}
-        """Bytes of each incomplete frame that had arrived at the last check."""
+        """The arrived bytes of each incomplete frame at the last check."""
         self._next_look: asyncio.TimerHandle | None = None
 
     def take(self, connection: Connection, size: int, arrived: int = 0) -> None:
-        """Charge `size` more bytes to `connection`, or pause it until that is possible; `arrived` are here already."""
+        """Charge `size` more bytes to `connection`, or pause it until they are available; `arrived` bytes are already
+        received.
+        """
         if self._is_empty(self._held_bytes):
             self._waiting[connection] = (size, arrived)
             self._arrived[connection.client_address] += arrived
@@ -60,14 +62,14 @@ class RequestMemory:
             self._charge(connection, size)
 
     def give_back(self, connection: Connection) -> None:
-        """Return what `take` charged, if anything; those that wait are served in order."""
+        """Return the charge of `take`, if any; waiting connections are served in order."""
         if connection in self._waiting:
             self._leave(connection)
         self._held_bytes -= self._held.pop(connection, 0)
         self._serve_waiting()
 
     def shrink(self, connection: Connection, size: int) -> bool:
-        """Charge only `size` bytes of those charged to `connection`. False if it waits for some, or has none."""
+        """Reduce the charge of `connection` to `size` bytes. Returns False if it waits for memory or holds none."""
         if connection in self._waiting or connection not in self._held:
             return False
         self._held_bytes -= self._held[connection] - size
@@ -82,7 +84,7 @@ class RequestMemory:
             waiting.resume_reading(REQUEST_MEMORY)
 
     def _leave(self, connection: Connection) -> int:
-        """End a connection's waiting; gives what it waited for."""
+        """Remove a connection from the queue. Returns the bytes that it waited for."""
         size, arrived = self._waiting.pop(connection)
         address = connection.client_address
         self._arrived[address] -= arrived
@@ -109,7 +111,7 @@ class RequestMemory:
         self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        """Close the slowest frames until there is memory for others, if any wait."""
+        """If any connection waits, close the slowest frames until memory is available."""
         self._next_look = None
         before, self._received = self._received, {}
         if not self._waiting:
@@ -133,7 +135,7 @@ class RequestMemory:
 
 
 class Turn:
-    """One large request's part of the memory."""
+    """One large request's claim to memory."""
 
     __slots__ = ("_memory", "_size", "_timer", "granted", "has_ended")
 
@@ -146,13 +148,13 @@ class Turn:
         self.has_ended = False
 
     def grant(self) -> int:
-        """Let the request be decoded; gives what it takes."""
+        """Let the request be decoded. Returns the bytes that it takes."""
         self.granted.set_result(None)
         self._timer = asyncio.get_running_loop().call_later(LONGEST_TURN_S, self.end)
         return self._size
 
     def end(self, _: object = None) -> None:
-        """Give the memory back, if there is any; a turn that waits will not come."""
+        """Return the memory, if granted; a waiting turn is withdrawn."""
         self.has_ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -161,20 +163,20 @@ class Turn:
 
 
 class LargeRequestMemory:
-    """Limits what requests with many elements take together, once they are decoded (-1: no limit).
+    """Limits the total memory of decoded requests with many elements (-1: no limit).
 
-    It gives as long as anything is left, so that one may overdraw it. Addresses take turns. The bytes of requests that
-    wait are counted by `RequestMemory`.
+    It grants memory as long as any is left, so that one request may overdraw it. Addresses take turns. `RequestMemory`
+    counts the bytes of the requests that wait.
     """
 
     def __init__(self, limit_bytes: int = -1) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._waiting: dict[str, deque[Turn]] = {}
-        """By address, in the order of their turns."""
+        """Waiting turns by address, in turn order."""
 
     def take(self, address: str, request_bytes: int) -> Turn:
-        """A part for a request of so many bytes, which may have to wait for it. Its `end` is to be called."""
+        """A claim for a request of `request_bytes`, which may have to wait. The caller must call its `end`."""
         turn = Turn(self, request_bytes * DECODED_TIMES)
         self._waiting.setdefault(address, deque()).append(turn)
         self._grant()
@@ -199,9 +201,9 @@ class LargeRequestMemory:
 class ReplyMemory:
     """Limits the memory of encoded replies that clients have not read.
 
-    A connection takes up no request while its own replies are unread. Above the limit those do not either whose address
-    holds a quarter of it, and above twice the limit none does, until some replies are read. Clients that do not read
-    are closed then, those that hold most first.
+    A connection processes no request while its own replies are unread. Above the limit, that also applies to
+    connections whose address holds a quarter of it; above twice the limit, to all connections, until some replies are
+    read. Then clients that do not read are closed, those that hold most first.
     """
 
     def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:
@@ -214,7 +216,7 @@ class ReplyMemory:
         self.is_exhausted = False
 
     def hold(self, connection: Connection, size: int) -> None:
-        """Charge `size` bytes to `connection`, in place of what it was charged before."""
+        """Set the charge of `connection` to `size` bytes."""
         growth = size - self._held.pop(connection, 0)
         if size:
             self._held[connection] = size
@@ -233,7 +235,7 @@ class ReplyMemory:
                 each.take_up_again()
 
     def keeps_waiting(self, connection: Connection) -> bool:
-        """Whether `connection` has to wait; its `take_up_again` is called when that is over."""
+        """Whether `connection` must wait; its `take_up_again` is called when the wait is over."""
         if not self.is_exhausted:
             return False
         is_hoarder = self._by_address[connection.client_address] > self._limit_bytes // 4
@@ -243,7 +245,7 @@ class ReplyMemory:
         return False
 
     def forget(self, connection: Connection) -> None:
-        """Called by a connection that closed."""
+        """Called by a connection that has closed."""
         self._waiting.pop(connection, None)
         if connection in self._held:
             self.hold(connection, 0)
@@ -253,7 +255,7 @@ class ReplyMemory:
         self._next_look = asyncio.get_running_loop().call_later(PROGRESS_S, self._close_stalled, unsent)
 
     def _close_stalled(self, before: dict[Connection, int]) -> None:
-        """Close those that have read next to nothing, until the others hold no more than the limit."""
+        """Close connections that have read next to nothing, until the others are within the limit."""
         self._next_look = None
         held_bytes = self._held_bytes
         for connection in sorted(before, key=before.__getitem__, reverse=True):

@@ -2,7 +2,7 @@
 
 `@api` marks a handler method with its API and the versions it serves; `HandlerRegistry` collects the marked methods of
 all handler objects. Dispatch, the ApiVersions response, the table in docs/compatibility.md and the metrics of each API
-come from it, so no API is advertised without a handler.
+derive from it, so every advertised API has a handler.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from protocol.wire.schema import Request, Response
 from protocol.wire.wire_types import SMALL_ELEMENTS
 
 Reply = Response | None
-"""The result of a handler; None sends nothing (Produce with acks=0)."""
+"""The result of a handler, or None to send no reply (Produce with acks=0)."""
 
 _METHOD_ATTRIBUTE = "__odradek_api__"
 _HEAD = struct.Struct(">ii")
-"""In front of a reply's body: its size and the correlation id."""
+"""The head of a reply: its size and the correlation id."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")
-"""As above, and that there are no tagged fields."""
+"""The same head, with an empty set of tagged fields."""
 LARGE_BYTES: Final = 16 << 20
-"""It takes long even to copy a larger frame twice, once to see that it has many elements."""
+"""A larger frame is always decoded in slices: even copying it to find out its number of elements takes long."""
 START: Final = struct.Struct(">Ii")
-"""Of a request: API key and version as one number, correlation id."""
+"""The start of a request: API key and version as one number, then the correlation id."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 NOTHING: Final[frozenset[ApiKey]] = frozenset()
 ANYTHING: Final = frozenset(ApiKey)
-"""APIs of the requests that may be taken up behind one whose answer is outstanding; see `Waiting`."""
+"""Sets of APIs that may overtake a request whose answer is outstanding; see `Waiting`."""
 
 
 class Waiting(Value, Generic[_T], frozen=False, eq=False):
-    """A request that has had all its effects, or has none; only its answer is outstanding.
+    """A request whose effects are complete, or that has none; only its answer is outstanding.
 
-    The connection takes up the requests behind it whose APIs are in `lets_pass`. `future` is cancelled when the client
-    hangs up.
+    The connection continues with later requests whose APIs are in `lets_pass`. `future` is cancelled when the client
+    disconnects.
 
-    With `effective`, the effects are complete only when that is done: until then nothing passes, nor is anything
-    cancelled.
+    With `effective`, the effects are complete once that future is done; until then no request may overtake, and a
+    disconnect cancels nothing.
     """
 
     future: asyncio.Future[_T]
@@ -58,32 +58,34 @@ class Waiting(Value, Generic[_T], frozen=False, eq=False):
 
 
 class Later(Value, Generic[_T], frozen=False, eq=False):
-    """A request that has had all its effects but the answer, as `Waiting`: for handlers that answer many at one moment,
-    in one call. There is no future, hence neither a turn of the event loop nor a callback for each of them.
+    """A `Waiting` without a future, for handlers that complete many requests at once. A future would cost a callback
+    and an event-loop turn for each request.
 
-    The handler calls `answer` once, after it has returned, with the response, or with what `translate` makes the
-    response of. No exception comes of it: where `translate` raises one, the connection is closed. It is called, too,
-    when the client has hung up.
+    The handler calls `answer` once, after it has returned, with the response, or with the value from which `translate`
+    makes the response. `answer` does not raise: if `translate` fails, the connection is closed. It must be called even
+    if the client has disconnected.
     """
 
     lets_pass: frozenset[ApiKey] = ANYTHING
     translate: Callable[[Any], _T] | None = None
     parts: list[Any] | None = None
-    """The encoded reply, once it is there. Set by the dispatcher, for the connection."""
+    """The encoded reply, once it exists. Set by the dispatcher, for the connection."""
     arrival: Any = field(init=False)
-    """The request, as the dispatcher remembers it."""
+    """The dispatcher's record of the request."""
     _take: Callable[[Later[Any], Any], None] = field(init=False)
 
     def then(self, take: Callable[[Later[Any], Any], None]) -> None:
-        """Give `take` the outcome, of which `response` makes the response. Called by the dispatcher."""
+        """Set the callback that receives the outcome; `response` turns that into the response. Called by the
+        dispatcher.
+        """
         self._take = take
 
     def answer(self, outcome: Any) -> None:
-        """Give the response, or what it is made of."""
+        """Complete the request with the response, or with the value for `translate`."""
         self._take(self, outcome)
 
     def response(self, outcome: Any) -> _T:
-        """The response that an outcome makes. Raises what `translate` raises."""
+        """Turn an outcome into the response. Raises what `translate` raises."""
         translate = self.translate
         response: _T = outcome if translate is None else translate(outcome)
         return response
@@ -93,7 +95,7 @@ make_later = maker(Later)
 
 
 def settle(future: asyncio.Future[_T], make: Callable[[_R], _T], value: _R) -> None:
-    """Give a future that still waits what `make` makes of a value, or the error of a bug in it, for its connection."""
+    """Complete a pending future with `make(value)`. If `make` raises, pass the error on to the connection."""
     if not future.done():
         try:
             future.set_result(make(value))
@@ -102,13 +104,15 @@ def settle(future: asyncio.Future[_T], make: Callable[[_R], _T], value: _R) -> N
 
 
 class CloseConnection(Exception):
-    """Raised by a handler to close the connection, where Kafka does so; the message is the reason for the log."""
+    """Raised by a handler to close the connection, as Kafka does in the same case; the message is the reason for the
+    log.
+    """
 
 
 class RequestContext(Value, frozen=False, eq=False):
-    """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
-    that what is found out about the client can be remembered by it. A request whose API is `in_order` has a context
-    of its own, with its `correlation_id`.
+    """The client of a request, its API version and its listener. Requests of one kind on a connection share it, so it
+    can serve as a key for cached facts about the client. If its API is `in_order`, a request has a separate context
+    with its `correlation_id`.
 
     `client_address` is the peer's IP address as text.
     """
@@ -121,14 +125,14 @@ class RequestContext(Value, frozen=False, eq=False):
     security_protocol: str = "PLAINTEXT"
     correlation_id: int = -1
     refused_batches: dict[tuple[object, int, int], tuple[int, ErrorCode]] | None = None
-    """Of a client that produces; see `RefusedBatches`."""
+    """State of a client that produces; see `RefusedBatches`."""
 
 
 class Handle(Protocol):
     """A handler: returns the response, or an awaitable of it.
 
-    While an awaitable is not done, the effects of the request are not complete and its connection takes up no further
-    request. `Waiting` and `Later` let some pass.
+    Until an awaitable is done, the effects of the request are incomplete and its connection processes no further
+    request. `Waiting` and `Later` let some requests overtake.
     """
 
     def __call__(
@@ -139,15 +143,15 @@ class Handle(Protocol):
 class ApiMark(Value):
     """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659).
 
-    `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up. `in_order`: its
-    requests have contexts of their own, with their `correlation_id`.
+    `reads_only`: it changes nothing, so its work may be cancelled when the client disconnects. `in_order`: each of its
+    requests has a separate context with its `correlation_id`.
 
     A request of more than `at_once` elements is large: it is decoded in slices and, by one of the `splits`, handled in
-    shares, so that it does not hold the event loop. `whole` is the reason why a large request cannot be split; then the
-    handler itself works in slices.
+    shares, so that it does not block the event loop. `whole` is the reason why a large request cannot be split; then
+    the handler itself works in slices.
 
-    `lazy` is the path of an array, such as `topics.partitions`: in a large request that is not split, it and those that
-    hold it may be a `LazyArray`, with which the handler does nothing but iterate and ask for the length.
+    `lazy` is the path of an array, such as `topics.partitions`: in a large request that is not split, this array and
+    those that contain it may be a `LazyArray`. The handler may only iterate over it and take its length.
     """
 
     api_key: ApiKey
@@ -186,14 +190,14 @@ class Route(Value, frozen=False):
     request_type: type[Request]
     handle: Handle
     handle_large: Handle | None = None
-    """Handles a large request that is not split, where that takes more than `handle`."""
+    """The handler for large requests that are not split, if it differs from `handle`."""
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
 
 
 class RequestKind:
-    """The requests of one connection that have the same in front of their body, apart from the correlation id.
+    """Requests of one connection whose headers are equal except for the correlation id.
 
-    A client says the same in every request of an API, so that it has to be understood only once.
+    A client repeats the same header in every request of an API, so it is decoded only once.
     """
 
     __slots__ = (
@@ -204,7 +208,7 @@ class RequestKind:
     def __init__(
         self, route: Route, handle: Handle, header: bytes, body_at: int, context: RequestContext, at_once: int
     ) -> None:
-        """`header` is what is between correlation id and body. A request of more than `at_once` elements is large."""
+        """`header` is the part between correlation id and body. A request of more than `at_once` elements is large."""
         version = context.api_version
         self.route = route
         self.handle = handle
@@ -212,11 +216,11 @@ class RequestKind:
         self.body_at = body_at
         self.context = context
         self.decode = route.request_type.decoder(version)
-        """Reads a request from the position of its body in the frame on; see `Message.decoder`."""
+        """Decodes a request from the position of its body in the frame; see `Message.decoder`."""
         self.most_bytes = -1 if route.in_order else LARGE_BYTES
-        """Larger frames are decoded in slices from the beginning."""
+        """Larger frames are decoded in slices right away."""
         self.most_elements = min(at_once, route.request_type.max_elements) + 1
-        """A request with so many elements is large."""
+        """A request with more elements is large."""
         self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
         self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
 
@@ -246,13 +250,13 @@ def api(
 
 
 def _paths(path: str) -> frozenset[str]:
-    """The path of an array and those of all that hold it."""
+    """The path of an array, and the paths of all arrays that contain it."""
     names = path.split(".") if path else []
     return frozenset(".".join(names[: depth + 1]) for depth in range(len(names)))
 
 
 def marks_of(handler_type: type) -> Iterator[tuple[str, ApiMark]]:
-    """The (method name, mark) pairs of a handler class, for documents and tests that need no instance."""
+    """The (method name, mark) pairs of a handler class, for documentation and tests without an instance."""
     for name, member in vars(handler_type).items():
         mark = getattr(member, _METHOD_ATTRIBUTE, None)
         if mark is not None:
@@ -260,8 +264,8 @@ def marks_of(handler_type: type) -> Iterator[tuple[str, ApiMark]]:
 
 
 class HandlerRegistry:
-    """Routes by API key. Two handlers for one API are a programming error (ValueError), and so is an array in a request
-    of which nothing says how it is kept from holding the event loop.
+    """Routes by API key. Two handlers for one API are a programming error (ValueError). So is a request array without a
+    declared way to keep it from blocking the event loop.
     """
 
     def __init__(self, handlers: Iterable[object] = ()) -> None:

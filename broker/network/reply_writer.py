@@ -1,5 +1,5 @@
-"""The outgoing side of a connection: replies in the order in which they are given, as fast as the client reads. A run
-of bytes of a log segment is read when the socket has room, not before.
+"""The outgoing side of a connection: sends replies in the given order, as fast as the client reads. Bytes of a log
+segment are read only when the socket has room.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class FileSlice:
         return self._file.path
 
     def try_read(self, size: int) -> bytes | bytearray | None:
-        """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
+        """The next `size` bytes if they are in memory, or None if reading them would block on the disk."""
         return self._file.try_pread(self._position, size)
 
     def try_read_into(self, buffer: memoryview) -> memoryview | None:
-        """The next bytes, in as much of the buffer as they take; None when reading them would block on the disk."""
+        """Read the next bytes into the buffer. Returns the filled part, or None if reading would block on the disk."""
         count = self._file.try_pread_into(self._position, buffer)
         return None if count is None else buffer[:count]
 
     def read(self, size: int) -> bytes | bytearray:
-        """The next `size` bytes, waiting for the disk."""
+        """The next `size` bytes; may block on the disk."""
         return self._file.pread(self._position, size)
 
     def advance(self, size: int) -> None:
@@ -62,25 +62,25 @@ Part = Bytes | FileSlice
 
 
 CHUNK_BYTES: Final = 1 << 20
-"""Most bytes read from a log at a time while a reply is sent."""
+"""Most bytes read from a log at once while a reply is sent."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""Parts that are together no larger are copied together to leave in one system call."""
+"""Parts of at most this total size are joined, to leave in one system call."""
 
 TURN_BYTES: Final = 4 * CHUNK_BYTES
 """Bytes sent from files before the event loop serves other connections."""
 
 READ_COST_BYTES: Final = 8 * 1024
-"""Reading a small slice takes as long as sending so many bytes: 512 of them are one turn."""
+"""Reading a small slice takes as long as sending this many bytes: a turn has room for 512 of them."""
 
 Parts = list[Part]
 
 
 class SendBuffer:
-    """The memory through which the large slices of an event loop's connections go from files to sockets.
+    """The memory through which the connections of an event loop copy large slices from files to sockets.
 
-    It is used again and again while the sockets take at once what they are given: memory that is in the processor's
-    cache costs less than new memory.
+    It is reused while the sockets accept all data at once: memory in the processor's cache is cheaper than fresh
+    memory.
     """
 
     __slots__ = ("_memory",)
@@ -89,22 +89,23 @@ class SendBuffer:
         self._memory: memoryview | None = None
 
     def memory(self, size: int) -> memoryview:
-        """The first `size` bytes, at most CHUNK_BYTES. They hold anything."""
+        """The first `size` bytes, at most CHUNK_BYTES, with arbitrary contents."""
         if self._memory is None:
             self._memory = memoryview(bytearray(CHUNK_BYTES))
         return self._memory[:size]
 
     def leave_to(self, transport: asyncio.Transport) -> None:
-        """Call after a write from the memory: what the transport has not sent stays; the next write gets a new one."""
+        """Call after a write from this memory: if the transport has unsent data, it keeps the memory and the next write
+        gets a new one.
+        """
         if transport.get_write_buffer_size():
             self._memory = None
 
 
 class ReplyWriter:
-    """Owns what is queued, the reading of file slices and the client's back-pressure.
+    """Owns the queue of replies, the reading of file slices and the client's back-pressure.
 
-    The transport's own buffer holds nothing while `is_behind` is false: its limit is zero, so that it says at once when
-    the socket is full.
+    While `is_behind` is false, the transport's buffer is empty: its limit is zero, so it reports a full socket at once.
     """
 
     __slots__ = (
@@ -131,24 +132,24 @@ class ReplyWriter:
         transport.set_write_buffer_limits(high=0)
         self._queue: deque[Part] = deque()
         self._tail: bytearray | None = None
-        """A reply at the end of the queue that the next one is written behind, so that they leave in one piece."""
+        """The last reply in the queue; the next one is appended to it, so that they leave in one piece."""
         self._queued_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._socket_full = False
         self._holds = False
-        """Whether the writer pauses: a thread reads the slice at the head of the queue, or other connections are
-        served.
+        """Whether the writer pauses: a thread reads the slice at the head of the queue, or other connections have their
+        turn.
         """
         self.is_behind = False
         """Whether replies wait for the client to read, or for the disk."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Memory that replies hold which the socket has not taken."""
+        """Memory of replies that the socket has not accepted."""
         return self._queued_bytes + self._transport.get_write_buffer_size()
 
     def send(self, parts: Parts) -> None:
-        """Send a reply that nothing has to go in front of."""
+        """Send a reply; the queue must be empty."""
         if len(parts) == 1 and not self._queue:
             self._transport.write(parts[0])  # type: ignore[arg-type]  # a reply never begins with a slice
         else:
@@ -156,7 +157,7 @@ class ReplyWriter:
             self.flush()
 
     def queue(self, parts: Parts) -> int:
-        """Add a reply for the next `flush`; how many bytes are queued then, without those that lie in files."""
+        """Queue a reply for the next `flush`. Returns the queued bytes, without those that are still in files."""
         if len(parts) == 1 and isinstance(parts[0], bytearray):
             reply = parts[0]
             self._queued_bytes += len(reply)
@@ -174,7 +175,7 @@ class ReplyWriter:
         return self._queued_bytes
 
     def flush(self) -> None:
-        """Send the queue until the socket is full or other connections are to be served."""
+        """Send the queue until the socket is full or other connections have their turn."""
         self._tail = None
         budget = TURN_BYTES
         while self._queue and not self._socket_full and not self._holds:
@@ -188,7 +189,7 @@ class ReplyWriter:
     def _write_next(self) -> int:
         """Write as many parts from the head of the queue as fit together, and a large one behind them.
 
-        Gives the cost of what was read from files, in bytes.
+        Returns the cost of file reads, in bytes.
         """
         queue = self._queue
         small: list[bytes | bytearray | memoryview] = []
@@ -224,18 +225,18 @@ class ReplyWriter:
         return cost
 
     def discard(self) -> None:
-        """Drop what is queued: the connection is closed."""
+        """Drop the queue: the connection is closed."""
         self._queue.clear()
         self._tail = None
         self._queued_bytes = 0
 
     def pause(self) -> None:
-        """The socket takes no more (asyncio's pause_writing)."""
+        """The socket accepts no more (asyncio's pause_writing)."""
         self._socket_full = True
         self.is_behind = True
 
     def resume(self) -> None:
-        """The socket has taken everything (asyncio's resume_writing)."""
+        """The socket has accepted everything (asyncio's resume_writing)."""
         self._socket_full = False
         self._go_on()
 
@@ -249,7 +250,7 @@ class ReplyWriter:
             self._connection.replies_sent()
 
     def _read(self, part: FileSlice) -> bytes | bytearray | memoryview | None:
-        """The next bytes of the slice at the head of the queue; None while a thread reads them, or after the read
+        """The next bytes of the slice at the head of the queue, or None while a thread reads them or after the read
         failed.
         """
         size = min(len(part), CHUNK_BYTES)
@@ -269,7 +270,7 @@ class ReplyWriter:
         return chunk or None
 
     def _advance(self, part: FileSlice, size: int) -> bool:
-        """Count `size` bytes as sent or read. Whether any are left."""
+        """Count `size` bytes as sent or read. Returns whether any are left."""
         if not size:
             self._give_up(part, None)
             return False
@@ -301,7 +302,7 @@ class ReplyWriter:
             self._go_on()
 
     def _give_up(self, part: FileSlice, error: BaseException | None) -> None:
-        """Close the connection after a failed read: part of the reply may be sent already, so it cannot become an
+        """Close the connection after a failed read: part of the reply may already be sent, so it cannot become an
         error.
         """
         self.discard()

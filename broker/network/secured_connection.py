@@ -1,4 +1,4 @@
-"""A connection of a listener that wants to know who its clients are."""
+"""A connection of a listener that authenticates its clients."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Session(Dispatch, Protocol):
-    """The authentication of one connection, which sees its requests before the dispatcher does."""
+    """The authentication of one connection; it handles requests before the dispatcher does."""
 
     def begin(self, connection: SecuredConnection) -> None:
-        """The connection is there."""
+        """Called when the connection is established."""
         ...
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Called when the connection is lost."""
         ...
 
 
@@ -38,7 +38,7 @@ class SecuredConnection(Connection):
         *,
         has_tls: bool,
     ) -> None:
-        """Without a `session` the client is whom its certificate names."""
+        """Without a `session` the certificate names the client."""
         super().__init__(server, dispatcher if session is None else session, listener_name)
         self._session = session
         self._has_tls = has_tls
@@ -68,13 +68,13 @@ class SecuredConnection(Connection):
             self._session.begin(self)
 
     def authenticated(self, principal: Principal) -> None:
-        """Requests are the client's from now on, and may be large."""
+        """Serve requests as `principal` from now on; they may be large."""
         self.principal = principal
         self.kinds.clear()
         self._reader.limit(self._server.max_request_bytes)
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """Accept small frames only, until the client is authenticated."""
+        """Accept only small frames, until the client is authenticated."""
         self._reader.limit(min(max_frame_bytes, self._server.max_request_bytes))
 
     def end(self) -> None:

@@ -1,4 +1,5 @@
-"""Large requests in shares: the ordinary handler of an API answers one after the other, and the answers are joined."""
+"""Large requests in shares: the ordinary handler of an API answers one share after another, and the answers are joined.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +12,26 @@ from protocol.wire.encoded_items import ItemEncoder
 from protocol.wire.schema import Request, Response, Struct
 
 SHARE: Final = 100
-"""Elements of a share, if its API does not handle fewer at once."""
+"""Elements per share, unless the API handles fewer at once."""
 
 _Element = tuple[tuple[Any, ...], Any]
-"""An element with the structs that hold it, outermost first; None for those of a struct without elements."""
+"""An element with its enclosing structs, outermost first. The element is None for a struct without elements."""
 
 
 class Split(Value):
-    """How a request may be split: `path` leads to the array whose elements can be handled some at a time, such as
+    """How a request may be split: `path` leads to the array whose elements can be handled in groups, such as
     `topics.partitions`.
 
-    Elements that have the same values in the fields `unique`, of their own or of what holds them, come in one share,
-    for APIs that refuse what is named twice. Where elements are no structs, the array itself is named instead.
+    Elements that agree in the fields `unique`, their own or those of an enclosing struct, go into the same share, for
+    APIs that refuse duplicates. If the elements are not structs, `unique` names the array itself.
     """
 
     path: str
     unique: tuple[str, ...] = ()
 
     def shares(self, request: Request, size: int, is_over: Callable[[], bool]) -> Generator[Request | None, None, None]:
-        """The elements of `request`, as requests of up to `size` of them, or a little more where they have to stay
-        together. Gives None when `is_over` says that the slice is over.
+        """Yield the elements of `request` in requests of up to `size` elements, or slightly more if some must stay
+        together. Yields None when `is_over` reports the end of the slice.
         """
         path = tuple(self.path.split("."))
         share: list[_Element] = []
@@ -47,8 +48,8 @@ class Split(Value):
     def _together(
         self, request: Request, path: tuple[str, ...], is_over: Callable[[], bool]
     ) -> Iterator[Sequence[_Element]]:
-        """The elements of `request`, those that are named several times last, two or three of them together, as two are
-        refused as all are. None at all where the slice is over.
+        """Yield the elements of `request`, duplicates last and in groups of two or three: two duplicates are refused
+        like any number. Yields an empty group at the end of a slice.
         """
         seen: set[int] = set()
         repeated: set[int] = set()
@@ -81,21 +82,21 @@ class Split(Value):
 
 
 def arrays_of(request_type: type[Request]) -> list[str]:
-    """The names of the arrays that requests of a type consist of.
+    """The names of the arrays in requests of a type.
 
-    By the text of their annotations: to resolve those of all requests takes a start 10 ms.
+    They come from the text of the annotations: resolving those of all requests would add 10 ms to startup.
     """
     annotations = request_type.__annotations__
     return [name for name in request_type.declared_fields if annotations[name].startswith("list[")]
 
 
 def split_of(request: Request, splits: Sequence[Split]) -> Split | None:
-    """The first of the splits that fits a request: its version has that array, which is neither null nor empty."""
+    """The first split that fits a request: the request's version has that array, and it is neither null nor empty."""
     return next((split for split in splits if getattr(request, split.path.partition(".")[0])), None)
 
 
 def _elements(owner: Any, path: tuple[str, ...]) -> Iterator[_Element]:
-    """The elements at the end of the path. Large arrays are decoded meanwhile (`LazyArray`)."""
+    """The elements at the end of the path. Large arrays are decoded on the fly (`LazyArray`)."""
     name, rest = path[0], path[1:]
     for item in getattr(owner, name):
         if not rest:
@@ -113,7 +114,7 @@ def _single(request: Request, path: tuple[str, ...]) -> Iterator[Sequence[_Eleme
 
 
 def _assembled(request: Request, path: tuple[str, ...], elements: list[_Element]) -> Request:
-    """The request with these elements alone."""
+    """The request reduced to these elements."""
     share = request.replace(**{path[0]: []})
     holders: tuple[Any, ...] = ()
     copies: list[Any] = []
@@ -134,10 +135,10 @@ def _assembled(request: Request, path: tuple[str, ...], elements: list[_Element]
 
 
 class JoinedAnswers:
-    """The answers to the shares of a request, in one. Items that are complete are encoded at once: a million of them
-    would take ten times as much as objects.
+    """Joins the answers to the shares of a request. Complete items are encoded at once: a million of them would take
+    ten times the memory as objects.
 
-    Of each array that shares may cut, the last item stays as it is: the next answer may go on with it.
+    In each array that shares may cut, the last item stays unencoded: the next answer may continue it.
     """
 
     def __init__(self, split: Split, response_type: type[Response], version: int) -> None:
@@ -145,10 +146,10 @@ class JoinedAnswers:
         self._response_type = response_type
         self._version = version
         self._encoders: dict[tuple[str, ...], ItemEncoder[Any]] = {}
-        """Encoded items of the arrays of the answer, and of those of the last element in each, by their paths."""
+        """Encoded items by array path: those of the answer's arrays, and those of the arrays in each last element."""
         self._answer: Response | None = None
         self._encodes = True
-        """Whether an item is encoded in no time."""
+        """Whether items are small enough to encode without slices."""
 
     @property
     def is_refusal(self) -> bool:
@@ -156,7 +157,7 @@ class JoinedAnswers:
         return _is_refusal(self._answer)
 
     def add(self, answer: Response) -> None:
-        """Put an answer behind the others; a refusal takes the place of all."""
+        """Append an answer to the others; a refusal replaces them all."""
         if self._answer is None or _is_refusal(answer):
             self._answer = answer
             self._encoders.clear()
@@ -173,8 +174,8 @@ class JoinedAnswers:
         return self._answer
 
     def _join(self, answer: Any, more: Any, depth: int, path: tuple[str, ...]) -> None:
-        """Put the lists of `more` behind those of `answer`. A struct that was cut, up to `depth` levels below, becomes
-        one again.
+        """Append the lists of `more` to those of `answer`. Structs that were cut, up to `depth` levels down, are
+        merged.
         """
         for name in answer.declared_fields:
             items, behind = getattr(answer, name), getattr(more, name)
@@ -189,7 +190,7 @@ class JoinedAnswers:
                 self._fold(items[-1], depth - 1, (*path, name))
 
     def _fold(self, answer: Any, depth: int, path: tuple[str, ...]) -> None:
-        """Encode the items of a new struct that are complete."""
+        """Encode the complete items of a new struct."""
         for name in answer.declared_fields:
             items = getattr(answer, name)
             if items.__class__ is list and items:
@@ -198,7 +199,7 @@ class JoinedAnswers:
                     self._fold(items[-1], depth - 1, (*path, name))
 
     def _encode(self, items: list[Any], count: int, path: tuple[str, ...]) -> None:
-        """Encode the first `count` of the items of an array, and take them out."""
+        """Encode the first `count` items of an array, and remove them."""
         if count <= 0 or not self._encodes or not isinstance(items[0], Struct):
             return
         encoder = self._encoders.get(path)
@@ -210,7 +211,7 @@ class JoinedAnswers:
         del items[:count]
 
     def _end(self, answer: Any, path: tuple[str, ...]) -> None:
-        """Give the arrays of a struct that is complete what was encoded of them."""
+        """Replace the arrays of a complete struct by their encoded items."""
         for name in answer.declared_fields:
             at, items = (*path, name), getattr(answer, name)
             if at in self._encoders:
@@ -221,12 +222,12 @@ class JoinedAnswers:
 
 
 def _is_refusal(answer: Response | None) -> bool:
-    """Whether a request is refused as a whole."""
+    """Whether a request was refused as a whole."""
     return bool(getattr(answer, "error_code", ErrorCode.NONE))
 
 
 def _has_large_items(answer: Response) -> bool:
-    """Whether an item of the arrays of an answer to a share has an array of more elements than shares have."""
+    """Whether an item of the answer's arrays contains an array that is larger than a share."""
     arrays = [items for name in answer.declared_fields if isinstance(items := getattr(answer, name), list)]
     items = [item for array in arrays for item in array if isinstance(item, Struct)]
     lists = (getattr(item, name) for item in items for name in item.declared_fields)
@@ -239,7 +240,7 @@ def _throttle(answer: Response, more: Response) -> None:
 
 
 def _is_cut(last: Any, first: Any) -> bool:
-    """Whether the two are parts of one answer: they differ in their arrays alone."""
+    """Whether the two are parts of one answer: they differ only in their arrays."""
     has_array = False
     for name in last.declared_fields:
         value = getattr(last, name)

@@ -1,7 +1,7 @@
 """Work in slices: an expensive request lets the event loop serve others in between.
 
-The dispatcher decodes, splits and encodes large requests in slices (`broker.network.shares`). A handler has to work in
-slices itself where its API cannot be split, and where a small request asks about much.
+The dispatcher decodes, splits and encodes large requests in slices (`broker.network.shares`). A handler must work in
+slices itself if its API cannot be split, or if a small request can ask for a lot.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from protocol.wire.schema import Message, Struct
 T = TypeVar("T")
 
 SLICE_S: Final = 0.005
-"""How long one request, or the requests that came in one packet, may hold the event loop."""
+"""How long one request, or the requests of one packet, may hold the event loop."""
 
 SMALL_LIST: Final = 1000
-"""A shorter list is freed in one go."""
+"""Shorter lists are freed in one go."""
 
 
 class Slices:
-    """The slices of one piece of work. The first one begins at once."""
+    """The slices of one piece of work. The first one starts at once."""
 
     _paused: ClassVar[int] = 0
     """Pieces of work that wait for their next slices."""
@@ -39,10 +39,10 @@ class Slices:
         return self._is_over()
 
     async def pause(self) -> None:
-        """Let the event loop serve others, then begin the next slice.
+        """Let the event loop serve others, then start the next slice.
 
-        All work that pauses shares the time of a slice in each turn of the event loop: others wait no longer because
-        there are many large requests.
+        In each event-loop turn, all paused work shares the time of one slice: many large requests do not make others
+        wait longer.
         """
         Slices._paused += 1
         try:
@@ -52,7 +52,7 @@ class Slices:
         self._is_over = self._clock.begin_slice(self._slice_s / (1 + Slices._paused))
 
     async def finish(self, work: Generator[None, None, T]) -> T:
-        """The result of a generator that yields when `is_over` says so."""
+        """Run a generator that yields when `is_over` says so, and return its result."""
         while True:
             try:
                 next(work)
@@ -62,18 +62,18 @@ class Slices:
             await self.pause()
 
     async def free(self, message: list[Any]) -> None:
-        """Free the message that is the only item of this list, in slices, unless something else refers to it.
+        """Free the only item of this list, a message, in slices, unless something else refers to it.
 
-        CPython frees the lists of a message at once with its last reference: a million elements take 0.2 s.
+        CPython frees the lists of a message in one go with its last reference: a million elements take 0.2 s.
         """
         owner = message.pop()
-        # One reference is the variable's, the other the argument's.
+        # The variable and the argument hold one reference each.
         if sys.getrefcount(owner) == 2 and isinstance(owner, Message):
             await self.finish(_freed(owner, self.is_over))
 
 
 def _freed(owner: Struct, is_over: Callable[[], bool]) -> Generator[None, None, None]:
-    """Take large lists out of `owner`, to which nothing else refers, and empty them."""
+    """Remove large lists from `owner`, which must have no other reference, and empty them."""
     for name in owner.declared_fields:
         items = getattr(owner, name)
         if items.__class__ is not list or not items:
@@ -92,11 +92,11 @@ def _freed(owner: Struct, is_over: Callable[[], bool]) -> Generator[None, None, 
 
 
 async def in_slices(items: Iterable[T], clock: Clock | Slices, slice_s: float = SLICE_S) -> AsyncIterator[T]:
-    """Iterate over `items`, and give the event loop its turn whenever `slice_s` have been spent on them. Several
-    iterations of one request may go on with the same `Slices`.
+    """Iterate over `items`, and yield to the event loop whenever `slice_s` have been spent on them. Several iterations
+    of one request may share the same `Slices`.
 
     The connection waits for the handler's coroutine, so the order of effects stays. Other connections are served in
-    between: what was looked up before an item need not be true at the next one.
+    between: a fact looked up before one item may be outdated at the next.
     """
     slices = clock if isinstance(clock, Slices) else Slices(clock, slice_s)
     for item in items:

@@ -21,19 +21,19 @@ logger = logging.getLogger("kafka.network.SocketServer")
 
 STOPPING: Final = "the broker is shutting down"
 LONGEST_PERIOD_S: Final = 10.0
-"""Twice the longest interval of the check for idle connections, which alone notices what their sockets have sent."""
+"""Twice the longest interval of the idle check; only that check notices bytes that left a full socket."""
 
 
 class ListenerSecurity(Protocol):
     """Decides who may use a listener."""
 
     def protocol(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
-        """The socket's protocol for a new connection."""
+        """The asyncio protocol for a new connection."""
         ...
 
 
 class Endpoint(Value):
-    """A listener to open. `host` None means every interface; without `security` it speaks plain text with everybody."""
+    """A listener to open. `host` None means every interface; without `security` it accepts plaintext from anyone."""
 
     listener_name: str
     host: str | None
@@ -74,7 +74,7 @@ class SocketServer:
         self.send_buffer = SendBuffer()
         self.connections: dict[Connection, None] = {}
         self.ports: dict[str, int] = {}
-        """The port each listener really has."""
+        """The bound port of each listener."""
         self._listeners: dict[str, tuple[Endpoint, Listener]] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -85,7 +85,7 @@ class SocketServer:
     # -- listeners -----------------------------------------------------------------------------------------------------
 
     async def bind(self, endpoints: Sequence[Endpoint]) -> None:
-        """Take every endpoint's address, deaf yet. Raises OSError naming the address; nothing stays bound then."""
+        """Bind every endpoint without listening yet. Raises OSError naming the address; then nothing stays bound."""
         try:
             for endpoint in endpoints:
                 self._bind(endpoint)
@@ -103,14 +103,14 @@ class SocketServer:
         return listener
 
     def listen(self) -> None:
-        """Have clients wait to be accepted, where they would be refused. Raises OSError naming the address."""
+        """Start to queue clients that would otherwise be refused. Raises OSError naming the address."""
         self._is_listening = True
         for endpoint, listener in self._listeners.values():
             _listen(endpoint, listener)
 
     async def start(self, dispatcher: Dispatch, charge_connection: Callable[[str], int] = lambda _address: 0) -> None:
-        """Accept connections on every endpoint. `charge_connection` says for one from an address after how many
-        milliseconds it is to be closed, because there are too many; 0: it is to be served.
+        """Accept connections on every endpoint. `charge_connection(address)` returns after how many milliseconds to
+        close a connection because the rate is exceeded, or 0 to serve it.
         """
         self._charge_connection = charge_connection
         self._dispatcher = dispatcher
@@ -125,7 +125,7 @@ class SocketServer:
         return endpoint.security.protocol(self, self._dispatcher, endpoint.listener_name)
 
     async def check_addresses(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
-        """Raise OSError naming an address that `change` would not get."""
+        """Raise OSError naming an address that `change` could not bind."""
         going = {self.ports[each] for each in removed}
         for endpoint in added:
             if endpoint.port == 0 or endpoint.port not in going:
@@ -135,9 +135,9 @@ class SocketServer:
                     raise _bind_error(endpoint, error) from error
 
     async def change(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
-        """Close listeners, by name, and open others, which may have the same names and addresses; as far as this server
-        has come: bound, listening, accepting. Open connections stay, but for those of listeners that are no more.
-        Raises OSError naming the address that cannot be had; then everything is as it was.
+        """Close listeners by name and open others, which may have the same names and addresses. New ones reach this
+        server's current state: bound, listening or accepting. Connections stay open unless their listener was removed.
+        Raises OSError naming the address that is not available; then nothing has changed.
         """
         closed = [self._listeners[each][0].replace(port=self.ports[each]) for each in removed]
         await self._close(each.listener_name for each in closed)
@@ -168,7 +168,7 @@ class SocketServer:
             await listener.close()
 
     async def stop_listening(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for _, listener in self._listeners.values():
             await listener.close()
         self._listeners.clear()
@@ -176,7 +176,7 @@ class SocketServer:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def close_connections(self) -> None:
-        """Close all connections, those accepted at this moment too, and stop the idle check."""
+        """Close all connections, including those being accepted, and stop the idle check."""
         self._is_stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -185,7 +185,7 @@ class SocketServer:
             connection.close(STOPPING)
 
     def connection_made(self, connection: Connection) -> None:
-        """Count or refuse a connection that was just accepted."""
+        """Count or refuse a new connection."""
         connection.last_active_s = asyncio.get_running_loop().time()
         refusal = STOPPING if self._is_stopping else self.limits.admit(connection)
         if refusal is not None:
@@ -194,7 +194,7 @@ class SocketServer:
         self.connections[connection] = None
         throttle_ms = self._charge_connection(connection.client_address)
         if throttle_ms:
-            # Whoever is refused at once tries again at once. It stays muted until it is closed.
+            # A client that is refused at once also retries at once. So its connection stays muted until it is closed.
             connection.mute(2 * throttle_ms)
             reason = f"too many connections were made from its address within {throttle_ms} ms"
             asyncio.get_running_loop().call_later(throttle_ms / 1000, connection.close, reason)
@@ -202,7 +202,7 @@ class SocketServer:
             self.rates.admit(connection)
 
     def connection_lost(self, connection: Connection) -> None:
-        """Called by a connection that closed."""
+        """Called by a connection that has closed."""
         self.connections.pop(connection, None)
         self.limits.release(connection)
         self.rates.release(connection)
@@ -213,7 +213,7 @@ class SocketServer:
             self._idle_timer = asyncio.get_running_loop().call_later(period_s / 2, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close connections on which no byte has moved for too long, even if requests or replies wait there."""
+        """Close connections without traffic for too long, even if requests or replies wait on them."""
         now_s = asyncio.get_running_loop().time()
         oldest_s = now_s - self.max_idle_ms / 1000
         for connection in list(self.connections):

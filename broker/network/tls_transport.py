@@ -1,8 +1,8 @@
-"""TLS between a socket and a connection: to the socket's transport it is the protocol, to the connection the transport.
+"""TLS between a socket and a connection: it is the protocol of the socket's transport, and the transport of the
+connection.
 
-OpenSSL works on memory only, so that the connection is counted and limited from the moment in which it is accepted,
-handshakes run on threads, and what is read and written is decrypted and encrypted where the event loop's own transports
-would copy it.
+OpenSSL works only on memory. So a connection is counted and limited from its acceptance, handshakes run on threads, and
+data is decrypted and encrypted where the event loop's own TLS transports would copy it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.network.TlsTransport")
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""Encrypted bytes that are received at a time, and about as many are sent at a time."""
+"""Encrypted bytes received at once; about as many are sent at once."""
 _RECORD_BYTES: Final = 16 * 1024
 _RECORD_HEAD: Final = struct.Struct(">BHH")
-"""Of a TLS record: its type, version and length."""
+"""Bytes of a TLS record header: type, version and length."""
 _HANDSHAKE_TYPE: Final = 22
 
 
 class Tls:
-    """TLS of one listener."""
+    """The TLS settings of one listener."""
 
     def __init__(
         self,
@@ -39,23 +39,23 @@ class Tls:
         handshakes: Handshakes,
         failure_delay_s: float,
     ) -> None:
-        """`user_of` gives the user's name for a client's certificate (DER), or None to refuse it. `failure_delay_s` is
-        how long a client waits for the end of a connection whose handshake failed.
+        """`user_of` returns the user name for a client certificate (DER), or None to refuse it. After a failed
+        handshake the connection is closed `failure_delay_s` later.
         """
         self.context = context
         self.user_of = user_of
         self.handshakes = handshakes
         self.failure_delay_s = failure_delay_s
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        """Shared by all connections: nothing stays in it."""
+        """Shared by all connections: no data stays in it."""
 
     def renew(self, context: ssl.SSLContext) -> None:
-        """Accept new connections in another context."""
+        """Use another context for new connections."""
         self.context = context
 
 
 class TlsTransport(asyncio.BufferedProtocol):
-    """One connection's TLS. Owned by the event loop, but for the steps of its handshake."""
+    """One connection's TLS. Belongs to the event loop, except for the steps of its handshake."""
 
     def __init__(self, connection: SecuredConnection, tls: Tls) -> None:
         self._connection = connection
@@ -66,12 +66,14 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object: ssl.SSLObject | None = None
-        """None before the client's first message is there, and after the connection has ended."""
+        """Set from the first record of the client until the end of the connection."""
         self._has_entered = False
         self._has_ended = False
         self._is_open = False
         self._early = bytearray()
-        """Received before the handshake begins, or while a thread has it, which OpenSSL's memory does not bear."""
+        """Bytes received before the handshake starts or while a thread runs it: OpenSSL's memory BIOs are not
+        thread-safe.
+        """
         self._is_stepping = False
         self._deadline: asyncio.TimerHandle | None = None
         self._is_paused = False
@@ -86,7 +88,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             if not self._is_paused:
                 self._enter()
             self._adapt_reading()
-            # uvloop begins to read after this call whatever was said in it.
+            # uvloop starts to read after this call, even if reading was paused in it.
             asyncio.get_running_loop().call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
@@ -128,19 +130,19 @@ class TlsTransport(asyncio.BufferedProtocol):
     # -- the handshake -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Await the client's first message; a connection over max.connections does so when it is admitted."""
+        """Wait for the client's first message; a connection over max.connections waits until it is admitted."""
         self._has_entered = True
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._on_deadline)
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the handshake once the first record is whole: before that a client costs next to no memory."""
+        """Start the handshake once the first record is complete: before that, a client costs next to no memory."""
         if self._has_entered and _has_record(self._early):
             self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take up what was received."""
+        """Process the received bytes."""
         if self._object is None or self._is_stepping:
             return
         if self._early:
@@ -156,7 +158,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _on_step(self, future: asyncio.Future[None]) -> None:
         self._is_stepping = False
-        # Taken also where nobody wants it any more: the event loop logs errors that nobody took.
+        # Retrieve the exception even if it is not needed: asyncio logs errors that were never retrieved.
         error = None if future.cancelled() else future.exception()
         handshaken = self._object
         if handshaken is None or future.cancelled() or self._raw.is_closing():
@@ -191,9 +193,9 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._go_on()
 
     def _fail(self, error: BaseException) -> None:
-        """End the connection a while later, without holding memory for it (connection.failed.authentication.delay.ms).
+        """End the connection after connection.failed.authentication.delay.ms, without holding memory for it.
 
-        What tells the client why was sent already.
+        The alert with the reason has already been sent.
         """
         reason = getattr(error, "reason", None) or error
         logger.info("Failed authentication with %s (SSL handshake failed: %s)", self._connection.peer_name, reason)
@@ -228,7 +230,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     # -- received bytes ------------------------------------------------------------------------------------------------
 
     def _deliver(self, opened: ssl.SSLObject) -> None:
-        """Decrypt as long as the connection reads and there is something."""
+        """Decrypt while the connection reads and data is available."""
         is_more = True
         while is_more and not self._is_paused and not self._raw.is_closing():
             buffer = self._connection.get_buffer(-1)
@@ -253,7 +255,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._send_outgoing()
 
     def _adapt_reading(self) -> None:
-        """Read from the socket only what can be taken up."""
+        """Read from the socket only while the data can be processed."""
         is_paused = self._is_paused or self._is_stepping or self._has_ended
         if is_paused != self._is_raw_paused and not self._raw.is_closing():
             self._is_raw_paused = is_paused
@@ -265,12 +267,12 @@ class TlsTransport(asyncio.BufferedProtocol):
     # -- the connection's transport ------------------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        """Give the connection nothing more."""
+        """Stop passing data to the connection."""
         self._is_paused = True
         self._adapt_reading()
 
     def resume_reading(self) -> None:
-        """Give the connection what has come meanwhile, in a later turn of the event loop, and what comes."""
+        """Pass received data to the connection, in a later event-loop turn, and all that follows."""
         self._is_paused = False
         asyncio.get_running_loop().call_soon(self._go_on_reading)
 
@@ -283,11 +285,11 @@ class TlsTransport(asyncio.BufferedProtocol):
                 self._go_on()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and send; nothing of `data` is kept."""
+        """Encrypt and send; keeps no reference to `data`."""
         self.writelines((data,))
 
     def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-        """As `write`, one part after the other."""
+        """Like `write`, one part after the other."""
         opened = self._object
         if opened is None or self._raw.is_closing():
             return
@@ -309,11 +311,11 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._raw.write(self._outgoing.read())
 
     def close(self) -> None:
-        """End the connection once everything is sent."""
+        """Close the connection once everything is sent."""
         self._raw.close()
 
     def abort(self) -> None:
-        """End the connection at once; what is not sent is dropped."""
+        """Close the connection at once; unsent data is dropped."""
         self._raw.abort()
 
     def is_closing(self) -> bool:
@@ -326,12 +328,12 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the socket."""
+        """The information of the socket's transport."""
         return self._raw.get_extra_info(name, default)
 
 
 def _has_record(received: bytearray) -> bool:
-    """Whether OpenSSL can work on `received`: a whole record of a handshake, or something else, which it refuses."""
+    """Whether OpenSSL can process `received`: a complete handshake record, or other data, which OpenSSL refuses."""
     if len(received) < _RECORD_HEAD.size:
         return bool(received) and received[0] != _HANDSHAKE_TYPE
     kind: int
