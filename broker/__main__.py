@@ -3,7 +3,7 @@
 import time
 
 LAUNCHED_S = time.monotonic()
-"""Monotonic time at which this process started, taken before the slow imports."""
+"""Monotonic start time of this process, taken before the slow imports."""
 
 import gc  # noqa: E402
 import sys  # noqa: E402

@@ -1,8 +1,8 @@
 """KafkaServer: starts a broker in stages (`broker.stages`), and stops it in reverse.
 
-Start: take the addresses -> lock the log directories -> open coordination -> load the logs, each by its own topic's
-configuration -> listen -> register, lead -> serve. Nothing is written before the addresses are known to be free and the
-log directories known to be ours.
+Startup: bind the addresses -> lock the log directories -> open coordination -> load the logs, each with its topic's
+configuration -> listen -> register, lead -> serve. The broker writes nothing before it knows that the addresses are
+free and the log directories are its own.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 
 MEMORY_FOR_REQUESTS = 4
-"""The divisor that gives the share of the memory for requests that arrive in pieces: a quarter."""
+"""The divisor for the share of memory for requests that arrive in pieces: a quarter."""
 MEMORY_FOR_REPLIES = 8
-"""As much for replies that clients do not read."""
+"""The divisor for replies that clients have not read."""
 IDLE_BYTES = 40 << 20
-"""Memory of a broker that does nothing; the rest of a small memory is for requests."""
+"""Memory of an idle broker; the rest of a small memory is for requests."""
 REQUEST_TIMES = 10
 """Memory of a large request and its answer, as a multiple of its bytes (9: Metadata of a hundred thousand topics)."""
 CONTACT_PATIENCE_S = 5.0
-"""A stop waits so long for a tree that does not answer."""
+"""How long shutdown waits for a tree that does not answer."""
 
 _REASONS_NOT_TO_START = (
     OSError,
@@ -64,18 +64,18 @@ _REASONS_NOT_TO_START = (
 
 
 class StartupError(Exception):
-    """The broker cannot start; the message is the one line that says why."""
+    """The broker cannot start; the message is one line with the reason."""
 
 
 def _reason(error: Exception) -> str:
-    """The message of `error`, without the number that Python writes in front of an OSError's."""
+    """The message of `error`, without the error number of an OSError."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 class KafkaServer:
-    """One broker. `failed` is set when it must not go on (its coordination journal or all its disks are gone)."""
+    """One broker. `failed` is set when it cannot continue (its coordination journal or all its disks are gone)."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class KafkaServer:
         environment: Environment,
         launched_s: float | None = None,
     ) -> None:
-        """`launched_s` is when the process began, on the environment's monotonic clock."""
+        """`launched_s` is the time of the process start, on the environment's monotonic clock."""
         self._config = config
         self._environment = environment
         self._launched_s = environment.clock.monotonic_s() if launched_s is None else launched_s
@@ -120,7 +120,7 @@ class KafkaServer:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The port each listener really has."""
+        """The bound port of each listener."""
         return self._socket_server.ports
 
     @property
@@ -132,7 +132,7 @@ class KafkaServer:
     # -- start ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises StartupError with one line that says what is in the way; call `abandon` then."""
+        """Start serving. Raises StartupError with one line that gives the reason; call `abandon` then."""
         try:
             self._serving = serving = await self._open()
             await serving.start(self._config, self._socket_server, self.metrics_server)
@@ -141,13 +141,13 @@ class KafkaServer:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
         broker_id = serving.directories.identity.broker_id
-        if self._config.single_node is not None:  # Scripts for KRaft wait for these.
+        if self._config.single_node is not None:  # Scripts for KRaft wait for these lines.
             logger.info("The broker has been unfenced. Transitioning from RECOVERY to RUNNING.")
             logger.info("[KafkaRaftServer nodeId=%d] Kafka Server started", broker_id)
         logger.info("[KafkaServer id=%d] started (%.0f ms)", broker_id, milliseconds)
 
     async def _open(self) -> ServingBroker:
-        """Everything but serving, stage by stage."""
+        """Go through all stages except serving."""
         config, environment = self._config, self._environment
         if self._max_request_bytes < config.socket_request_max_bytes:
             logger.warning(
@@ -186,13 +186,13 @@ class KafkaServer:
                 cut_replicas=logs.log_manager.checkpoints.cut_replicas(),
                 previous_epoch=logs.report.broker_epoch if keeps_eligible else None,
             )
-        # Whoever learns of this broker by its registration connects to it at once.
+        # As soon as this broker is registered, others connect to it.
         self._socket_server.listen()
         member = await ClusterMember.join(config, environment, directories, coordination, logs, registration)
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
 
     async def _check_protocol_version(self, coordination: OpenCoordination) -> None:
-        """Raise ConfigRuleError when there are other brokers, who may need older requests than this one sends."""
+        """Raise ConfigRuleError if there are other brokers: they might need older requests than this one sends."""
         too_old = too_old_protocol(self._config.values)
         if too_old is None:
             return
@@ -216,14 +216,14 @@ class KafkaServer:
         return await self._scram_credentials.find(user, mechanism)
 
     async def _token_credential(self, token_id: str, mechanism: str) -> TokenCredential | None:
-        """A delegation token, where there is one. Raises CoordinationError, ZnodeFormatError."""
+        """A delegation token, or None. Raises CoordinationError, ZnodeFormatError."""
         tokens = self.serving.member.delegation_tokens
         return None if tokens is None else await tokens.credential(token_id, mechanism)
 
     # -- stop ----------------------------------------------------------------------------------------------------------
 
     async def shutdown(self) -> None:
-        """Stop serving, flush everything, leave the markers of a clean stop. To be called after `start` only."""
+        """Stop serving, flush everything, write the markers of a clean shutdown. Call it only after `start`."""
         serving = self.serving
         broker_id = serving.directories.identity.broker_id
         logger.info("[KafkaServer id=%d] shutting down", broker_id)
@@ -241,7 +241,7 @@ class KafkaServer:
         logger.info("[KafkaServer id=%d] shut down completed", broker_id)
 
     async def _stop(self, serving: ServingBroker) -> None:
-        """Stop all that works with the tree, and close the logs."""
+        """Stop all users of the tree, and close the logs."""
         await self._listeners.close()
         await serving.stop(self._socket_server)
         if self.metrics_server is not None:
@@ -253,8 +253,8 @@ class KafkaServer:
             await serving.member.controller.close()
 
     async def _end_session_after(self, without_contact: asyncio.Task[None]) -> None:
-        """End the session with a tree that cannot be asked, so that nothing waits for its answer any longer. The tree
-        ends it when it has heard nothing of this broker for zookeeper.session.timeout.ms.
+        """End the session with an unreachable tree, so that no call waits for it any longer. The tree ends the session
+        on its side after zookeeper.session.timeout.ms of silence.
         """
         await without_contact
         logger.warning("Stopping without contact to ZooKeeper: the session ends when it times out")
@@ -304,8 +304,8 @@ class KafkaServer:
 
 
 def max_request_bytes(config: BrokerConfig, memory_bytes: int | None) -> int:
-    """socket.request.max.bytes, or less where one such request could take more memory than there is. A request with a
-    record of message.max.bytes always has room.
+    """socket.request.max.bytes, or less if one such request could exceed the available memory. A request with a record
+    of message.max.bytes always fits.
     """
     if memory_bytes is None:
         return config.socket_request_max_bytes
@@ -315,14 +315,14 @@ def max_request_bytes(config: BrokerConfig, memory_bytes: int | None) -> int:
 
 
 def _request_memory_bytes(config: BrokerConfig, environment: Environment, largest_bytes: int) -> int:
-    """Bytes that requests which arrive in pieces may hold together, at least one of the largest; -1 for no limit."""
+    """Bytes that all requests arriving in pieces may hold, at least one of the largest; -1 for no limit."""
     if config.queued_max_request_bytes >= 0 or environment.memory_bytes is None:
         return config.queued_max_request_bytes
     return max(environment.share_of_memory(MEMORY_FOR_REQUESTS), largest_bytes)
 
 
 def _reply_memory_bytes(environment: Environment) -> int:
-    """Bytes that replies which clients have not read may hold together."""
+    """Bytes that all replies unread by their clients may hold."""
     if environment.memory_bytes is None:
         return MAX_UNREAD_REPLY_BYTES
     return min(MAX_UNREAD_REPLY_BYTES, environment.share_of_memory(MEMORY_FOR_REPLIES))

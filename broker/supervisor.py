@@ -12,12 +12,12 @@ logger = logging.getLogger("kafka.server.Supervisor")
 
 
 class Supervisor:
-    """Owns periodic tasks. A round that fails is logged and the next one comes as usual."""
+    """Owns periodic tasks. A failed round is logged; the next one follows as usual."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._at_work: set[asyncio.Task[None]] = set()
-        """Those in a round that has to end by itself."""
+        """Tasks in a round that `stop` must not cancel."""
         self._is_stopping = False
 
     def every(
@@ -29,8 +29,8 @@ class Supervisor:
         initial_delay_ms: int | None = None,
         asks_others: bool = False,
     ) -> None:
-        """Run `work` every `interval_ms`, first after `initial_delay_ms` (the interval unless given). A round that
-        `asks_others`, of whom nobody knows when they answer, is cancelled in a stop.
+        """Run `work` every `interval_ms`, first after `initial_delay_ms` (default: the interval). A round that
+        `asks_others` may wait for them indefinitely; `stop` cancels it.
         """
         first_ms = interval_ms if initial_delay_ms is None else initial_delay_ms
         rounds = self._repeat(interval_ms, first_ms, name, work, asks_others=asks_others)
@@ -59,7 +59,7 @@ class Supervisor:
                 self._at_work.discard(task)
 
     async def stop(self) -> None:
-        """Start no further round, and wait for the running ones. A thread that writes a file for a round cannot be
+        """Start no more rounds, and wait for the running ones. A thread that writes a file for a round cannot be
         interrupted, and later work may write the same file.
         """
         self._is_stopping = True

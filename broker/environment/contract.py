@@ -33,7 +33,7 @@ class Clock(Protocol):
     def begin_slice(self, seconds: float) -> Callable[[], bool]:
         """Start a slice of work; the returned function says whether it has lasted `seconds`.
 
-        In a simulation work takes no virtual time, so slices end at points derived from the seed.
+        Work takes zero virtual time in a simulation, so slices end at points derived from the seed.
         """
         now_s = self.monotonic_s
         ends_s = now_s() + seconds
@@ -109,7 +109,7 @@ class Network(Protocol):
         ...
 
     def host_name(self) -> str:
-        """The name under which other machines reach this one."""
+        """The name of this machine for other machines."""
         ...
 
 

@@ -91,7 +91,7 @@ def with_open_file_limit(error: Exception) -> str:
 
 def room_for_connections(files_of_logs: int) -> int | None:
     """How many connections leave enough descriptors for the logs (which would use `files_of_logs`, but manage with
-    ENOUGH_FILES) and for other uses. None if the system sets no limit.
+    ENOUGH_FILES) and for other uses. Returns None if the system does not limit open files.
 
     A log that gets no descriptor can neither roll nor flush, which looks like a failed disk.
     """

@@ -35,11 +35,11 @@ from storage.io.file_system import FileSystem, Throttle
 from storage.io.os_file_system import OsFileSystem
 
 NICENESS = 10
-"""Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
+"""Compaction yields to the broker: it gets a tenth of the processor share of an equally busy process."""
 
 
 def do_clean(file_system: FileSystem, task: CleanTask, throttle: Callable[[int], None]) -> CleanResult:
-    """`storage.compaction.cleaner.clean`. Raises WorkerFailure, whatever went wrong."""
+    """Call `storage.compaction.cleaner.clean`. Raises WorkerFailure for every error."""
     try:
         return clean(file_system, task, throttle)
     except CorruptSegmentError as error:
@@ -66,19 +66,19 @@ def end_if_alone() -> None:
 
 
 class Abortion:
-    """Whether the task under way is to be aborted. Another thread sets it, and the next task clears it."""
+    """Whether to abort the running task. Another thread sets it, and the next task clears it."""
 
     def __init__(self) -> None:
         self.wanted = threading.Event()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep so long at most. Raises LogCleaningAbortedError."""
+        """Sleep for at most `seconds`. Raises LogCleaningAbortedError."""
         if self.wanted.wait(seconds):
             raise LogCleaningAbortedError("the broker cancelled it")
 
 
 def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abortion) -> dict[str, Any]:
-    """Do one task; the line that tells how it went."""
+    """Do one task. Returns the answer line, with the result or the error."""
 
     def pause(size: int) -> None:
         throttle(size)
@@ -98,7 +98,7 @@ def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abo
 
 
 def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle, abortion: Abortion) -> None:
-    """Put what comes in where it belongs; ends the process at the end of the input."""
+    """Dispatch the input lines; end the process at the end of the input."""
     for text in lines:
         message = json.loads(text)
         if "bytes_per_second" in message:
@@ -113,7 +113,7 @@ def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle,
 
 def main() -> None:
     """Work until the input ends; does not return."""
-    # Work until the input ends; does not return.
+    # Ignore signals from the terminal: the broker handles them and ends this process.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):

@@ -49,7 +49,7 @@ consumers.
 """
 PERCENT: Final = 100.0
 LOOKUP_PERIOD_MS: Final = 60_000
-"""Interval at which the addresses of hosts with a quota are resolved again. Kafka resolves them once."""
+"""Interval for resolving the addresses of hosts with a quota again. Kafka resolves them once."""
 DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 
 
@@ -295,7 +295,7 @@ def clients_of(context: RequestContext) -> tuple[str, str]:
 
 
 class Stopwatch:
-    """Measures the time for which one request holds the event loop, until `stop`."""
+    """Measures how long one request holds the event loop, until `stop`."""
 
     __slots__ = ("_began_s", "_now_s", "_runs")
 
@@ -317,7 +317,7 @@ class Stopwatch:
 
 
 class Timed(Awaitable[T], Generic[T]):
-    """Awaits `work`, and measures the time for which it held the event loop."""
+    """Awaits `work`, and measures how long it held the event loop."""
 
     __slots__ = ("_now_s", "_work", "time_s")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.network.socket_server import SocketServer
 
 Dispatched = Parts | Waiting[Parts | None] | Later[Any] | None
-"""The parts of a reply, now or later, or None if the request has no reply."""
+"""The parts of a reply, now or later, or None if nothing is sent."""
 
 
 class Dispatch(Protocol):
@@ -156,9 +156,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client_address = ""
         self.peer_name = ""
         self.principal = ANONYMOUS
-        """The client's principal. Whoever changes it must clear `kinds`."""
+        """The client's principal. Code that changes it must clear `kinds`."""
         self.last_active_s = 0.0
-        """Time at which bytes last moved, in either direction."""
+        """Time of the last traffic, in either direction."""
         self.closed = False
         self.counted = False
         """Whether `ConnectionLimits` counts this connection."""
@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Release everything that the connection holds, and leave no reference cycle.
+        """Release everything that the connection holds, and avoid reference cycles.
 
         Running requests refer to their connection until they end, and a cycle would last until the garbage collector
         finds it (see `broker.garbage`). So code must not use the attributes deleted here once `closed` is true.
@@ -323,8 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             reply = self._dispatcher.dispatch(self, frame)
         except (CloseConnection, DecodeError, ApiError) as error:
-            # An ApiError that reaches this point concerns the whole request, so the response has nowhere to put its
-            # code.
+            # An ApiError that reaches this point concerns the whole request: no single item of the response could carry
+            # its code.
             self.close(str(error), level=logging.WARNING)
             return None
         except Exception:

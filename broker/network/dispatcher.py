@@ -85,7 +85,7 @@ MAX_REMEMBERED_KINDS: Final = 32
 
 
 class _Arrival(Value, eq=False):
-    """A request that was not answered at once. `held_s` is the time for which it has held the event loop until then."""
+    """A request that was not answered at once. `held_s` is how long it has held the event loop until then."""
 
     connection: Connection
     kind: RequestKind
@@ -97,7 +97,7 @@ class _Arrival(Value, eq=False):
 
     @property
     def busy_s(self) -> float:
-        """The time for which the request has held the event loop."""
+        """How long the request has held the event loop."""
         return self.held_s + (self.timed.time_s if self.timed is not None else 0.0)
 
 

@@ -61,8 +61,8 @@ class Later(Value, Generic[_T], frozen=False, eq=False):
     """A `Waiting` without a future, for handlers that complete many requests at once. A future would cost a callback
     and an event-loop turn for each request.
 
-    The handler calls `answer` once, after it has returned, with the response, or with the value from which `translate`
-    makes the response. `answer` does not raise: if `translate` fails, the connection is closed. It must be called even
+    The handler calls `answer` once, after it has returned, with the response, or with a value that `translate` turns
+    into the response. `answer` does not raise: if `translate` fails, the connection is closed. It must be called even
     if the client has disconnected.
     """
 

@@ -1,5 +1,5 @@
-"""Where log lines go: the terminal, and for a daemon also Kafka's files, one an hour for a week (`log_files`); and the
-levels of loggers, changed while the broker runs (KIP-412), in log4j's words.
+"""The destinations of log lines: the terminal, and for a daemon also Kafka's files, rotated hourly and kept for a week
+(`log_files`). Also the levels of loggers, which can change while the broker runs (KIP-412), in log4j's terms.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CONFIGURED_LOGGERS = (
 
 def configure_logging(log_dir: str | None, *, terminal: bool = True) -> None:
     """Log to the terminal (standard output, as Kafka's console appender), and into files under `log_dir` if given.
-    Without `terminal` only into files: they are bounded, and a file that standard output goes to is not.
+    Without `terminal`, log only into files: their size is bounded, but that of a file behind standard output is not.
 
-    Raises OSError when the directory cannot be made or written.
+    Raises OSError when the directory cannot be created or written.
     """
     logging.addLevelName(logging.WARNING, "WARN")
     logging.addLevelName(logging.CRITICAL, "FATAL")
@@ -63,10 +63,10 @@ FILES = {
     "kafka.log.LogCleaner": "log-cleaner.log",
     "kafka.authorizer.logger": "kafka-authorizer.log",
 }
-"""Kafka's files by the logger that writes them; only the root's also goes to the terminal."""
+"""Kafka's files by the logger that writes them; only the root logger also writes to the terminal."""
 
 OWN_FILE_ONLY = ("state.change.logger", "kafka.request.logger")
-"""Loggers whose lines would drown the others: kept out of server.log, at Kafka's levels."""
+"""Loggers whose lines would flood server.log; they are kept out of it, at Kafka's levels."""
 
 _HOUR_S = 3600
 
@@ -79,16 +79,18 @@ class HourlyFileHandler(logging.handlers.TimedRotatingFileHandler):
     def __init__(self, path: str, *, delay: bool) -> None:
         super().__init__(path, when="H", backupCount=KEPT_FILES, encoding="utf-8", delay=delay)
         self.suffix = "%Y-%m-%d-%H"
-        # This pattern finds the old files; the inherited one has another suffix.
+        # This pattern matches the old files; the inherited one expects another suffix.
         self.extMatch = re.compile(r"\d{4}-\d{2}-\d{2}-\d{2}\Z")
 
     def computeRollover(self, currentTime: int) -> int:  # noqa: N802, N803  the library's names
-        """The end of the hour, whenever the broker started in it."""
+        """The end of the current hour, whenever the broker started."""
         return currentTime - currentTime % _HOUR_S + _HOUR_S
 
 
 def open_log_files(log_dir: str, formatter: logging.Formatter) -> None:
-    """Write each logger of FILES into its file under `log_dir`. Raises OSError when that cannot be made or written."""
+    """Attach its file under `log_dir` to each logger of FILES. Raises OSError when the directory cannot be created or
+    written.
+    """
     os.makedirs(log_dir, exist_ok=True)
     for name, file_name in FILES.items():
         handler = HourlyFileHandler(os.path.join(log_dir, file_name), delay=name != "")
@@ -100,7 +102,7 @@ def open_log_files(log_dir: str, formatter: logging.Formatter) -> None:
 
 
 ROOT = "root"
-"""log4j's name for the logger above all others."""
+"""log4j's name for the root logger."""
 
 LEVELS: Mapping[str, int] = {
     "DEBUG": logging.DEBUG,
@@ -110,31 +112,31 @@ LEVELS: Mapping[str, int] = {
     "TRACE": 5,
     "WARN": logging.WARNING,
 }
-"""Kafka's levels (class `LogLevelConfig`), in the order in which its errors name them."""
+"""Kafka's levels (class `LogLevelConfig`), in the order of its error messages."""
 
 
 class LoggerLevels:
-    """Every logger of this process. Python keeps the state; this is the one who changes it."""
+    """The levels of this process's loggers. Python keeps the state; only this class changes it."""
 
     def names(self) -> Iterator[str]:
-        """The loggers there are, the root first."""
+        """The existing loggers, the root first."""
         yield ROOT
         for name, logger in sorted(logging.root.manager.loggerDict.items()):
             if isinstance(logger, logging.Logger):
                 yield name
 
     def exists(self, name: str) -> bool:
-        """Whether there is a logger of that name."""
+        """Whether a logger of that name exists."""
         return name == ROOT or isinstance(logging.root.manager.loggerDict.get(name), logging.Logger)
 
     def level(self, name: str) -> str:
-        """The level in force: the logger's own, or that of the nearest above it which has one."""
+        """The effective level: the logger's own, or that of its nearest ancestor with one."""
         effective = self._logger(name).getEffectiveLevel()
         at_most = [word for word, number in LEVELS.items() if number <= effective]
         return max(at_most, key=LEVELS.__getitem__, default="TRACE")
 
     def set_level(self, name: str, level: str) -> None:
-        """Give the logger a level of its own, one of LEVELS."""
+        """Set the logger's own level, one of LEVELS."""
         self._logger(name).setLevel(LEVELS[level])
 
     def unset_level(self, name: str) -> None:

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class MetricType(StrEnum):
-    """The types of Prometheus that the broker has."""
+    """The Prometheus types that the broker uses."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
 
 
 class MetricDefinition(NamedTuple):
-    """One metric family. `unit` is empty for a count of what `meaning` names."""
+    """One metric family. `unit` is empty for a count; `meaning` names the counted thing."""
 
     name: str
     type: MetricType
@@ -30,11 +30,11 @@ class MetricDefinition(NamedTuple):
 
     @property
     def sample_name(self) -> str:
-        """The name of its samples; Prometheus adds `_total` to that of a counter."""
+        """The name of its samples; Prometheus appends `_total` for a counter."""
         return f"{self.name}_total" if self.type is MetricType.COUNTER else self.name
 
     def family(self) -> CounterMetricFamily | GaugeMetricFamily:
-        """An empty family, for samples to be added."""
+        """An empty family, to be filled with samples."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         kind = CounterMetricFamily if self.type is MetricType.COUNTER else GaugeMetricFamily
@@ -48,7 +48,7 @@ class MetricDefinition(NamedTuple):
 
 
 DEFINITIONS: list[MetricDefinition] = []
-"""All of them, in the order of the documentation."""
+"""All metrics, in the order of the documentation."""
 
 
 def _counter(name: str, meaning: str, unit: str = "", labels: tuple[str, ...] = ()) -> MetricDefinition:

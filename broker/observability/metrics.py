@@ -1,8 +1,8 @@
 """The broker's numbers as Prometheus text, under the names that Kafka's JMX exporter rules made common.
 
-Counting is done by the owners with plain integers; this module only reads them when somebody scrapes. The HTTP server
-has threads of its own, and is opened by `metrics.listener`; nothing is imported until then. State of the event loop is
-read on the event loop: a scrape waits there for its turn. `metric_definitions` holds the names.
+The owners count with plain integers; this module only reads them during a scrape. `metrics.listener` starts the HTTP
+server, which runs on separate threads; nothing is imported before that. State of the event loop is read on the event
+loop: a scrape waits for its turn there. `metric_definitions` holds the names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def cleaner_metrics(cleaner: LogCleaner, log_dirs: Iterable[str]) -> Iterator[Metric]:
-    """All metrics of compaction at this moment; every read is one of a plain attribute."""
+    """The current metrics of compaction; each read is one of a plain attribute."""
     numbers = cleaner.numbers
     yield metric.CLEAN_TIME.of(cleaner.max_clean_time_s)
     yield metric.RECOPY_PERCENT.of(cleaner.recopy_percent)
@@ -56,7 +56,7 @@ def cleaner_metrics(cleaner: LogCleaner, log_dirs: Iterable[str]) -> Iterator[Me
 
 
 def quota_metrics(quotas: ClientQuotas) -> Iterator[Metric]:
-    """All of them. The other of user and client id is empty where only one has the quota."""
+    """The metrics of all quotas. If a quota is only for a user or only for a client id, the other label is empty."""
     now_ms = quotas.now_s() * 1000
     for usages, of_rate, of_time in (
         (quotas.produce, metric.PRODUCE_RATE, metric.PRODUCE_THROTTLE),
@@ -82,11 +82,11 @@ def quota_metrics(quotas: ClientQuotas) -> Iterator[Metric]:
 logger = logging.getLogger("kafka.server.Metrics")
 
 SCRAPE_TIMEOUT_S = 10.0
-"""A scrape fails when the event loop has not answered it in this time, Prometheus' default timeout."""
+"""A scrape fails if the event loop does not answer in this time, Prometheus' default timeout."""
 
 
 class BrokerCollector:
-    """A prometheus-client collector over the owners of the numbers. To be made on the event loop."""
+    """A prometheus-client collector over the owners of the numbers. Create it on the event loop."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class BrokerCollector:
         self._fetch_sessions = fetch_sessions
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics of this moment, nothing when the broker is stopping. Runs on a scraper's thread.
+        """All current metrics, or none while the broker stops. Runs on a scraper's thread.
 
         Raises TimeoutError when the event loop is too busy to answer.
         """
@@ -228,7 +228,7 @@ class BrokerCollector:
 
 
 def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metric]:
-    """Whether each log directory works, and the space left on its disk."""
+    """Whether each log directory works, and the free space on its disk."""
     is_offline = {directory.path: directory.failure is not None for directory in directories}
     yield metric.OFFLINE_DIRECTORIES.of(sum(is_offline.values()))
     offline, usable = metric.DIRECTORY_OFFLINE.family(), metric.DIRECTORY_USABLE.family()
@@ -242,12 +242,12 @@ def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metri
 
 
 class MetricsServer:
-    """The HTTP endpoint of `metrics.listener`. Until `show` is called, it has the metrics of the process only."""
+    """The HTTP endpoint of `metrics.listener`. Until `show` is called, it serves only the metrics of the process."""
 
     def __init__(self, address: str) -> None:
         """Open the endpoint at http://host:port/metrics; an empty host means every interface.
 
-        Raises OSError naming the address when it cannot be had.
+        Raises OSError naming the address when it is not available.
         """
         from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
         from prometheus_client.registry import CollectorRegistry

@@ -1,1 +1,1 @@
-"""The replicas on this broker: which there are, who waits for them, fetch sessions, and moves between directories."""
+"""The replicas on this broker: their roles, waiting requests, fetch sessions, and moves between directories."""

@@ -1,4 +1,4 @@
-"""Sends changes of the in-sync replicas of partitions led here to the controller (Kafka: `AlterPartitionManager`)."""
+"""Sends ISR changes of the partitions led here to the controller (Kafka: `AlterPartitionManager`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from storage.log.unified_log import UnifiedLog
 logger = logging.getLogger("kafka.server.AlterPartitionManager")
 
 RETRY_S = 0.05
-"""Kafka's pause before what failed is sent again."""
+"""Kafka's pause before a failed change is sent again."""
 
 
 class PartitionAlterer(Protocol):
-    """The part of `ControllerApi` that is needed."""
+    """The part of `ControllerApi` that the manager needs."""
 
     async def alter_partition(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
@@ -31,12 +31,12 @@ class PartitionAlterer(Protocol):
 
 
 class AlterPartitionManager:
-    """One request at a time, with all changes that have come together since the last.
+    """Sends one request at a time, with all changes collected since the last one.
 
-    Every partition has at most one change under way, and takes no other up before it is answered. So a change is sent
-    until it is answered, or the partition has given it up. `find` gives the partition of that name here, or None.
-    `changed(partition)` is called when a high watermark has moved, and `flush(log)` when so few replicas are left in
-    sync that what is committed has to be flushed (trap M8).
+    Every partition has at most one pending change, and starts no other before the answer to it. So a change is sent
+    until it is answered or the partition withdraws it. `find` returns the hosted partition of that name, or None.
+    `changed(partition)` is called when a high watermark has moved. `flush(log)` is called when so few replicas are in
+    sync that committed records must be flushed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AlterPartitionManager:
         self._go_on()
 
     def submit(self, change: IsrChange) -> None:
-        """Send a change as soon as the one before it is answered."""
+        """Send a change as soon as the previous one is answered."""
         self._unsent[change.topic_partition] = change
         self._go_on()
 
@@ -89,14 +89,14 @@ class AlterPartitionManager:
         return partition is not None and partition.in_sync is not None and partition.in_sync.pending is change
 
     async def _send(self, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> float:
-        """Send changes and process the answers. Gives the pause before what is to be sent once more."""
+        """Send changes and process the answers. Returns the pause in seconds before the rest is sent again."""
         answers: Mapping[TopicPartition, PartitionImage | ErrorCode] = {}
         pause_s = 0.0
         try:
             answers = await controller.alter_partition(self._broker_id, self._broker_epoch(), changes)
         except (ApiError, DisconnectedError, OSError) as error:
             logger.warning("The controller could not be asked to change in-sync replicas: %s", error)
-        except Exception:  # a bug; but without another attempt these partitions could never change their ISR again
+        except Exception:  # a bug, but without a retry these partitions could never change their ISR again
             logger.exception("The controller could not be asked to change in-sync replicas")
             pause_s = PAUSE_AFTER_BUG_S
         for change in changes:
@@ -105,14 +105,14 @@ class AlterPartitionManager:
                 if answer is not None and self._is_answered(change, answer):
                     continue
                 pause_s = max(pause_s, RETRY_S)
-            except Exception:  # a bug; the controller says once more what became of this change
+            except Exception:  # a bug; the change is sent again, and the controller repeats its answer
                 logger.exception("Could not process the answer to a change of the ISR of %s", change.topic_partition)
                 pause_s = PAUSE_AFTER_BUG_S
             self._unsent.setdefault(change.topic_partition, change)
         return pause_s
 
     def _is_answered(self, change: IsrChange, answer: PartitionImage | ErrorCode) -> bool:
-        """Process an answer; whether it is for good, so that the change is not sent once more."""
+        """Process an answer. Returns whether it is final, so that the change is not sent again."""
         topic_partition = change.topic_partition
         partition = self._find(topic_partition)
         if partition is None:
@@ -132,7 +132,7 @@ class AlterPartitionManager:
         return outcome.change is None
 
     async def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._controller = None
         if self._task is not None:
             self._task.cancel()

@@ -1,14 +1,14 @@
-"""One Fetch request over its partitions (Kafka class `DelayedFetch`): answered at once, or when enough has come.
+"""One Fetch request over its partitions (Kafka class `DelayedFetch`): answered at once, or when enough records have
+arrived.
 
 A request is answered at once when
 
-- the records that are there reach min_bytes,
-- a partition answers with an error, with an epoch from which the reader's log diverges, or with the replica that a
-  consumer shall read from instead, or
+- the available records reach min_bytes,
+- a partition answers with an error, with a diverging epoch, or with a preferred read replica, or
 - the reader does not want to wait.
 
-Otherwise it waits in the purgatory. A change wakes it, and it reads only the partitions that changed: a consumer of
-thousands of partitions costs no more than what is written to them.
+Otherwise it waits in the purgatory. A change wakes it, and it reads only the changed partitions: a consumer of
+thousands of partitions costs no more than the appends to them.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class FetchPartition:
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
-        """Of a follower's log."""
+        """Log start offset of the follower's log."""
 
     def ask(self, asked: FetchPartition) -> None:
-        """Take over new parameters. A reader that goes back, or comes in another epoch, has perhaps not taken what it
-        was told: it is told all once more.
+        """Apply new parameters. A reader that goes back, or comes with another epoch, may not have processed earlier
+        answers: the next one reports everything again.
         """
         if asked.fetch_offset < self.fetch_offset or asked.current_leader_epoch != self.current_leader_epoch:
             self.reported_high_watermark = -1
@@ -83,10 +83,10 @@ class FetchPartition:
         )
 
     def report(self, data: PartitionData) -> bool:
-        """Record the offsets sent to the client; whether an incremental answer needs the partition."""
+        """Record the offsets sent to the client. Returns whether an incremental answer needs the partition."""
         is_needed = self.needs(data)
-        # After an error, the next answer without one has to be sent as well, as if nothing had been reported. The same
-        # where a follower has to truncate: it does not take that high watermark, and may ask for the same offset again.
+        # After an error, the next answer without one must be sent, too, as if nothing had been reported. The same
+        # applies when a follower must truncate: it ignores that high watermark, and may ask for the same offset again.
         is_taken = not data.error_code and data.diverging_epoch is None
         self.reported_high_watermark = data.high_watermark if is_taken else -1
         self.reported_log_start_offset = data.log_start_offset
@@ -101,21 +101,21 @@ COLD_ATTEMPTS = 3
 
 Prefer = Callable[[Partition, FetchParams, int], int]
 FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
-"""A requested partition with what was read of it, or the error."""
+"""A requested partition with the result of its read, or the error."""
 
 
 class Answer(Protocol[T_co]):
-    """Makes the response of the results of a fetch."""
+    """Turns the results of a fetch into the response."""
 
     def __call__(self, results: Sequence[FetchResult], /) -> T_co: ...
 
     async def in_slices(self, results: Sequence[FetchResult], slices: Slices, /) -> T_co:
-        """As a call."""
+        """Like a call, in slices."""
         ...
 
 
 class DelayedFetch(Generic[T]):
-    """One Fetch request and what it has read so far."""
+    """One Fetch request and its results so far."""
 
     __slots__ = (
         "_answer",
@@ -139,8 +139,8 @@ class DelayedFetch(Generic[T]):
         answer: Answer[T],
         prefer: Prefer | None = None,
     ) -> None:
-        """`find` gives the replica here, or raises ApiError. `prefer` gives the broker that a consumer shall read a
-        partition from, -1 for this one; None when that is the same for all.
+        """`find` returns the hosted replica, or raises ApiError. `prefer` returns the id of the broker that a consumer
+        should read a partition from, or -1 for this one. With `prefer` None, consumers read from this broker.
         """
         self._find = find
         self._prefer = prefer
@@ -149,21 +149,21 @@ class DelayedFetch(Generic[T]):
         self._answer = answer
         self._reads: list[LogReadInfo | ApiError | None] = [None] * len(wanted)
         self._sources: dict[int, Partition] = {}
-        """By position: the partitions that gave records."""
+        """The partitions that returned records, by position."""
         self._positions: dict[TopicPartition, int] = {}
         self._size = 0
         self._reasons = 0
-        """Partitions that have something to tell at once."""
+        """Partitions whose result must be reported at once."""
         self.cold: dict[int, Callable[[], object]] = {}
-        """By position: look-ups that a read left out because they would have waited for the disk."""
+        """Look-ups skipped by reads because they would have waited for the disk, by position."""
 
     def __len__(self) -> int:
-        """Partitions that are asked for."""
+        """The number of requested partitions."""
         return len(self._wanted)
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether there is no reason to wait."""
+        """Whether to answer without waiting."""
         params = self.params
         return self._size >= params.min_bytes or self._reasons > 0 or params.max_wait_ms <= 0
 
@@ -177,7 +177,7 @@ class DelayedFetch(Generic[T]):
         return self._positions.keys()
 
     def read_some(self, is_over: Callable[[], bool]) -> bool:
-        """Read the partitions in turn until `is_over` says so. Gives whether all of them were read."""
+        """Read the partitions in order until `is_over` returns True. Returns whether all were read."""
         last = len(self._wanted) - 1
         for at in range(len(self._wanted)):
             self.read(at)
@@ -186,7 +186,7 @@ class DelayedFetch(Generic[T]):
         return True
 
     def read(self, at: int) -> None:
-        """Read the partition at position `at`, perhaps once more, within the bytes that the others leave."""
+        """Read the partition at position `at`, perhaps again, within the bytes that the others leave."""
         before = self._reads[at]
         if before is not None:
             self._forget(at, before)
@@ -236,40 +236,40 @@ class DelayedFetch(Generic[T]):
         return self.respond() if self.look_again(woken, expired) else None
 
     def when_ready(self, woken: Woken, expired: bool) -> Self | None:
-        """As `attempt`; gives this fetch, for `respond_in_slices`."""
+        """Like `attempt`, but returns this fetch, for `respond_in_slices`."""
         return self if self.look_again(woken, expired) else None
 
     def look_again(self, woken: Woken, expired: bool) -> bool:
-        """Read what changed. Gives whether to respond."""
+        """Read the changed partitions. Returns whether to respond."""
         changed = [self._positions[key] for key in woken]
         for at in changed:
             self.read(at)
         if not (expired or self.is_satisfied or self.cold):
             return False
         for at, found in enumerate(self._reads):
-            # A position found before may be outdated, because its file is gone.
+            # A position found before may be outdated because its file was deleted.
             if isinstance(found, LogReadInfo) and found.records is not None and at not in changed:
                 self.read(at)
         return True
 
     async def read_on(self, executor: Executor, slices: Slices) -> None:
-        """Read what was not read yet, in slices, and have threads bring into memory what is not there."""
+        """Read the remaining partitions in slices, and let threads bring uncached data into memory."""
         async for at in in_slices([at for at, found in enumerate(self._reads) if found is None], slices):
             self.read(at)
         for _ in range(COLD_ATTEMPTS):
             for at, look_up in list(self.cold.items()):
-                with contextlib.suppress(ApiError):  # the next read meets it again, and tells it
+                with contextlib.suppress(ApiError):  # the next read hits the error again, and reports it
                     await executor.run(look_up)
                 self.read(at)
 
     def respond(self) -> T:
-        """The answer of what was read."""
+        """The answer from the results so far."""
         answer = self._answer(self._results())
         self._count_bytes(answer)
         return answer
 
     async def respond_in_slices(self, slices: Slices) -> T:
-        """As `respond`."""
+        """Like `respond`, in slices."""
         answer = await self._answer.in_slices(self._results(), slices)
         self._count_bytes(answer)
         return answer
@@ -283,7 +283,7 @@ class DelayedFetch(Generic[T]):
 
     def _count_bytes(self, answer: T) -> None:
         if getattr(answer, "throttle_time_ms", 0):
-            return  # a client that has to wait gets nothing
+            return  # the client is throttled and gets no records
         for at, partition in self._sources.items():
             found = self._reads[at]
             if isinstance(found, LogReadInfo):

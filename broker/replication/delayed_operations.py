@@ -1,17 +1,17 @@
-"""Requests that wait for something to happen or for their time to run out (Kafka's DelayedOperationPurgatory): appends
-that are not acknowledged yet (Kafka class `DelayedProduce`), and deletions of records that some replicas have not heard
-of yet (Kafka class `DelayedDeleteRecords`, KIP-107).
+"""Requests that wait for an event or a timeout (Kafka's DelayedOperationPurgatory): appends that are not yet
+acknowledged (Kafka class `DelayedProduce`), and deletions of records that some replicas have not yet applied (Kafka
+class `DelayedDeleteRecords`, KIP-107).
 
-An operation is watched under each partition it concerns. What changes a partition calls `wake(partition)`. The waiting
-operations are examined once per turn of the event loop, however many changes that turn brought, and learn which
-partitions changed, so that they need not look at the others.
+An operation is watched under each partition it concerns. Code that changes a partition calls `wake(partition)`. The
+waiting operations are examined once per event-loop turn, however many changes that turn brought. They receive the
+changed partitions, so that they need not check the others.
 
 With acks=all a producer is answered once the high watermark has passed its last record, with acks=0 and acks=1 once
-flush.messages allows it. Only acks=all has a time limit: the others wait for this broker's own disk, for which Kafka
-holds the request up as well.
+flush.messages allows it. Only acks=all has a time limit: the others wait for this broker's own disk, and Kafka, too,
+blocks the request for that.
 
-The low watermark of a partition is the least of the log start offsets of its live replicas. A client is answered once
-it has reached the offset that the client asked for: then no replica that may lead next brings the records back.
+The low watermark of a partition is the lowest log start offset of its live replicas. A client is answered once it has
+reached the requested offset: then no future leader can bring the records back.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ from protocol.topic_partition import TopicPartition
 T = TypeVar("T")
 
 Woken = dict[TopicPartition, ApiError | None]
-"""The partitions that changed since an operation was last examined; with the error if what is waited for will not
+"""The partitions that changed since an operation was last examined, each with an error if the awaited event cannot
 happen there.
 """
 Attempt = Callable[[Woken, bool], T | None]
-"""Gives the result of an operation, or None to wait on. The second argument says that the time is over; the result may
-not be None then.
+"""Returns the result of an operation, or None to keep waiting. The second argument is True once the time is over; the
+result must not be None then.
 """
 
 
 class Watcher(Protocol):
-    """Whoever is to hear of changes."""
+    """An object that is notified of changes."""
 
     def wake(self, key: TopicPartition, error: ApiError | None) -> None:
         """See `Purgatory.wake`."""
 
 
 class Changes(Protocol):
-    """A source of changes: a purgatory, or what passes them on."""
+    """A source of changes: a purgatory, or an intermediary."""
 
     def enter(self, operation: DelayedOperation[Any], keys: Iterable[TopicPartition]) -> None:
-        """Called by an operation that begins."""
+        """Called by an operation that starts."""
 
     def leave(self, operation: DelayedOperation[Any], keys: Iterable[TopicPartition]) -> None:
-        """Called by an operation that is done."""
+        """Called by an operation that has ended."""
 
 
 class DelayedOperation(Generic[T]):
-    """An operation of a `Purgatory`. Changes are noted from the beginning; it is examined once `wait` was called."""
+    """An operation of a `Purgatory`. It records changes from its creation on, and is examined once `wait` has been
+    called.
+    """
 
     __slots__ = ("_attempt", "_future", "_keys", "_loop", "_purgatory", "_timer", "_woken")
 
@@ -69,7 +71,8 @@ class DelayedOperation(Generic[T]):
         purgatory.enter(self, self._keys)
 
     def wait(self, timeout_ms: float | None) -> asyncio.Future[T]:
-        """Done when `attempt` gives a result, at the latest after `timeout_ms`. Cancelling it leaves the purgatory."""
+        """Done when `attempt` returns a result, after `timeout_ms` at most. Cancelling the future leaves the purgatory.
+        """
         self._future = future = self._loop.create_future()
         future.add_done_callback(self.leave)
         if timeout_ms is not None:
@@ -93,14 +96,14 @@ class DelayedOperation(Generic[T]):
         woken, self._woken = self._woken, {}
         try:
             result = self._attempt(woken, expired)
-        except Exception as error:  # noqa: BLE001 - whoever awaits the future decides what it means
+        except Exception as error:  # noqa: BLE001 - the awaiting code decides what it means
             future.set_exception(error)
             return
         if result is not None:
             future.set_result(result)
 
     def leave(self, _: asyncio.Future[T] | None = None) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
         if self._purgatory is not None:
@@ -111,7 +114,7 @@ class DelayedOperation(Generic[T]):
 class Purgatory:
     """The waiting operations of one kind. `name` is the metric's label (Fetch, Produce ...).
 
-    Operations that wait for the same partition are examined in the order in which they came.
+    Operations that wait for the same partition are examined in arrival order.
     """
 
     def __init__(self, name: str) -> None:
@@ -120,28 +123,28 @@ class Purgatory:
         self.size = 0
 
     def watch(self, keys: Iterable[TopicPartition], timeout_ms: float | None, attempt: Attempt[T]) -> asyncio.Future[T]:
-        """Wait until `attempt` gives a result. The caller has tried once already."""
+        """Wait until `attempt` returns a result. The caller has already tried once."""
         return DelayedOperation(self, keys, attempt).wait(timeout_ms)
 
     def wake(self, key: TopicPartition, error: ApiError | None = None) -> None:
-        """Something about `key` changed; with an `error`, what is waited for will not happen."""
+        """Report a change of `key`; with an `error`, the awaited event will not happen."""
         watchers = self._watchers.get(key)
         if watchers:
             for operation in watchers:
                 operation.wake(key, error)
 
     def enter(self, operation: DelayedOperation[T], keys: Iterable[TopicPartition]) -> None:
-        """Called by an operation that begins."""
+        """Called by an operation that starts."""
         self.size += 1
         self.add(operation, keys)
 
     def leave(self, operation: DelayedOperation[T], keys: Iterable[TopicPartition]) -> None:
-        """Called by an operation that is done."""
+        """Called by an operation that has ended."""
         self.size -= 1
         self.remove(operation, keys)
 
     def add(self, watcher: Watcher, keys: Iterable[TopicPartition]) -> None:
-        """Tell `watcher` of changes from now on."""
+        """Notify `watcher` of changes from now on."""
         watchers = self._watchers
         for key in keys:
             known = watchers.get(key)
@@ -151,7 +154,7 @@ class Purgatory:
                 known[watcher] = None
 
     def remove(self, watcher: Watcher, keys: Iterable[TopicPartition]) -> None:
-        """Tell it no longer."""
+        """Stop notifying it."""
         watchers = self._watchers
         for key in keys:
             known = watchers.get(key)
@@ -162,7 +165,7 @@ class Purgatory:
 
 
 class DelayedProduce(Generic[T]):
-    """The appends of one request. The result is the `answer` of the error of each, None where there is none."""
+    """The appends of one request. The result is `answer` of a list with each append's error, or None for success."""
 
     __slots__ = ("_answer", "_errors", "_find", "_required_acks", "_waiting")
 
@@ -173,18 +176,19 @@ class DelayedProduce(Generic[T]):
         appends: Sequence[tuple[TopicPartition, int]],
         answer: Callable[[Sequence[ApiError | None]], T],
     ) -> None:
-        """`find` gives the replica here, or raises ApiError. `appends` are the partitions and their last offsets."""
+        """`find` returns the hosted replica, or raises ApiError. `appends` holds the partitions and their last offsets.
+        """
         self._find = find
         self._required_acks = required_acks
         self._answer = answer
         self._errors: list[ApiError | None] = [None] * len(appends)
         self._waiting: dict[TopicPartition, dict[int, int]] = {}
-        """The appends to each partition that are not acknowledged: place in `appends` and last offset."""
+        """The unacknowledged appends to each partition: index in `appends` and last offset."""
         for place, (topic_partition, last_offset) in enumerate(appends):
             self._waiting.setdefault(topic_partition, {})[place] = last_offset
 
     def keys(self) -> Collection[TopicPartition]:
-        """The partitions that are waited for."""
+        """The partitions that the operation waits for."""
         return self._waiting.keys()
 
     def attempt(self, woken: Woken, expired: bool) -> T | None:
@@ -198,7 +202,7 @@ class DelayedProduce(Generic[T]):
         return None if self._waiting else self._answer(self._errors)
 
     def _look_at(self, topic_partition: TopicPartition, error: ApiError | None) -> None:
-        """Settle what can be settled of a partition; with `error` everything."""
+        """Complete the appends to a partition as far as possible; with `error`, all of them."""
         waiting = self._waiting.get(topic_partition, {})
         for place, last_offset in list(waiting.items()):
             try:
@@ -214,29 +218,29 @@ class DelayedProduce(Generic[T]):
 
 
 LowWatermark = int | ApiError
-"""The low watermark that was waited for, or why it was not reached."""
+"""The low watermark that was reached, or the reason why it was not."""
 
 
 class DelayedDeleteRecords:
-    """The deletions of one request; the result tells of each, in order."""
+    """The deletions of one request; the result has one entry for each, in order."""
 
     __slots__ = ("_low_watermark_of", "_results", "_waiting")
 
     def __init__(
         self, low_watermark_of: Callable[[TopicPartition], int], deletions: Sequence[tuple[TopicPartition, int]]
     ) -> None:
-        """`low_watermark_of` raises ApiError where this broker does not lead. `deletions` are partitions, and the
-        offsets that their low watermarks have to reach.
+        """`low_watermark_of` raises ApiError if this broker is not the leader. `deletions` holds partitions, and the
+        offsets that their low watermarks must reach.
         """
         self._low_watermark_of = low_watermark_of
         self._results: list[LowWatermark] = [0] * len(deletions)
         self._waiting: dict[TopicPartition, dict[int, int]] = {}
-        """The deletions that are not done: place in `deletions` and offset."""
+        """The unfinished deletions: index in `deletions` and offset."""
         for place, (topic_partition, offset) in enumerate(deletions):
             self._waiting.setdefault(topic_partition, {})[place] = offset
 
     def keys(self) -> Collection[TopicPartition]:
-        """The partitions that are waited for."""
+        """The partitions that the operation waits for."""
         return self._waiting.keys()
 
     def attempt(self, woken: Woken, expired: bool) -> Sequence[LowWatermark] | None:
@@ -252,7 +256,7 @@ class DelayedDeleteRecords:
         return None if self._waiting else self._results
 
     def look_at(self, topic_partition: TopicPartition) -> None:
-        """Settle what is done by now, or never will be."""
+        """Complete the deletions that have succeeded or can no longer succeed."""
         waiting = self._waiting.get(topic_partition, {})
         for place, offset in list(waiting.items()):
             try:

@@ -1,8 +1,8 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changed.
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only the changes.
 
-Each Fetch request opens a `FetchContext`, which knows the partitions to read and how to shape the answer: a full
-answer holds exactly what was asked, an incremental one only what changed (KIP-227). Sessions live in memory; losing
-one costs its client one full request.
+Each Fetch request opens a `FetchContext`, which knows the partitions to read and how to shape the answer: a full answer
+holds exactly the requested partitions, an incremental one only those that changed (KIP-227). Sessions live in memory;
+losing one costs its client one full request.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MOST_ADDED: Final = 5_000
-"""A consumer's session gets no partitions above so many: it changes in one go."""
+"""Partitions beyond which a consumer's session cannot grow, because a session is updated in one go."""
 PARTITION_BYTES: Final = 450
-"""Memory that a partition of a session takes, without the name of its topic."""
+"""Memory per partition of a session, without the topic name."""
 NAMES_UNTIL_VERSION: Final = 12
-"""Fetch names topics up to this version and gives their ids above it (KIP-516)."""
+"""Fetch uses topic names up to this version, and ids above it (KIP-516)."""
 
 ResolveTopic = Callable[[Uuid], str | None]
 PartitionResult = tuple[FetchPartition, PartitionData]
@@ -35,7 +35,7 @@ _Key = tuple[str | Uuid, int]
 
 
 class FetchSession:
-    """The partitions a client follows. `epoch` is the one its next request must carry."""
+    """The partitions of one client. `epoch` is the epoch that its next request must carry."""
 
     __slots__ = (
         "_unresolved",
@@ -65,13 +65,13 @@ class FetchSession:
         self.epoch = 1
         self.last_used_s = now_s
         self.watch = SessionWatch(partitions) if is_follower else None
-        """A follower has a part in thousands of partitions, and fetches after each change."""
+        """Only followers have a watch: they have thousands of partitions, and fetch after each change."""
         self.held_bytes = sum(map(_bytes_of, partitions))
-        """The memory of its partitions, roughly."""
+        """Approximate memory of its partitions."""
         self._unresolved = {key: each for key, each in partitions.items() if each.topic is None}
 
     def update(self, request: FetchRequest, asked: Mapping[_Key, FetchPartition], resolve: ResolveTopic) -> None:
-        """Take over what a request forgets, and what it adds and changes: the partitions `asked` for."""
+        """Apply the changes of a request: forgotten partitions, and the new or changed ones in `asked`."""
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
             for partition in forgotten.partitions:
@@ -93,13 +93,13 @@ class FetchSession:
             if self.watch is not None:
                 self.watch.ask(known)
         for key, known in list(self._unresolved.items()):
-            # The topic may have come into being since.
+            # The topic may have been created since.
             known.topic = resolve(known.topic_id)
             if known.topic is not None:
                 del self._unresolved[key]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self.watch is not None:
             self.watch.close()
 
@@ -111,35 +111,35 @@ class FetchContext:
     """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
 
     def __init__(self, partitions: Sequence[FetchPartition], watch: SessionWatch | None = None) -> None:
-        """`partitions` are to be read; or those that `watch` tells."""
+        """`partitions` are the ones to read; with a `watch`, it names them."""
         self.partitions = partitions
         self.watch = watch
 
     def note(self, partition: FetchPartition, data: PartitionData) -> bool:  # noqa: ARG002
-        """Take note of a result before it is told. Gives whether it has to be."""
+        """Record a result before it is sent. Returns whether the answer needs it."""
         return True
 
     def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:
-        """The response that tells these results."""
+        """The response with these results."""
         return _response(INVALID_SESSION_ID, noted)
 
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
-        """Take note of `results`, and give the response."""
+        """Record `results`, and return the response."""
         note = self.note
         return self.response([result for result in results if note(*result)])
 
     def size(self, results: Iterable[PartitionResult], version: int) -> int:
-        """Bytes of that response as Kafka counts them: with the length in front of it, and without its header."""
+        """Size of that response as Kafka counts it: with its length prefix, without its header."""
         parts = _response(INVALID_SESSION_ID, results).encode_after(bytearray(LENGTH_BYTES), version)
         return sum(map(len, parts))
 
     def throttled(self, throttle_ms: int) -> FetchResponse:
-        """The response that tells nothing but how long to wait. The session goes on as if nothing had been asked."""
+        """A response that holds only the throttle time. The session continues as if the request had not been made."""
         return FetchResponse(throttle_time_ms=throttle_ms, session_id=INVALID_SESSION_ID, responses=[])
 
 
 class FullFetchContext(FetchContext):
-    """A request that asked for a session: the first answer is full and carries its id."""
+    """A request for a new session: the first answer is full and carries the session id."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class FullFetchContext(FetchContext):
 
 
 class IncrementalFetchContext(FetchContext):
-    """A later request of a session: the answer holds what changed."""
+    """A later request of a session: the answer holds only changes."""
 
     def __init__(self, session: FetchSession) -> None:
         super().__init__(list(session.partitions.values()) if session.watch is None else (), session.watch)
@@ -173,7 +173,8 @@ class IncrementalFetchContext(FetchContext):
         if not partition.report(data):
             return False
         if len(data.records or b""):
-            # Who got data goes to the back of the queue, so that a byte limit cannot starve the others.
+            # A partition that returned data moves to the end of the queue, so that a byte limit cannot starve the
+            # others.
             partitions, key = self._session.partitions, _key(partition, self._session.uses_topic_ids)
             if partitions.pop(key, None) is not None:
                 partitions[key] = partition
@@ -190,7 +191,7 @@ class IncrementalFetchContext(FetchContext):
 
 
 class ErrorFetchContext(FetchContext):
-    """A request whose session cannot go on."""
+    """A request whose session cannot continue."""
 
     def __init__(self, error_code: ErrorCode) -> None:
         super().__init__(())
@@ -201,13 +202,13 @@ class ErrorFetchContext(FetchContext):
 
 
 class FetchSessionCache:
-    """Sessions by id, at most `max_sessions` (max.incremental.fetch.session.cache.slots), and at most `most_bytes` in
-    those of consumers (-1: no limit; followers have what they replicate).
+    """Sessions by id: at most `max_sessions` (max.incremental.fetch.session.cache.slots), and at most `most_bytes` for
+    those of consumers (-1: no limit; the memory of followers is bounded by their replicas).
 
-    A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
-    (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Bytes are taken from
-    consumers alone, when they have been idle for so long. Otherwise the new client simply gets no session and sends
-    full requests. A consumer does so, too, whose session would have more than MOST_ADDED partitions and gets new ones.
+    If the cache is full, a new session replaces the least recently used one, provided that it has been idle for
+    `min_idle_s` (Kafka's two minutes). A follower always replaces the least recently used consumer. Only sessions of
+    consumers that have been idle as long are evicted for their bytes. Otherwise the new client gets no session and
+    sends full requests. So does a consumer whose session would grow beyond MOST_ADDED partitions.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class FetchSessionCache:
         self._min_idle_s = min_idle_s
         self._sessions: dict[int, FetchSession] = {}  # in the order of last use
         self._held_bytes = 0
-        """Of the sessions of consumers."""
+        """Bytes of the consumers' sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -236,15 +237,15 @@ class FetchSessionCache:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def is_of_follower(self, session_id: int) -> bool:
-        """Whether a broker has this session."""
+        """Whether this session belongs to a broker."""
         session = self._sessions.get(session_id)
         return session is not None and session.is_follower
 
     def open(
         self, request: FetchRequest, version: int, resolve: ResolveTopic, is_over: Callable[[], bool]
     ) -> Sliced[FetchContext]:
-        """The context of `request`, creating, continuing or closing its session. The request is read in slices; a
-        session changes at once.
+        """The context of `request`; creates, continues or closes its session. The request is read in slices; a session
+        changes at once.
         """
         uses_topic_ids = version > NAMES_UNTIL_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -259,11 +260,11 @@ class FetchSessionCache:
         if isinstance(session, FetchContext):
             return session
         asked = yield from _asked(request, uses_topic_ids, resolve, is_over)
-        session = self._continued(request, uses_topic_ids)  # it may have ended since
+        session = self._continued(request, uses_topic_ids)  # it may have ended meanwhile
         return session if isinstance(session, FetchContext) else self._continue(session, request, asked, resolve)
 
     def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
-        """A new session's id, or 0 when the cache has no room."""
+        """Create a session. Returns its id, or 0 when the cache is full."""
         now_s = self._monotonic_s()
         keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
         held_bytes = 0 if is_follower else sum(map(_bytes_of, keyed))
@@ -287,11 +288,11 @@ class FetchSessionCache:
         return session_id
 
     def _has_room(self, held_bytes: int) -> bool:
-        """For so many bytes more in the sessions of consumers."""
+        """Whether consumers' sessions may take this many more bytes."""
         return self._most_bytes < 0 or self._held_bytes + held_bytes <= self._most_bytes
 
     def _replaceable(self, now_s: float, is_follower: bool) -> FetchSession | None:
-        """The session whose slot one of a follower, or of a consumer, gets."""
+        """The session that a new session of a follower or a consumer may replace."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_s - oldest.last_used_s >= self._min_idle_s:
             return oldest
@@ -307,7 +308,7 @@ class FetchSessionCache:
         session.close()
 
     def _continued(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession | FetchContext:
-        """The session with which a request goes on, or the refusal."""
+        """The session that a request continues, or the refusal."""
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -336,7 +337,7 @@ class FetchSessionCache:
         if has_grown and (len(session.partitions) > MOST_ADDED or not self._has_room(0)):
             return self._end_too_large(session)
         if not session.partitions:
-            # Kafka ends a session that follows nothing; the answer then carries no session.
+            # Kafka ends a session without partitions; the answer then carries the invalid session id.
             self._end(session)
             return FetchContext(())
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
@@ -345,13 +346,13 @@ class FetchSessionCache:
         return IncrementalFetchContext(session)
 
     def _end_too_large(self, session: FetchSession) -> FetchContext:
-        """Have a consumer ask for all its partitions, in slices."""
+        """End the session, so that the consumer asks for all its partitions, in slices."""
         self._end(session)
         return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
 def is_from_follower(request: FetchRequest) -> bool:
-    """Whether a broker fetches, not a consumer."""
+    """Whether the request is from a broker, not a consumer."""
     replica = request.replica_state
     return (request.replica_id if replica is None else replica.replica_id) >= 0
 

@@ -1,13 +1,13 @@
-"""A Fetch request of a follower, seen from its leader. It reads up to the log end, and its offsets say how far the
-follower has come. In a session only those partitions are read that a `SessionWatch` names.
+"""A follower's Fetch request, on the leader. It reads up to the log end, and its offsets report the follower's
+progress. In a session, only the partitions that a `SessionWatch` names are read.
 
-A follower's fetch says of every partition of its session that the follower has everything below the offset it asked for
-last (KIP-227). A partition is settled when the leader has nothing more for it: the follower is in sync, has everything,
-and knows the high watermark, which is the log end. Such a partition is not read again before something changes, so a
-fetch costs no more than what happens. The time of the session's last fetch stands in for its own
-(`FollowerProgress.confirm_by`), and is taken over as soon as the partition is read again.
+With each fetch, a follower confirms for every partition of its session that it has everything below the offset it last
+asked for (KIP-227). A partition is settled when the leader has nothing more for it: the follower is in sync, has
+everything, and knows the high watermark, which is the log end. Such a partition is not read again until it changes, so
+a fetch costs no more than the changes. Until then the partition uses the time of the session's last fetch
+(`FollowerProgress.confirm_by`); it is copied when the partition is read again.
 
-All partitions are read from time to time all the same, so that a change that wakes nobody is not missed for long.
+Still, all partitions are read from time to time, so that a change without a wake-up is not missed for long.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ALL_ARE_READ_EVERY_MS: Final = 10_000
 
 
 class SessionWatch:
-    """Tells what is to be read of one session. `partitions` are all of them, a view of what it has at any time.
+    """Determines the partitions to read for one session. `partitions` is a live view of all of them.
 
-    One fetch at a time: `begin`, then `settle` for what was read. It watches for changes from the first fetch until
-    `close`; a fetch that waits enters it as it would enter the purgatory.
+    One fetch at a time: `begin`, then `settle` for each partition read. It watches for changes from the first fetch
+    until `close`; a waiting fetch enters it as it would enter the purgatory.
     """
 
     __slots__ = (
@@ -52,11 +52,11 @@ class SessionWatch:
     def __init__(self, partitions: Mapping[Any, FetchPartition]) -> None:
         self._partitions = partitions
         self._named: dict[TopicPartition, FetchPartition] = {}
-        """Those that are watched."""
+        """The watched partitions."""
         self._due: dict[FetchPartition, None] = {}
-        """To be read by each fetch until they are settled."""
+        """Partitions that each fetch reads until they are settled."""
         self._changed: dict[FetchPartition, None] = {}
-        """Those that have changed since the last fetch began."""
+        """Partitions that changed since the last fetch began."""
         self._settled: dict[FetchPartition | None, FollowerProgress] = {}
         self._fetches = SessionFetches()
         self._replica: tuple[int, int] | None = None
@@ -66,7 +66,7 @@ class SessionWatch:
         self._is_closed = False
 
     def get(self, key: TopicPartition) -> FetchPartition | None:
-        """The partition of that name, unless it was forgotten meanwhile."""
+        """The partition of that name, unless it has been forgotten."""
         return self._named.get(key)
 
     # -- what the follower says ----------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class SessionWatch:
         self._due[partition] = None
 
     def forget(self, partition: FetchPartition) -> None:
-        """The follower asks for a partition no longer, and so confirms nothing of it."""
+        """The follower no longer asks for a partition, and so confirms nothing for it."""
         self._due.pop(partition, None)
         self._changed.pop(partition, None)
         self._take_over(partition)
@@ -88,7 +88,7 @@ class SessionWatch:
                     self._purgatory.remove(self, (key,))
 
     def close(self) -> None:
-        """The session is over."""
+        """End the session."""
         self._is_closed = True
         if self._purgatory is not None:
             self._purgatory.remove(self, self._named)
@@ -98,9 +98,9 @@ class SessionWatch:
     def begin(
         self, purgatory: Purgatory, replica_id: int, replica_epoch: int, monotonic_ms: int
     ) -> list[FetchPartition]:
-        """A fetch has come, which confirms all settled partitions that have not changed; give the others, to be read.
+        """Begin a fetch. It confirms all settled partitions that have not changed; returns the others, to be read.
 
-        All are read when another incarnation of the follower goes on with the session.
+        After a restart of the follower, all partitions are read.
         """
         self._purgatory = purgatory
         due = self._due
@@ -127,13 +127,14 @@ class SessionWatch:
             known = self._named.get(key)
             if known is None:
                 purgatory.add(self, (key,))
-            if known not in self._settled:  # a topic of the same name may have come in place of another one
+            if known not in self._settled:  # a topic of the same name may have replaced another one
                 self._named[key] = partition
 
     def settle(self, partition: FetchPartition, follower: FollowerProgress | None, *, has_records: bool) -> None:
-        """A partition was read: it is settled with the `follower` that has everything, or not with None.
+        """Process a partition after its read: with a `follower`, which has everything, it is settled; with None it is
+        not.
 
-        One that gave records is read after the others next time, so that a byte limit cannot starve them.
+        A partition that returned records is read after the others next time, so that a byte limit cannot starve them.
         """
         if self._is_closed:
             return
@@ -156,7 +157,7 @@ class SessionWatch:
             self._waiting.wake(key, error)
 
     def enter(self, operation: DelayedOperation[Any], _keys: Iterable[TopicPartition]) -> None:
-        """See `Purgatory.enter`: a fetch begins, which hears of each partition of the session."""
+        """See `Purgatory.enter`: the starting fetch is notified of changes of all partitions of the session."""
         self._waiting = operation
         self._count(1)
 
@@ -172,8 +173,8 @@ class SessionWatch:
 
 
 class FollowerFetch(DelayedFetch[T]):
-    """As `DelayedFetch`. The offset of each partition is recorded when it is read first; a fetch that waits, and reads
-    again, confirms nothing new. A log start that is above what the follower knows is a reason to answer at once.
+    """Like `DelayedFetch`. The offset of each partition is recorded at its first read; a waiting fetch that reads again
+    confirms nothing new. A log start offset that the follower does not know yet triggers an answer at once.
     """
 
     __slots__ = (
@@ -200,9 +201,9 @@ class FollowerFetch(DelayedFetch[T]):
         *,
         tells_high_watermark: bool = False,
     ) -> None:
-        """`do` does what follows from what was recorded. `quota` limits what throttled followers get. With
-        `tells_high_watermark`, one that is higher than what the follower was told last is a reason to answer at once:
-        consumers read from it (KIP-392).
+        """`do` processes the outcome of recorded offsets. `quota` limits the bytes for throttled followers. With
+        `tells_high_watermark`, a high watermark above the last reported one triggers an answer at once: consumers read
+        from this follower (KIP-392).
         """
         self._all_wanted = list(wanted)
         super().__init__(find, params, self._all_wanted, answer)
@@ -213,7 +214,7 @@ class FollowerFetch(DelayedFetch[T]):
         self._quota = quota
         self._tells_high_watermark = tells_high_watermark
         self._news: set[int] = set()
-        """Positions of the partitions of which the follower is to hear at once."""
+        """Positions of partitions with news that the follower must receive at once."""
 
     @property
     def is_satisfied(self) -> bool:
@@ -229,7 +230,9 @@ class FollowerFetch(DelayedFetch[T]):
         self._look_for_news(at)
 
     def _hold_back(self, at: int, quota: ReplicationQuota) -> None:
-        """Leave the records out that a follower which is not in sync may not have now. It asks for them again."""
+        """Drop the records if the quota does not permit them for a follower that is out of sync. It will ask for them
+        again.
+        """
         found, partition = self._reads[at], self._sources.get(at)
         if (
             isinstance(found, LogReadInfo)
@@ -254,7 +257,7 @@ class FollowerFetch(DelayedFetch[T]):
             self._news.discard(at)
 
     def _known_log_start(self, at: int) -> int:
-        """The log start that the follower was told last; in a new session where its own log begins."""
+        """The log start offset last sent to the follower; in a new session, the follower's own."""
         wanted = self._wanted[at]
         told = wanted.reported_log_start_offset
         return told if told >= 0 else wanted.log_start_offset
@@ -281,8 +284,8 @@ class FollowerFetch(DelayedFetch[T]):
             found.high_watermark = partition.high_watermark
 
     def look_again(self, woken: Woken, expired: bool) -> bool:
-        """See `DelayedFetch.look_again`. A partition that was settled when the fetch came, and was confirmed by it as
-        it was then, is read for the first time when it changes.
+        """See `DelayedFetch.look_again`. A partition that was settled and confirmed when the fetch began is read for
+        the first time when it changes.
         """
         if self._watch is not None:
             for key in woken:
@@ -304,8 +307,8 @@ class FollowerFetch(DelayedFetch[T]):
         return super().respond()
 
     async def respond_in_slices(self, slices: Slices) -> T:
-        """See `DelayedFetch.respond_in_slices`. A partition that changes after it was settled is read by the next fetch
-        of the session.
+        """See `DelayedFetch.respond_in_slices`. A partition that changes after it was settled is read by the session's
+        next fetch.
         """
         if self._watch is not None:
             async for wanted, found in in_slices(list(zip(self._wanted, self._reads, strict=True)), slices):
@@ -329,7 +332,7 @@ class FollowerFetch(DelayedFetch[T]):
                 quota.record(found.size)
 
     def _settled_follower(self, wanted: FetchPartition, found: LogReadInfo | ApiError) -> FollowerProgress | None:
-        """The follower's progress if it need not be looked at again before something changes."""
+        """The follower's progress if the partition can be skipped until it changes."""
         if (
             wanted.topic is None
             or not isinstance(found, LogReadInfo)
@@ -341,7 +344,7 @@ class FollowerFetch(DelayedFetch[T]):
         try:
             partition = self._find(TopicPartition(wanted.topic, wanted.partition))
         except ApiError:
-            return None  # it is gone since
+            return None  # the replica is gone
         if found.log_start_offset != partition.log.log_start_offset:
             return None
         return settled_follower(partition, self.params, wanted.fetch_offset)

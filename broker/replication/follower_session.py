@@ -1,8 +1,8 @@
-"""A follower's side of an incremental fetch session (KIP-227; Kafka class `FetchSessionHandler`), and the replicas that
-one fetcher fetches for.
+"""A follower's side of an incremental fetch session (KIP-227; Kafka class `FetchSessionHandler`), and the replicas of
+one fetcher.
 
-The leader remembers what it was asked for, partition by partition. A request says what has changed since, so its size
-does not depend on how many partitions there are. `positions` always holds all that the leader is to read.
+The leader remembers the requested position of each partition. A request carries only the changes since the last one, so
+its size does not depend on the number of partitions. `positions` always holds everything that the leader should read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.log_config import UNLIMITED
 
 NO_SESSION: Final = 0
 FULL: Final = 0
-"""The epoch of a request that names all partitions, and begins a session."""
+"""The epoch of a request that names all partitions and begins a session."""
 LAST_EPOCH: Final = 2**31 - 1
 VERSION_WITH_IDS: Final = 17
 VERSION_WITH_NAMES: Final = 12
@@ -34,7 +34,7 @@ Answer = tuple[TopicPartition, FetchPosition, FetchResponse.PartitionData]
 
 
 class FollowerSession:
-    """The positions that one leader was asked for. One request at a time: `request`, then `accept` or `reset`."""
+    """The positions requested from one leader. One request at a time: `request`, then `accept` or `reset`."""
 
     def __init__(self, max_bytes_per_partition: int) -> None:
         self._max_bytes = max_bytes_per_partition
@@ -43,16 +43,16 @@ class FollowerSession:
         self._by_id: dict[tuple[Uuid, int], TopicPartition] = {}
         self._without_id: dict[TopicPartition, None] = {}
         self._changed: dict[TopicPartition, None] = {}
-        """Partitions of which the leader does not know the position yet."""
+        """Partitions whose new position the leader does not know yet."""
         self._forgotten: dict[TopicPartition, Uuid] = {}
         self._asked_before: dict[TopicPartition, FetchPosition | None] = {}
-        """The positions in the last request, where something else is wanted by now; None for what was not in it."""
+        """For partitions changed since the last request, their position in it, or None if they were not in it."""
         self._session_id = NO_SESSION
         self._epoch = FULL
         self._uses_ids = True
 
     def ask(self, topic_partition: TopicPartition, topic_id: Uuid | None, position: FetchPosition) -> None:
-        """The next request is to ask for this."""
+        """Ask for this position in the next request."""
         before = self.positions.get(topic_partition)
         if before == position:
             return
@@ -69,7 +69,7 @@ class FollowerSession:
         self._changed[topic_partition] = None
 
     def drop(self, topic_partition: TopicPartition) -> None:
-        """The next request is to ask for this partition no longer."""
+        """Leave this partition out of the next request."""
         before = self.positions.pop(topic_partition, None)
         if before is None:
             return
@@ -81,13 +81,13 @@ class FollowerSession:
         self._forgotten[topic_partition] = topic_id
 
     def reset(self) -> None:
-        """The connection is gone, or what came over it made no sense: begin a new session with the next request. It
-        names the old one, which the leader lets go of if it has it still.
+        """Begin a new session with the next request, because the connection is lost or its data was invalid. The
+        request names the old session, so that the leader can drop it.
         """
         self._epoch = FULL
 
     def request(self) -> tuple[FetchRequest, int]:
-        """The request, without who asks and how long to wait, and its version."""
+        """The request, without replica id and wait time, and its version."""
         uses_ids = not self._without_id
         if uses_ids != self._uses_ids:
             self._epoch = FULL
@@ -137,8 +137,8 @@ class FollowerSession:
         return list(topics.values())
 
     def accept(self, response: FetchResponse) -> Iterator[Answer]:
-        """The answers in `response`, each with what was asked. None when the session is over; the next request begins
-        another one.
+        """The answers in `response`, each with the requested position. Empty when the session is over; the next request
+        begins another one.
         """
         error_code = response.error_code
         if error_code:
@@ -166,11 +166,11 @@ class FollowerSession:
 
 
 FIRST_BACKOFF_MS, QUICK_RETRIES = 20, 5
-"""The pause after an error, and how often it is that short in a row. It doubles after that."""
+"""The pause after an error, and how many times in a row it is used. After that it doubles."""
 
 
 class Followed:
-    """A replica that is fetched for. Another role, even of the same epoch, makes another object."""
+    """A replica that is being fetched. Each new role, even in the same epoch, gets a new object."""
 
     __slots__ = (
         "failures",
@@ -187,24 +187,24 @@ class Followed:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.retry_at_s = 0.0
         self.leader_high_watermark = self.leader_log_start_offset = UNKNOWN
-        """As its leader told them last."""
+        """As last reported by the leader."""
         self.log_start_moved = False
-        """Whether the leader has moved the log start, and it is not on disk yet."""
+        """Whether the leader has moved the log start offset, and it is not on disk yet."""
         self.work: asyncio.Future[None] | None = None
-        """The work on its log by other threads."""
+        """Work of other threads on its log."""
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether it has everything that its leader's last answer called committed."""
+        """Whether it has everything that was committed according to the leader's last answer."""
         return UNKNOWN < self.leader_high_watermark <= self.partition.log.log_end_offset
 
     @property
     def flush_target(self) -> int | None:
-        """The offset up to which the log is to be flushed before its end may be confirmed to the leader: as much as
-        flush.messages asks for before a leader acknowledges. None when that is so.
+        """The offset to flush to before the log end is confirmed to the leader: as far as flush.messages requires
+        before a leader acknowledges. It is None if the log is already flushed as far.
         """
         local = self.partition.log.local
         if local.config.flush_messages == UNLIMITED or local.flush_limit_offset >= local.log_end_offset:
@@ -213,7 +213,9 @@ class Followed:
 
 
 class FollowedReplicas:
-    """Owner of them. `session` is what the leader was asked for; `quota` holds replicas back that are behind."""
+    """Owns these replicas. `session` holds the positions requested from the leader; `quota` pauses replicas that are
+    behind.
+    """
 
     def __init__(
         self, session: FollowerSession, quota: ReplicationQuota, backoff_ms: int, monotonic_s: Callable[[], float]
@@ -225,14 +227,14 @@ class FollowedReplicas:
         self._monotonic_s = monotonic_s
         self.all: dict[TopicPartition, Followed] = {}
         self.due: dict[TopicPartition, None] = {}
-        """Those whose next position is to be told to the leader."""
+        """Replicas whose next position must be sent to the leader."""
         self._delayed: dict[TopicPartition, None] = {}
-        """Left out until their `retry_at_s`."""
+        """Paused until their `retry_at_s`."""
         self._held_back: dict[TopicPartition, None] = {}
-        """Left out while the quota is exceeded."""
+        """Paused while the quota is exceeded."""
 
     def add(self, partition: Partition) -> None:
-        """A replica that was not here."""
+        """Add a new replica."""
         self.all[partition.topic_partition] = Followed(partition)
         self.due[partition.topic_partition] = None
 
@@ -250,8 +252,8 @@ class FollowedReplicas:
         self.due.pop(topic_partition, None)
 
     def delay(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Leave replicas out for a while: up to replica.fetch.backoff.ms, and less at first. After a change of leaders
-        some hear of it a moment before the others, and nothing is acknowledged until all in sync fetch.
+        """Pause replicas, first briefly, then for up to replica.fetch.backoff.ms. After a leader change, brokers learn
+        of it at slightly different times, and nothing is acknowledged until all in-sync replicas fetch.
         """
         now_s = self._monotonic_s()
         for topic_partition in topic_partitions:
@@ -265,11 +267,11 @@ class FollowedReplicas:
             self._delayed[topic_partition] = None
 
     def delay_all(self) -> None:
-        """Leave out all that are not left out after an error yet."""
+        """Pause all replicas that are not already paused after an error."""
         self.delay([each for each in self.all if each not in self._delayed])
 
     def take_up(self) -> None:
-        """Have the next fetch be about what need not be left out any more, and not about what the quota holds back."""
+        """Resume the replicas whose pause is over, and pause those that the quota holds back."""
         now_s = self._monotonic_s()
         for topic_partition in [each for each in self._delayed if self.all[each].retry_at_s <= now_s]:
             del self._delayed[topic_partition]
@@ -292,12 +294,12 @@ class FollowedReplicas:
             self._held_back[topic_partition] = None
 
     def count(self, topic_partition: TopicPartition, size: int) -> None:
-        """Bytes of records have come for a replica."""
+        """Count bytes of records received for a replica."""
         if size and self._quota.is_throttled(topic_partition):
             self._quota.record(size)
 
     def pause_s(self) -> float | None:
-        """How long to wait when there is nothing to fetch; None for until something is added."""
+        """Seconds to wait when there is nothing to fetch, or None to wait until a replica is added."""
         ends = [self.all[each].retry_at_s for each in self._delayed]
         now_s = self._monotonic_s()
         if self._held_back:
@@ -305,7 +307,7 @@ class FollowedReplicas:
         return max(min(ends) - now_s, 0.001) if ends else None
 
     def longest_wait_ms(self, wait_ms: int) -> int:
-        """`wait_ms`, or less: the leader must not hold up what is to be tried again."""
+        """`wait_ms`, or less if a paused replica is due earlier: the leader must not delay its retry."""
         now_s = self._monotonic_s()
         for topic_partition in self._delayed:
             left_ms = int((self.all[topic_partition].retry_at_s - now_s) * 1000) + 1

@@ -1,5 +1,5 @@
-"""Which replicas this broker holds, and their roles: they come, go and change by the controller's commands alone
-(Kafka: `ReplicaManager.becomeLeaderOrFollower`, `stopReplicas` and `HostedPartition`).
+"""The replicas on this broker and their roles. They come, go and change only by the controller's commands (Kafka:
+`ReplicaManager.becomeLeaderOrFollower`, `stopReplicas` and `HostedPartition`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LeadershipListener = Callable[[TopicPartition, bool], None]
 
 
 class OfflineReplica(Value, frozen=False):
-    """A replica that should be here but whose log cannot be used, with the reason. It keeps the newest state from the
+    """A replica that belongs here but whose log cannot be used, with the reason. It keeps the newest state from the
     controller, so that older commands are refused when the log is served again.
     """
 
@@ -53,11 +53,11 @@ class OfflineReplica(Value, frozen=False):
 
 
 class HostedPartitions:
-    """Owner of the partitions by name, of those that are offline, and of their roles.
+    """Owns the partitions by name, the offline ones, and their roles.
 
-    `fence` knows which commands count. `log_config_of(topic)` gives what the topic's logs go by. `changed(partition)`
-    is called when who waits for a partition should look again, and `flush(log)` when a log has to be flushed.
-    `is_known(partition)` says whether the cluster has it.
+    `fence` decides which commands are valid. `log_config_of(topic)` returns the configuration of the topic's logs.
+    `changed(partition)` is called when requests that wait for a partition should be examined, and `flush(log)` when a
+    log needs a flush. `is_known(partition)` returns whether the cluster has the partition.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class HostedPartitions:
         self._rules = rules
         self._followers: ReplicaFetcherManager | None = None
         self._informed_epoch = NO_EPOCH
-        """The registration that was last sent all its roles."""
+        """The last registration that received all its roles."""
         self.partitions: dict[TopicPartition, Partition] = {}
-        """Changed here alone."""
+        """Only this class changes it."""
         self.topic_names: dict[Uuid, str] = {}
-        """Of the replicas that were made here."""
+        """Topic names by id, of the replicas created here."""
         self._offline: dict[TopicPartition, OfflineReplica] = {}
         self._state_changes = asyncio.Lock()
-        """Kafka's `replicaStateChangeLock`: a command is obeyed in slices, and no other meanwhile."""
+        """Kafka's `replicaStateChangeLock`: a command is processed in slices, and no other one meanwhile."""
         self._leadership_listeners: list[LeadershipListener] = []
         self.strays = StrayLogs(log_manager, clock)
         self._cut_logs = CutLogs(broker_id, log_manager)
@@ -99,18 +99,19 @@ class HostedPartitions:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
-        """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
+        """`listener(partition, leads)` is called after this broker starts or stops leading a partition."""
         self._leadership_listeners.append(listener)
 
     def fetch_with(self, followers: ReplicaFetcherManager) -> None:
-        """Have `followers` fetch for the replicas that become followers from now on."""
+        """Let `followers` fetch for replicas that become followers from now on."""
         self._followers = followers
 
     async def become_leader_or_follower(self, command: LeaderAndIsr) -> Answer:
-        """Obey a LeaderAndIsr: make replicas that are not here yet, lead, or resign.
+        """Process a LeaderAndIsr: create missing replicas, lead, or resign.
 
-        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch that is not newer than the
-        one known, nothing has changed. A full command sets the logs of which it knows nothing aside, but never all.
+        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then nothing has changed, as with a leader epoch that is
+        not newer than the known one. A full command renames the logs that it does not mention, but an empty one renames
+        none.
         """
         slices = Slices(self._clock)
         async with self._state_changes:
@@ -124,7 +125,7 @@ class HostedPartitions:
                 await self._followers.stop(self._to_change(command))
             answer: dict[TopicPartition, ErrorCode] = {}
             async for topic, state in in_slices(_states(command), slices):
-                # The session may end between two partitions: this broker leads nothing then (see `resign_all`).
+                # The session may end between two partitions: then this broker leads nothing (see `resign_all`).
                 self._fence.check_registration(command)
                 answer[TopicPartition(topic.topic, state.partition)] = self._obey_or_report(topic, state)
             if any(directory.failure is not None for directory in self._log_manager.directories):
@@ -133,8 +134,8 @@ class HostedPartitions:
             return answer
 
     def _follow_older_tree(self, command: LeaderAndIsr) -> None:
-        """Forget newer leader epochs than those of the first full command to a registration. It is never behind what
-        was sent to the one before, unless the tree was set back to an older state.
+        """Forget leader epochs newer than those of the first full command to a registration. That command is never
+        behind those to the previous registration, unless the tree was restored to an older state.
         """
         if command.broker_epoch == self._informed_epoch:
             return
@@ -157,7 +158,7 @@ class HostedPartitions:
                 self._resign(partition, state.before())
 
     def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
-        """Those of the command of which logs are to be made here."""
+        """The topics of the command that need new logs here."""
         logs = self._log_manager.logs
         return [
             topic
@@ -166,7 +167,7 @@ class HostedPartitions:
         ]
 
     def _to_change(self, command: LeaderAndIsr) -> list[TopicPartition]:
-        """The replicas here that are to get another role. Nothing else may be at work on their logs then."""
+        """The hosted replicas that will change roles. No other work on their logs may run meanwhile."""
         return [
             partition.topic_partition
             for topic, state in _states(command)
@@ -176,10 +177,10 @@ class HostedPartitions:
         ]
 
     def _obey_or_report(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
-        """Obey for one partition. An error is the answer for it alone: the others of the command get their roles.
+        """Process one partition of a command. An error affects only its answer: the other partitions get their roles.
 
-        What failed unexpectedly is tried a second time. Then the replica is offline until the next start, so that the
-        controller has another one lead: it would not send this role again.
+        An unexpected failure is retried once. After a second one the replica is offline until the next start, so that
+        the controller elects another leader: it would not send this role again.
         """
         try:
             try:
@@ -203,13 +204,13 @@ class HostedPartitions:
             return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _roll_back(self, topic: TopicStates, state: PartitionImage) -> None:
-        """Return a replica that took half a role to having none, and to the leader epoch of before."""
+        """Undo a partly assumed role: restore the previous leader epoch, without a role."""
         partition = self.partitions.get(TopicPartition(topic.topic, state.partition))
         if partition is None:
             return
         try:
             self._resign(partition, state.before())
-        except Exception:  # of a listener; the replica itself has resigned
+        except Exception:  # raised by a listener; the replica itself has resigned
             logger.exception("A listener failed when %s gave up its role", partition.topic_partition)
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
@@ -217,7 +218,7 @@ class HostedPartitions:
         topic_id = topic.known_id
         offline = self._offline.get(topic_partition)
         if offline is not None and topic.is_new and offline.topic_id != topic_id:
-            del self._offline[topic_partition]  # of an earlier topic
+            del self._offline[topic_partition]  # left from an earlier topic
         elif offline is not None:
             return self._obey_offline(offline, state)
         partition = self.partitions.get(topic_partition)
@@ -251,8 +252,8 @@ class HostedPartitions:
         return ErrorCode.NONE if is_newer else ErrorCode.STALE_CONTROLLER_EPOCH
 
     def _look_again(self, topic: TopicStates, answer: dict[TopicPartition, ErrorCode]) -> None:
-        """A disk may have failed while the other replicas of a command were made. Those that begin with the command
-        have nothing on it yet, and are made on another one.
+        """Handle a disk that failed while the other replicas of a command were created. Replicas of new topics have no
+        data on it yet, so they are created on another disk.
         """
         for state in topic.partitions:
             topic_partition = TopicPartition(topic.topic, state.partition)
@@ -286,7 +287,8 @@ class HostedPartitions:
         return partition
 
     def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
-        """Keep a replica whose log cannot be created. A lack of disk space is not an error: it is tried again later."""
+        """Keep a replica whose log cannot be created. A lack of disk space is not an error: creation is retried later.
+        """
         error = offline.error
         logger.error("%s is not available here: %s", topic_partition, error)
         if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:
@@ -303,16 +305,15 @@ class HostedPartitions:
         led = partition.is_leader
         partition.become_leader(state, int(self._clock.monotonic_s() * 1000))
         if partition.is_under_min_isr or partition.log.local.flush_limit_offset < partition.log.log_end_offset:
-            # What is committed may be nowhere else (trap M8), and what recovery found may be in the page cache only: it
-            # is not shown before it is flushed.
+            # Committed records may exist only here, and recovered ones only in the page cache: a flush must precede
+            # their exposure.
             self._flush(partition.log)
         self._changed(partition.topic_partition)
         if not led:
             self._tell_of_leadership(partition.topic_partition, leads=True)
 
     def _resign(self, partition: Partition, state: PartitionImage) -> None:
-        """Lead no longer, if this replica did, and tell those who wait for it, or do something as its leader. Follow
-        no longer either.
+        """Stop leading or following. If this replica led, notify the waiting requests and the users of its leadership.
         """
         if self._followers is not None:
             self._followers.drop(partition.topic_partition)
@@ -323,8 +324,8 @@ class HostedPartitions:
             self._tell_of_leadership(partition.topic_partition, leads=False)
 
     def resign_all(self) -> None:
-        """Lead nothing until a controller says so again: this broker is registered no longer, so others may lead. The
-        epoch in which a partition was led is then told anew.
+        """Stop leading all partitions until the next command: this broker is not registered any more, so others may
+        lead. The controller then sends the leader epochs again.
         """
         for partition in [each for each in self.partitions.values() if each.is_leader]:
             self._resign(partition, partition.image.before())
@@ -334,10 +335,10 @@ class HostedPartitions:
             listener(topic_partition, leads)
 
     async def stop_replicas(self, command: StopReplica) -> Answer:
-        """Obey a StopReplica: hold these replicas no longer, and delete the logs of which it says so.
+        """Process a StopReplica: stop hosting these replicas, and delete the logs marked for deletion.
 
-        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch older than the one known
-        (FENCED_LEADER_EPOCH), nothing has changed.
+        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then nothing has changed, as with a leader epoch older
+        than the known one (FENCED_LEADER_EPOCH).
         """
         async with self._state_changes:
             self._fence.admit(command)
@@ -369,7 +370,7 @@ class HostedPartitions:
                 self.topic_names.pop(partition.log.topic_id, None)
             try:
                 self._log_manager.delete(topic_partition, self._clock.now_ms())
-            except ApiError as error:  # its disk fails at this very moment; the next start sets it aside
+            except ApiError as error:  # its disk has just failed; the next start renames the log
                 logger.error("The log of %s could not be deleted: %s", topic_partition, error)
                 error_code = error.error_code
         if partition is not None:
@@ -389,7 +390,7 @@ class HostedPartitions:
     # -- directories ---------------------------------------------------------------------------------------------------
 
     def directory_failed(self, path: str) -> None:
-        """Take the replicas in the log directory at `path`, or the one whose log is there, offline: requests get
+        """Take the replicas in the log directory at `path`, or the one whose log is at `path`, offline: requests get
         KAFKA_STORAGE_ERROR.
         """
         lost = [each for each in self.partitions.values() if path in (each.log.directory.path, each.log.path)]
@@ -406,7 +407,7 @@ class HostedPartitions:
         self._resign(partition, partition.image)
 
     async def retry_failed_logs(self) -> None:
-        """Create the logs for which a disk had no space. A round: to be called regularly."""
+        """Create logs that failed for lack of disk space. Call it regularly."""
         async with self._state_changes:
             refused = [each for each in self._offline.items() if isinstance(each[1].error, NoRoomError)]
             async for topic_partition, offline in in_slices(refused, self._clock):
@@ -414,13 +415,13 @@ class HostedPartitions:
                     partition = self._make(topic_partition, offline.topic_id, offline.state, is_new=True)
                 except ApiError as error:
                     offline.error = detached(error)
-                    return  # nor will there be room for the others
+                    return  # the disk lacks room for the others, too
                 del self._offline[topic_partition]
                 logger.info("%s is available again", topic_partition)
                 self._take_role(partition, offline.state)
 
     async def follow_anew(self, change: Callable[[], None]) -> None:
-        """Have nobody fetch for the replicas that follow, call `change`, and have them fetched for again."""
+        """Stop all follower fetches, call `change`, restart them."""
         async with self._state_changes:
             followers = self._followers
             assert followers is not None
@@ -432,7 +433,7 @@ class HostedPartitions:
                     followers.follow(partition)
 
     def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take a new metadata image: logs use its configurations."""
+        """Apply the topic configurations of a new metadata image to the logs."""
         if new.configs is old.configs:
             return
         config_of = cache(self._log_config_of)
@@ -440,7 +441,7 @@ class HostedPartitions:
             partition.log.config = config_of(topic_partition.topic)
 
     def use_log(self, topic_partition: TopicPartition, log: UnifiedLog) -> None:
-        """The replica has been moved: `log`, which holds the same, takes the place of its log."""
+        """Use `log` for a replica that was moved: it has the same contents as the replica's log, and replaces it."""
         partition = self.partitions[topic_partition]
         partition.log = log
         if partition.is_leader:
@@ -450,7 +451,7 @@ class HostedPartitions:
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replica here. Raises KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """The hosted replica. Raises KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, or UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.partitions.get(topic_partition)
         if partition is None:
             offline = self._offline.get(topic_partition)

@@ -1,11 +1,11 @@
 """Moves replicas between the log directories of this broker (KIP-113; Kafka classes `ReplicaAlterLogDirsManager` and
 `ReplicaAlterLogDirsThread`).
 
-One task walks over the moves, a bounded step of one after the other. The copying is done on the executor's threads;
-what the event loop's thread does at the end of a move is bounded too (`storage.relocation.future_logs.LAST_BYTES`).
+One task cycles through the moves, one bounded step at a time. The executor's threads copy; the work on the event loop
+at the end of a move is bounded, too (`storage.relocation.future_logs.LAST_BYTES`).
 
 All moves together copy no more than replica.alter.log.dirs.io.max.bytes.per.second. Kafka reads a megabyte and then
-waits until the last eleven seconds are below the rate; here a step is no more than a fraction of a second's share.
+waits until the last eleven seconds are below the rate; here a step copies no more than a fraction of a second's share.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ STEP_BYTES = 8 << 20
 """Bytes of one partition copied before the next partition's turn."""
 
 STEP_S = 0.25
-"""Under a limit, a step copies what may be copied in this time, but at least one batch."""
+"""Under a limit, a step copies the bytes allowed in this time, but at least one batch."""
 
 RETRY_S = 1.0
-"""How long a move rests that could not go on, because the disk is full, say."""
+"""Pause of a move that could not continue, for example because the disk is full."""
 
 GIVEN_UP_AFTER = frozenset({ErrorCode.CORRUPT_MESSAGE})
-"""Errors that trying again cannot mend."""
+"""Errors that a retry cannot fix."""
 
 
 class ReplicaAlterLogDirsManager:
-    """Owner of the moves. `bytes_per_second` gives the limit in force; `maintenance` and `cleaner` write the
-    checkpoints of the directories, and the cleaner stays off what is moved.
+    """Owns the moves. `bytes_per_second` returns the current limit; `maintenance` and `cleaner` write the checkpoints
+    of the directories, and the cleaner skips logs that are being moved.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class ReplicaAlterLogDirsManager:
         self._clock = clock
         self._executor = executor
         self._moves: dict[TopicPartition, ApiError | None] = {}
-        """Partitions that are being moved, with the error that holds up the move at present, if any."""
+        """Partitions that are being moved, each with the error that currently blocks its move, if any."""
         self._begun: dict[TopicPartition, UnifiedLog] = {}
-        """Future logs whose entry in the cleaner's checkpoint of their directory has been written."""
+        """Future logs whose entry in their directory's cleaner checkpoint has been written."""
         self._flushed: dict[TopicPartition, UnifiedLog] = {}
-        """Future logs that were flushed when they had caught up; only a little has to be copied after that."""
+        """Future logs that were flushed when they had caught up; only a small remainder is copied after that."""
         self._given_up: set[TopicPartition] = set()
-        """Moves that failed; they are not tried again until a client asks for them."""
+        """Failed moves; they are not retried until a client asks for them."""
         self.copied_bytes = 0
         """Bytes copied by all moves since the start."""
         self._task: asyncio.Task[None] | None = None
@@ -83,11 +83,11 @@ class ReplicaAlterLogDirsManager:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def alter(self, topic_partition: TopicPartition, path: str) -> None:
-        """Move the replica to the log directory at `path`; a move to another directory is given up.
+        """Move the replica to the log directory at `path`; a move to another directory is cancelled.
 
-        A replica that is not here yet will be made there. Raises ApiError: INVALID_TOPIC_EXCEPTION (the name is too
-        long), LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION for a
-        replica that is not here.
+        A replica that is not hosted yet will be created there. Raises ApiError: INVALID_TOPIC_EXCEPTION (the name is
+        too long), LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION for
+        a replica that is not hosted.
         """
         check_name(topic_partition)
         directory = self._futures.directory_at(path)
@@ -119,7 +119,7 @@ class ReplicaAlterLogDirsManager:
             self._task = asyncio.create_task(self._run(), name="replica-alter-log-dirs")
 
     async def close(self) -> None:
-        """Stop between two steps; the next start continues."""
+        """Stop between two steps; the next start resumes the moves."""
         self._is_closing = True
         if self._task is not None:
             await self._task
@@ -128,13 +128,13 @@ class ReplicaAlterLogDirsManager:
 
     @property
     def max_lag(self) -> int:
-        """Offsets by which the copy that is furthest behind is behind its log."""
+        """The largest lag of a copy behind its log, in offsets."""
         logs, futures = self._logs.logs, self._futures.logs.items()
         return max((logs[at].log_end_offset - copy.log_end_offset for at, copy in futures if at in logs), default=0)
 
     @property
     def failed_partitions(self) -> int:
-        """Number of moves that failed and were not requested again."""
+        """Number of failed moves that were not requested again."""
         return sum(each in self._futures.logs for each in self._given_up)
 
     # -- moving --------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ReplicaAlterLogDirsManager:
                 await asyncio.sleep(RETRY_S / 10)
 
     async def _keep_pace(self) -> None:
-        """Return when more may be copied; a new limit begins to count when it is there."""
+        """Return when more may be copied; a new limit applies at once."""
         while self._futures.logs and not self._is_closing:
             rate = self._bytes_per_second()
             if rate != self._rate_limiter.bytes_per_second:
@@ -176,7 +176,7 @@ class ReplicaAlterLogDirsManager:
         return max(min(STEP_BYTES, math.ceil(self._rate_limiter.bytes_per_second * STEP_S)), 1)
 
     async def _step(self, topic_partition: TopicPartition) -> bool:
-        """Whether the move got on; it is forgotten when it is over."""
+        """Do one step. Returns whether the move progressed; a finished move is forgotten."""
         log = self._logs.logs.get(topic_partition)
         future = self._futures.logs.get(topic_partition)
         if log is None or future is None or log.directory.failure is not None:
@@ -199,7 +199,7 @@ class ReplicaAlterLogDirsManager:
             self._given_up.add(topic_partition)
             return False
         if is_done:
-            if topic_partition not in self._futures.logs:  # somebody may have asked for the next one already
+            if topic_partition not in self._futures.logs:  # the next move may have been requested already
                 self._moves.pop(topic_partition, None)
             logger.info("%s has been moved from %s to %s", topic_partition, source, target)
         else:
@@ -207,9 +207,9 @@ class ReplicaAlterLogDirsManager:
         return True
 
     def _failed(self, topic_partition: TopicPartition, error: ApiError) -> bool:
-        if topic_partition not in self._futures.logs:  # it was given up meanwhile
+        if topic_partition not in self._futures.logs:  # the move was cancelled meanwhile
             return True
-        if error.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:  # the log start has moved on; the next step follows it
+        if error.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:  # the log start has advanced; the next step follows it
             return True
         known = self._moves.get(topic_partition)
         if known is None or known.message != error.message:
@@ -222,7 +222,7 @@ class ReplicaAlterLogDirsManager:
         return False
 
     async def _copy(self, log: UnifiedLog, future: UnifiedLog) -> bool:
-        """One step; whether it was the last."""
+        """Do one step. Returns whether it was the last."""
         topic_partition = log.topic_partition
         while (adjustment := self._futures.adjust(log, self._clock.now_ms())) is not None:
             await run_disk_tasks(self._executor, adjustment)
@@ -241,7 +241,7 @@ class ReplicaAlterLogDirsManager:
         if task.copied_bytes >= step_bytes:
             return False
         if self._flushed.get(topic_partition) is not future or future.durability.gaps_end > future.recovery_point:
-            # Once, and before the last bytes: so the old log is not needed long after it was replaced.
+            # Flush once, before the last bytes: then the old log can be dropped soon after the switch.
             await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
             await self._maintenance.checkpoint_recovery_points(future.directory)
             self._flushed[topic_partition] = future
@@ -260,7 +260,7 @@ class ReplicaAlterLogDirsManager:
         return True
 
     async def _retire(self, old: UnifiedLog, new: UnifiedLog) -> None:
-        """Let the old log go once everything that it knows is on stable storage in the new one."""
+        """Drop the old log once all of its contents are on stable storage in the new one."""
         group_commit = self._replicas.group_commit
         try:
             await group_commit.wait(new, new.log_end_offset, urgent=False)
@@ -273,7 +273,7 @@ class ReplicaAlterLogDirsManager:
             logger.error("%s stays beside %s: %s", old.path, new.path, error)
             return
         try:
-            # Producers may still wait for a flush of the old one.
+            # Producers may still wait for a flush of the old log.
             await group_commit.wait(old, old.local.flush_limit_offset)
         except ApiError as error:
             logger.error("%s could not be flushed: %s", old.path, error)

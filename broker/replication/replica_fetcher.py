@@ -1,9 +1,8 @@
-"""Fetching from one leader for the replicas here that follow it (Kafka classes `ReplicaFetcherThread`,
-`AbstractFetcherThread`). `cluster.replication.follower` decides what an answer means; this module acts on it.
+"""Fetching from one leader for its followers here (Kafka classes `ReplicaFetcherThread`, `AbstractFetcherThread`).
+`cluster.replication.follower` interprets an answer; this module acts on it.
 
-One task sends a fetch, processes the answer, and sends the next. A partition that fails is left out for a while; the
-others continue. Where a follower's log must be brought back to a state that its leader's log has too, that takes a
-thread or another request.
+One task sends a fetch, processes the answer, and sends the next. A partition that fails is paused; the others continue.
+Bringing a follower's log back to a state shared with its leader's takes a thread or another request.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class LeaderConnection(Protocol):
 
 
 class FetcherSettings(Value):
-    """Kafka's replica.fetch.* of this broker, and its id."""
+    """Kafka's replica.fetch.* settings, and the id of this broker."""
 
     broker_id: int
     max_bytes: int
@@ -58,7 +57,7 @@ class FetcherSettings(Value):
 
 
 class FollowerRepairs:
-    """For the replicas that follow the broker `leader_id`. Nothing may be appended to a log that is repaired."""
+    """Repairs logs of replicas that follow the broker `leader_id`. Do not append to a log during its repair."""
 
     def __init__(self, leader_id: int, broker_id: int, clock: Clock, executor: Executor) -> None:
         self._leader_id = leader_id
@@ -67,8 +66,8 @@ class FollowerRepairs:
         self._executor = executor
 
     async def ask_for_offsets(self, connection: LeaderConnection, partition: Partition, leader_epoch: int) -> Decision:
-        """Where the leader's log ends and begins, and what is to be done then. Raises DisconnectedError, and ApiError
-        for an error answered.
+        """Ask the leader where its log ends and begins, and decide what to do. Raises DisconnectedError, and ApiError
+        for an error code in the answer.
         """
         name = partition.topic_partition
         end_offset = await self._list_offset(connection, name, leader_epoch, LATEST_TIMESTAMP)
@@ -90,7 +89,7 @@ class FollowerRepairs:
         return listed.offset
 
     async def truncate(self, partition: Partition, offset: int) -> None:
-        """Drop what is at `offset` and behind it. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Truncate the log to `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
         name, high_watermark = partition.topic_partition, partition.high_watermark
         if offset < high_watermark:
             logger.warning("Truncating %s to offset %d, below its high watermark %d", name, offset, high_watermark)
@@ -99,7 +98,7 @@ class FollowerRepairs:
         await self._run(partition, partition.begin_truncation(offset, self._clock.now_ms()))
 
     async def begin_anew(self, partition: Partition, offset: int) -> None:
-        """Drop everything, and begin at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Delete all records, and restart the log at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
         logger.info("%s begins anew at offset %d", partition.topic_partition, offset)
         await self._run(partition, partition.begin_new_start(offset, self._clock.now_ms()))
 
@@ -109,7 +108,7 @@ class FollowerRepairs:
 
 
 INTERRUPT_AFTER_S = 0.02
-"""A leader that has records answers sooner."""
+"""A leader with records answers within this time."""
 FIRST_VERSION_OF_REPLICA_STATE = 15
 SESSION_ERRORS = frozenset(
     {
@@ -118,7 +117,7 @@ SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""A new session is all that they ask for."""
+"""Errors that only require a new session."""
 
 
 _LEADER_HAS_MOVED: Final = frozenset(
@@ -129,15 +128,15 @@ _LEADER_HAS_MOVED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Answers of a broker that leads no longer, or not yet."""
+"""Answers of a broker that is not the leader any more, or not yet."""
 
 
 class ReplicaFetcher:
-    """The fetches for some replicas from the broker `leader_id`, over a connection of its own.
+    """The fetches of some replicas from the broker `leader_id`, over a separate connection.
 
-    `connect()` gives the connection, which may be closed and replaced. `broker_epoch()` is the epoch of this broker's
-    registration. `changed(partition)` is called when a high watermark has moved. `quota` limits what is fetched.
-    `keep_log_starts` returns once the log start offsets of this moment are on disk.
+    `connect()` returns the connection, which may be closed and replaced. `broker_epoch()` is the epoch of this broker's
+    registration. `changed(partition)` is called when a high watermark has moved. `quota` limits the fetched bytes.
+    `keep_log_starts` returns once the current log start offsets are on disk.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class ReplicaFetcher:
         self._is_unreachable = False
         self._fetches = 0
         self._is_waiting = False
-        """Whether a fetch is under way."""
+        """Whether a fetch is outstanding."""
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"replica-fetcher-{leader_id}")
 
@@ -183,7 +182,7 @@ class ReplicaFetcher:
         return topic_partition in self._followed
 
     def add(self, partition: Partition) -> None:
-        """Fetch for a replica, which has become a follower of this leader."""
+        """Fetch for a replica that has become a follower of this leader."""
         topic_partition = partition.topic_partition
         self.drop(topic_partition)
         self._replicas.add(partition)
@@ -192,22 +191,22 @@ class ReplicaFetcher:
             asyncio.get_running_loop().call_later(INTERRUPT_AFTER_S, self._interrupt, self._fetches)
 
     def _interrupt(self, number: int) -> None:
-        """Give up the fetch of that number, if it is still under way: the leader has nothing for it, and what was added
-        since would have to wait until the leader answers all the same. That would be felt in each change of leaders.
+        """Abort fetch `number` if it is still outstanding. The leader has nothing for it, and newly added replicas
+        would have to wait for its answer, which would slow down each leader change.
         """
         if self._is_waiting and self._fetches == number and self._replicas.due and not self._is_closing:
             before, self._connection = self._connection, self._connect()
             before.close()
 
     def drop(self, topic_partition: TopicPartition) -> asyncio.Future[None] | None:
-        """Fetch for a replica no longer: nothing is appended from now on. What is under way on other threads is to be
-        waited for before the replica gets another role.
+        """Stop fetching for a replica: nothing is appended from now on. Before the replica gets another role, await the
+        returned work of other threads on its log.
         """
         followed = self._replicas.drop(topic_partition)
         return None if followed is None else followed.work
 
     async def close(self) -> None:
-        """Stop, when what is under way is done."""
+        """Stop, once running work has ended."""
         self._is_closing = True
         self._wake.set()
         self._connection.close()
@@ -221,12 +220,12 @@ class ReplicaFetcher:
             self._replicas.take_up()
             try:
                 await self._round()
-            except Exception:  # a bug; but nothing would be fetched from this leader any more
+            except Exception:  # a bug, but without a restart nothing would be fetched from this leader
                 logger.exception("Fetching from broker %d failed; it begins again", self.leader_id)
                 self._begin_again()
 
     async def _round(self) -> None:
-        """One fetch, with what has to be done before and after it."""
+        """One fetch, with the work before and after it."""
         await self._flush_what_is_due()
         await self._keep_log_starts_due()
         self._tell_positions()
@@ -249,13 +248,13 @@ class ReplicaFetcher:
         await self._work_off(response)
 
     def _begin_again(self) -> None:
-        """Leave all replicas out for a while, and fetch in a new session then."""
+        """Pause all replicas, then fetch in a new session."""
         self._replicas.delay(list(self._followed))
         self._session.reset()
 
     async def _flush_what_is_due(self) -> None:
-        """A position confirms everything below. So what flush.messages asks for is flushed before one is told, whether
-        the records came from this leader or were there before.
+        """A position confirms everything below it. So the flush that flush.messages requires comes before the position
+        is sent, whether the records came from this leader or existed before.
         """
         while under_way := [
             self._begin_flush(topic_partition, self._followed[topic_partition], target)
@@ -265,8 +264,8 @@ class ReplicaFetcher:
             await asyncio.gather(*under_way)
 
     async def _keep_log_starts_due(self) -> None:
-        """A position also confirms where the log starts, and DeleteRecords is answered when all replicas have: what was
-        deleted must not come back with a leader that died in between.
+        """A position also confirms the log start offset, and DeleteRecords is answered when all replicas have confirmed
+        it. If the leader dies in between, deleted records must not come back.
         """
         moved = [each for each in map(self._followed.__getitem__, self._replicas.due) if each.log_start_moved]
         if not moved:
@@ -287,7 +286,9 @@ class ReplicaFetcher:
         return followed.work
 
     async def _flush(self, topic_partition: TopicPartition, followed: Followed, target: int) -> None:
-        """Flush, and take over the high watermark again, which the log has only now: the leader tells it once."""
+        """Flush, and apply the leader's high watermark again: the leader sends it only once, and only now the log
+        reaches it.
+        """
         try:
             await self._group_commit.wait(followed.partition.log, target)
             if self._followed.get(topic_partition) is followed:
@@ -307,7 +308,7 @@ class ReplicaFetcher:
                 self._failed(topic_partition, followed, error)
 
     async def _pause(self) -> None:
-        """Wait until there is something to fetch again."""
+        """Wait until there is something to fetch."""
         try:
             async with asyncio.timeout(self._replicas.pause_s()):
                 await self._wake.wait()
@@ -338,8 +339,8 @@ class ReplicaFetcher:
     # -- working off ---------------------------------------------------------------------------------------------------
 
     async def _work_off(self, response: FetchResponse) -> None:
-        """Do what the answers ask for. What takes long is done for all partitions at once, and waited for: the next
-        fetch confirms what is in the logs then.
+        """Process the answers. Slow work runs for all partitions at once, and is awaited: the next fetch confirms the
+        state of the logs after it.
         """
         if response.error_code:
             logger.info("Broker %d ended the fetch session: %d", self.leader_id, response.error_code)
@@ -364,7 +365,7 @@ class ReplicaFetcher:
         asked: FetchPosition,
         data: FetchResponse.PartitionData,
     ) -> asyncio.Future[None] | None:
-        """Do what the answer for one partition asks for; the rest of the work, if it takes long."""
+        """Process the answer for one partition. Returns the remaining work if it is slow."""
         log = followed.partition.log
         records = memoryview(data.records or b"")
         diverging = data.diverging_epoch
@@ -426,7 +427,7 @@ class ReplicaFetcher:
         records: memoryview,
         data: FetchResponse.PartitionData,
     ) -> None:
-        """Bring the log back to something that the leader's has too."""
+        """Bring the log back to a state shared with the leader's."""
         partition = followed.partition
         try:
             if decision.step is Step.ASK_FOR_OFFSETS:
@@ -452,7 +453,7 @@ class ReplicaFetcher:
     # -- failures ------------------------------------------------------------------------------------------------------
 
     def _failed(self, topic_partition: TopicPartition, followed: Followed, error: Exception) -> None:
-        """Leave a partition out for a while; for good when its disk is offline."""
+        """Pause a partition; it stays paused if its disk is offline."""
         has_moved = isinstance(error, ApiError) and error.error_code in _LEADER_HAS_MOVED
         level = logging.WARNING if has_moved or isinstance(error, DisconnectedError) else logging.ERROR
         logger.log(level, "Replication of %s from broker %d failed: %s", topic_partition, self.leader_id, error)

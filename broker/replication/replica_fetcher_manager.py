@@ -1,5 +1,5 @@
-"""Which replica is fetched for by whom (Kafka class `ReplicaFetcherManager`): up to `num.replica.fetchers` fetchers
-for each leader, made as the broker's configuration says.
+"""The assignment of replicas to fetchers (Kafka class `ReplicaFetcherManager`): up to `num.replica.fetchers` fetchers
+for each leader, created from the broker's configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.wire.frames import ReceiveBuffer
 
 
 class ReplicaFetcherManager:
-    """Owner of the fetchers. `new_fetcher(leader_id)` begins one."""
+    """Owns the fetchers. `new_fetcher(leader_id)` starts one."""
 
     def __init__(self, new_fetcher: Callable[[int], ReplicaFetcher], fetchers_per_leader: int) -> None:
         self._new_fetcher = new_fetcher
@@ -37,11 +37,11 @@ class ReplicaFetcherManager:
 
     @property
     def fetchers(self) -> list[ReplicaFetcher]:
-        """Those that are there now."""
+        """The current fetchers."""
         return list(self._fetchers.values())
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from `partition.image.leader`, in that leader epoch. The replica must not be fetched for yet."""
+        """Fetch from `partition.image.leader`, in that leader epoch. The replica must not have a fetcher yet."""
         if self._is_closed:
             return
         topic_partition = partition.topic_partition
@@ -55,7 +55,7 @@ class ReplicaFetcherManager:
         fetcher.add(partition)
 
     def drop(self, topic_partition: TopicPartition) -> None:
-        """Stop fetching for this replica; its disk failed, or nobody wants it any more."""
+        """Stop fetching for this replica, because its disk failed or it is not needed any more."""
         self._drop(topic_partition)
 
     def _drop(self, topic_partition: TopicPartition) -> asyncio.Future[None] | None:
@@ -63,7 +63,7 @@ class ReplicaFetcherManager:
         return None if fetcher is None else fetcher.drop(topic_partition)
 
     async def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching for these replicas, and return when no work is done on their logs any more."""
+        """Stop fetching for these replicas. Returns when no work on their logs is running."""
         self._close_idle()
         if not self._by_partition:
             return
@@ -72,7 +72,7 @@ class ReplicaFetcherManager:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     def _close_idle(self) -> None:
-        """End the fetchers that have nothing to fetch for: their leader may be gone."""
+        """End the fetchers without replicas: their leader may be gone."""
         for key in [key for key, fetcher in self._fetchers.items() if not len(fetcher)]:
             self._run(self._fetchers.pop(key).close())
 
@@ -84,7 +84,7 @@ class ReplicaFetcherManager:
     def resize(
         self, fetchers_per_leader: int, hand_over: Callable[[Callable[[], None]], Coroutine[None, None, None]]
     ) -> None:
-        """Have another number of fetchers for each leader soon. `hand_over` is `HostedPartitions.follow_anew`."""
+        """Change the number of fetchers per leader soon. `hand_over` is `HostedPartitions.follow_anew`."""
         if fetchers_per_leader != self._wanted_per_leader and not self._is_closed:
             self._wanted_per_leader = fetchers_per_leader
             self._run(hand_over(self._take_size))
@@ -94,7 +94,7 @@ class ReplicaFetcherManager:
         self._close_idle()
 
     async def close(self) -> None:
-        """Fetch no more. Returns when nothing is done on the logs any more."""
+        """Stop fetching. Returns when no work on the logs is running."""
         self._is_closed = True
         fetchers, self._fetchers = self.fetchers, {}
         self._by_partition = {}
@@ -112,8 +112,8 @@ def fetchers_of(
     quota: ReplicationQuota,
     keep_log_starts: Callable[[], Awaitable[None]],
 ) -> ReplicaFetcherManager:
-    """The fetchers for `replicas`, which has them fetch from now on for what follows. `quota` limits what they
-    fetch; `keep_log_starts` returns once the log starts of this moment are on disk. To be closed before the logs.
+    """Create the fetchers of `replicas`; they fetch for its followers from now on. `quota` limits the fetched bytes;
+    `keep_log_starts` returns once the current log start offsets are on disk. Close them before the logs.
     """
     settings = FetcherSettings(
         broker_id,

@@ -1,4 +1,4 @@
-"""Reading from and appending to the replicas that this broker holds, and waiting for them."""
+"""Reads from and appends to the hosted replicas, and requests that wait for them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _ANSWERED_WITHOUT_LOG_START = frozenset(
 
 
 class LeaderHint(Value):
-    """The leader of a partition and its epoch, -1 where they are not known; `broker` when it lives (KIP-951)."""
+    """The leader of a partition and its epoch, -1 if unknown; `broker` if it is alive (KIP-951)."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -81,7 +81,7 @@ class LeaderHint(Value):
 
 
 class ReplicaManager:
-    """Appends to the replicas that this broker holds (`hosted`), reads from them, and keeps who waits for them."""
+    """Appends to and reads from the hosted replicas (`hosted`), and keeps the requests that wait for them."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ReplicaManager:
         selector: RackAwareReplicaSelector | None = None,
     ) -> None:
         """See `HostedPartitions` for `fence` and `log_config_of`; `lag_time_max_ms` is replica.lag.time.max.ms. `quota`
-        is that of a leader. Without a `selector`, consumers are left with the leader.
+        limits this broker as leader. Without a `selector`, consumers read from the leader.
         """
         self._quota = quota
         self._selector = selector
@@ -106,7 +106,7 @@ class ReplicaManager:
         self._metadata = metadata
         self.delayed_fetches = Purgatory("Fetch")
         self.follower_fetches = Purgatory("Fetch")
-        """Apart from those of consumers, which wait for the high watermark and not for the log end."""
+        """Separate from consumers' fetches, which wait for the high watermark, not for the log end."""
         self.delayed_produces = Purgatory("Produce")
         self.delayed_deletions = Purgatory("DeleteRecords")
         self.group_commit = GroupCommit(executor, clock, self._log_flushed, self._flush_failed)
@@ -139,7 +139,7 @@ class ReplicaManager:
         return len(self._partitions)
 
     def topic_name(self, topic_id: Uuid) -> str | None:
-        """The name behind a topic id, or None. A replica may be here before its topic is in the metadata."""
+        """The name for a topic id, or None. A replica may exist here before the metadata has its topic."""
         return self._metadata.image.topic_names.get(topic_id) or self.hosted.topic_names.get(topic_id)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -147,7 +147,7 @@ class ReplicaManager:
         return self.hosted.partition(topic_partition)
 
     def leader_hint(self, topic_partition: TopicPartition) -> LeaderHint:
-        """Who leads the partition, as far as this broker knows: of its own replica it hears first."""
+        """The leader of the partition, as far as this broker knows: it learns of changes to its own replicas first."""
         partition = self._partitions.get(topic_partition)
         image = self._metadata.image.partition(topic_partition) if partition is None else partition.image
         if image is None:
@@ -155,7 +155,7 @@ class ReplicaManager:
         return LeaderHint(image.leader, image.leader_epoch, self._metadata.image.brokers.get(image.leader))
 
     def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
-        """The replica here, which must lead; see `partition` and `Partition.check_leader` for what is raised."""
+        """The hosted replica, which must lead. Raises the errors of `partition` and `Partition.check_leader`."""
         partition = self.partition(topic_partition)
         partition.check_leader(current_leader_epoch)
         return partition
@@ -171,9 +171,10 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
-        """Append one batch to a partition led here and wake who waits for it. See `LogAppender` for `guard`.
+        """Append one batch to a partition led here, and wake the requests that wait for it. See `LogAppender` for
+        `guard`.
 
-        The producer of what is not `is_acknowledged` is to be answered after `when_acknowledged`.
+        If the result is not `is_acknowledged`, the producer is answered after `when_acknowledged`.
         """
         partition = self._partitions.get(topic_partition)
         if partition is None:
@@ -191,20 +192,20 @@ class ReplicaManager:
         return info
 
     def high_watermark_moved(self, topic_partition: TopicPartition) -> None:
-        """Wake the consumers and producers that wait for the partition, and followers that consumers read from."""
+        """Wake the consumers and producers that wait for the partition, and followers that serve consumers."""
         self.delayed_fetches.wake(topic_partition)
         self.delayed_produces.wake(topic_partition)
         if self._selector is not None:
             self.follower_fetches.wake(topic_partition)
 
     def _changed(self, topic_partition: TopicPartition) -> None:
-        """Wake all requests that wait for the partition: its role is another one."""
+        """Wake all requests that wait for the partition, because its role has changed."""
         self.high_watermark_moved(topic_partition)
         self.follower_fetches.wake(topic_partition)
         self.delayed_deletions.wake(topic_partition)
 
     def _flush_for(self, partition: Partition, last_offset: int) -> None:
-        """Request the flush that flush.messages needs before the record at `last_offset` may be acknowledged."""
+        """Request the flush that flush.messages requires before the record at `last_offset` may be acknowledged."""
         log = partition.log
         if last_offset >= log.local.flush_limit_offset:
             self.group_commit.request(log, urgent=True)
@@ -230,8 +231,8 @@ class ReplicaManager:
         required_acks: int,
         timeout_ms: int,
     ) -> asyncio.Future[T]:
-        """Done when all of `appends`, partitions and last offsets, are acknowledged or will not be: with the `answer`
-        of the error of each (see `delayed_produce`).
+        """Done when each of `appends`, given as partition and last offset, is acknowledged or has failed. The result is
+        `answer` of the list of errors (see `DelayedProduce`).
         """
         delayed = DelayedProduce(self.partition, required_acks, appends, answer)
         limit_ms = timeout_ms if required_acks == ACKS_ALL else None
@@ -252,8 +253,8 @@ class ReplicaManager:
         slices: Slices,
         watch: SessionWatch | None = None,
     ) -> T | asyncio.Future[T]:
-        """Read the `wanted` partitions, and those that `watch` tells, and give `answer` of the results: now, or once
-        enough has come (see `delayed_fetch`). The future may be cancelled at any moment.
+        """Read the `wanted` partitions, and those that `watch` names, and return `answer` of the results: now, or once
+        enough records have arrived (see `delayed_fetch`). The future may be cancelled at any time.
         """
         if params.replica_id >= 0 or watch is not None:
             return self._fetch_for_follower(params, wanted, answer, slices, watch)
@@ -290,7 +291,7 @@ class ReplicaManager:
             if fetch.is_satisfied:
                 return fetch.respond()
             return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)
-        # It watches for changes from now on, so that none is missed between two slices.
+        # The operation watches for changes from now on, so that none is missed between two slices.
         operation = DelayedOperation(changes, fetch.keys(), fetch.when_ready)
         answer = asyncio.ensure_future(self._fetch_on(fetch, operation, slices))
         answer.add_done_callback(lambda _: operation.leave())
@@ -299,7 +300,7 @@ class ReplicaManager:
     async def _fetch_on(
         self, fetch: DelayedFetch[T], operation: DelayedOperation[DelayedFetch[T]], slices: Slices
     ) -> T:
-        """Go on with a fetch that takes some time."""
+        """Complete a fetch that takes some time."""
         await slices.pause()
         await fetch.read_on(self._executor, slices)
         if not (fetch.is_satisfied or fetch.cold):
@@ -310,8 +311,9 @@ class ReplicaManager:
     # -- deletions -----------------------------------------------------------------------------------------------------
 
     def delete_records_before(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Move the log start of a partition led here up to `offset` (-1: the high watermark), and tell the followers;
-        the offset that the low watermark is to reach. Raises what `Partition.delete_records_before` raises.
+        """Move the log start offset of a partition led here up to `offset` (-1: the high watermark), and notify the
+        followers. Returns the offset that the low watermark must reach. Raises the errors of
+        `Partition.delete_records_before`.
         """
         partition = self.partition(topic_partition)
         before = partition.log.log_start_offset
@@ -321,7 +323,7 @@ class ReplicaManager:
         return log_start_offset if offset < 0 else offset
 
     def log_start_moved(self, log: UnifiedLog, cause: str) -> None:
-        """Say that a log start offset was incremented, and have followers hear of it with the fetch that waits."""
+        """Log an incremented log start offset, and notify followers through their waiting fetches."""
         say_log_start_moved(log, cause)
         self.follower_fetches.wake(log.topic_partition)
 
@@ -333,20 +335,20 @@ class ReplicaManager:
         self, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int
     ) -> asyncio.Future[Sequence[LowWatermark]]:
         """Done when the low watermarks of these partitions have reached these offsets, or the time is over (see
-        `delayed_delete_records`).
+        `DelayedDeleteRecords`).
         """
         delayed = DelayedDeleteRecords(self.low_watermark, deletions)
         keys = list(delayed.keys())
         operation = DelayedOperation(self.delayed_deletions, keys, delayed.attempt)
         answer = operation.wait(timeout_ms)
-        for key in keys:  # it may be done since the caller looked
+        for key in keys:  # it may have been reached since the caller checked
             operation.wake(key, None)
         return answer
 
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
     def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may be in sync: it is alive, and no other incarnation of it if both epochs are known."""
+        """Whether a broker may be in sync: it is alive, and the epochs are equal if both are known."""
         broker = self._metadata.image.brokers.get(broker_id)
         return broker is not None and (broker_epoch < 0 or broker.epoch < 0 or broker.epoch == broker_epoch)
 
@@ -362,7 +364,7 @@ class ReplicaManager:
             self.isr_changes.submit(outcome.change)
 
     def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take a new metadata image: nobody waits for the replicas of brokers that have left."""
+        """Apply a new metadata image: do not wait for replicas of brokers that have left."""
         gone = {
             broker_id
             for broker_id, broker in old.brokers.items()
@@ -373,8 +375,8 @@ class ReplicaManager:
                 self._see_to(partition, brokers_left(partition, gone))
 
     async def check_lag(self) -> None:
-        """Have followers that are behind for too long leave the in-sync replicas. A round: to be called at least every
-        half of replica.lag.time.max.ms.
+        """Remove followers that are behind for too long from the ISR. Call it at least every half of
+        replica.lag.time.max.ms.
         """
         led = [partition for partition in self._partitions.values() if partition.in_sync is not None]
         async for partition in in_slices(led, self._clock):

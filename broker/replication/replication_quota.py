@@ -1,9 +1,9 @@
-"""Limits of the replication of chosen replicas (KIP-73; Kafka class `ReplicationQuotaManager`).
+"""Limits on the replication of chosen replicas (KIP-73; Kafka class `ReplicationQuotaManager`).
 
-A topic says which of its replicas are throttled: on their leaders by `leader.replication.throttled.replicas`, on their
-followers by `follower.replication.throttled.replicas`. A broker says how many bytes per second all of them may take
-together. Everything sent or fetched for a throttled replica is counted; but only a follower that is not in sync is held
-back, so that a throttle drives no replica out of the ISR.
+A topic names its throttled replicas: on their leaders by `leader.replication.throttled.replicas`, on their followers by
+`follower.replication.throttled.replicas`. A broker limits the bytes per second of all of them together. All bytes sent
+or fetched for a throttled replica are counted, but only a follower that is not in sync is held back, so that a throttle
+never removes a replica from the ISR.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL_REPLICAS: Final = "*"
 
 
 class ReplicationQuota:
-    """The throttled replicas of one side, the bytes that they took lately, and how many they may take."""
+    """The throttled replicas of one side, their recent bytes, and their limit."""
 
     def __init__(self, clock: Clock, samples: int, sample_s: int) -> None:
         """The rate is that of the last `samples` times `sample_s` seconds (replication.quota.window.*)."""
@@ -31,10 +31,10 @@ class ReplicationQuota:
         self._rate = SimpleRate(samples, sample_s * 1000)
         self.bytes_per_second = UNLIMITED_RATE
         self.throttled: Mapping[str, frozenset[int] | None] = {}
-        """By topic: the partitions of which this broker's replica is throttled; None for all."""
+        """Partitions whose replica on this broker is throttled, by topic. The value None stands for all partitions."""
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether what the replica takes is counted."""
+        """Whether the bytes of the replica are counted."""
         topic, number = topic_partition
         if topic not in self.throttled:
             return False
@@ -47,17 +47,19 @@ class ReplicationQuota:
 
     @property
     def rate(self) -> float:
-        """Bytes per second in the window; at its beginning, and after a pause, at least one sample's length counts."""
+        """Bytes per second in the window. At its beginning, and after a pause, the window has at least the length of
+        one sample.
+        """
         return self._rate.measure(self._clock.monotonic_s() * 1000)
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether throttled replicas that are not in sync have to wait."""
+        """Whether throttled replicas that are not in sync must wait."""
         return self.bytes_per_second != UNLIMITED_RATE and self.rate > self.bytes_per_second
 
 
 class ReplicationQuotas:
-    """A broker's quotas as leader and as follower. `limit(key)` gives a dynamic limit of this broker."""
+    """A broker's quotas as leader and as follower. `limit(key)` returns a dynamic limit of this broker."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class ReplicationQuotas:
         self._apply(image)
 
     def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take the configurations of a new metadata image."""
+        """Apply the configurations of a new metadata image."""
         if new.configs is not old.configs:
             self._apply(new)
 
@@ -94,8 +96,8 @@ class ReplicationQuotas:
 
 
 def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
-    """The partitions that `partition:broker` pairs, or `*` for all (None), name of one broker. What is no pair counts
-    for nothing: it was written past the checks.
+    """The partitions that `text` names for one broker in `partition:broker` pairs, or None for `*` (all). Anything but
+    a pair is ignored: it was written without validation.
     """
     if text.strip() == ALL_REPLICAS:
         return None

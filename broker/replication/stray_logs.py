@@ -1,13 +1,14 @@
 """Logs that a replica must not use: strays, and logs truncated below their high watermark.
 
-Strays are on this broker's disks and belong to no topic that exists. They are set aside, never used or deleted. A power
-cut can bring back what had been deleted, and so can a disk that comes back; a topic of that name may exist again. The
-checkpoints have to forget the stray before a log of its name is made: a crash would apply its offsets to the new log.
+Strays are on this broker's disks but belong to no existing topic. They are renamed, never used or deleted. A power cut
+or a returning disk can bring back deleted logs, and a topic of the same name may exist by then. The checkpoints must
+forget a stray before a log of its name is created: after a crash its offsets would apply to the new log.
 
-A log that recovery truncated below its high watermark lacks records that were committed. Its replica does not count as
-in sync, whatever the tree says: as leader it would make the others truncate what they still have. It takes no role in
-which it is in the ISR together with others, but answers KAFKA_STORAGE_ERROR. Every controller, Kafka's too, then takes
-it out of the ISR and elects another member. It follows that one, and comes back into the ISR by the ordinary rule.
+A log that recovery truncated below its high watermark lacks committed records. Its replica must not be treated as in
+sync, even if the tree lists it in the ISR: as leader it would make the others truncate records that they still have. It
+refuses, with KAFKA_STORAGE_ERROR, any role that puts it in the ISR together with others. Every controller, including
+Kafka's, then removes it from the ISR and elects another member. The replica follows that leader, and rejoins the ISR by
+the ordinary rule.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ class StrayLogs:
         self._clock = clock
         self._settle: Callable[[], Awaitable[None]] | None = None
         self._is_unsettled = False
-        """Whether a checkpoint may still know one of them."""
+        """Whether a checkpoint may still contain one of them."""
 
     def settle_with(self, settle: Callable[[], Awaitable[None]]) -> None:
-        """Have `settle` write checkpoints without the strays (`LogMaintenance.settle_deletions`)."""
+        """Set `settle`, which writes checkpoints without the strays (`LogMaintenance.settle_deletions`)."""
         self._settle = settle
 
     async def settle(self) -> None:
-        """Return when no checkpoint knows the strays any more, except on a full disk, where no log of their topics is
-        made (`LogManager.get_or_create`).
+        """Return when no checkpoint contains the strays any more. A full disk is an exception: no log of their topics
+        is created there (`LogManager.get_or_create`).
         """
         if self._is_unsettled and self._settle is not None:
             await self._settle()
             self._is_unsettled = False
 
     def unknown_to(self, command: LeaderAndIsr) -> list[TopicPartition]:
-        """The logs of which a full command knows nothing, or which are of another topic than its own of that name."""
+        """The logs that a full command does not mention, or that belong to another topic of the same name."""
         wanted = {
             TopicPartition(topic.topic, state.partition): topic.topic_id
             for topic in command.topics
@@ -66,7 +67,7 @@ class StrayLogs:
         ]
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Rename the directory of one of those. Where the disk refuses, it stays, and is not used."""
+        """Rename the directory of such a log. If the disk refuses, the directory stays, and is not used."""
         before = self._log_manager.logs[topic_partition].path
         try:
             path = self._log_manager.set_aside(topic_partition, self._clock.now_ms())
@@ -77,7 +78,9 @@ class StrayLogs:
             logger.warning("No topic exists for the log %s; it was renamed to %s", before, path)
 
     def make_room_for(self, command: LeaderAndIsr, held: Container[TopicPartition]) -> None:
-        """Topics begin with this command: a log of their names that no replica of `held` has is an earlier topic's."""
+        """Rename logs that an earlier topic left under the name of a new topic in this command; `held` are the hosted
+        replicas.
+        """
         for topic in command.topics:
             if not topic.is_new:
                 continue
@@ -93,8 +96,8 @@ cut_logger = logging.getLogger("kafka.server.ReplicaManager")
 
 
 class CutLogs:
-    """Decides which roles such replicas take. The log manager knows them, and so does the checkpoint, until they have
-    a role.
+    """Decides which roles replicas with truncated logs may take. The log manager and the checkpoint remember these logs
+    until their replicas have a role.
     """
 
     def __init__(self, broker_id: int, log_manager: LogManager) -> None:
@@ -102,10 +105,10 @@ class CutLogs:
         self._cut = log_manager.checkpoints.cut_below
 
     def refuses(self, log: UnifiedLog, state: PartitionImage) -> bool:
-        """Whether this is a role that a cut log must not have.
+        """Whether a replica with a truncated log must refuse this role.
 
-        The only member of the ISR takes its role: nobody is known to have more. So does every member where
-        unclean.leader.election.enable prefers a leader to records.
+        The only member of the ISR accepts its role: no other replica is known to have more. So does every member if
+        unclean.leader.election.enable prefers a leader to complete records.
         """
         topic_partition = log.topic_partition
         high_watermark = self._cut.get(topic_partition)

@@ -1,1 +1,1 @@
-"""A start in stages: each is a complete object that the next one takes, and lets go of what it opened."""
+"""Startup in stages. Each stage is a complete object that is passed to the next one, and releases what it opened."""

@@ -23,19 +23,19 @@ from protocol.value import Value
 
 
 class ClusterLinks(Value):
-    """To leaders that this broker follows, to the controller, and as controller to all; to the leaders of partitions in
-    transactions, and to coordinators of transactions.
+    """Connections to the leaders of followed replicas, to the controller, and, as controller, to all brokers; to the
+    leaders of partitions in transactions, and to transaction coordinators.
     """
 
     network: Network
-    """By which other brokers are reached."""
+    """The network to the other brokers."""
     new_channel: NewChannel
     fetchers: ReplicaFetcherManager
     replicas: ReplicaManager
     controller_client: InterBrokerClient
     marker_clients: BrokerClients
     verification_clients: BrokerClients
-    """Apart from those for markers, whose answers wait for replicas."""
+    """Separate from the clients for markers, whose answers wait for replicas."""
 
     @classmethod
     def of(
@@ -47,7 +47,7 @@ class ClusterLinks(Value):
         fence: CommandFence,
         logs: LoadedLogs,
     ) -> ClusterLinks:
-        """Connections are made when they are needed. From now on the replicas of `logs` that follow are fetched for."""
+        """Connections are opened on demand. From now on the followers among the replicas of `logs` are fetched."""
         listener, timeout_ms = config.inter_broker_listener_name, config.controller_socket_timeout_ms
         network = _network(config, environment)
         client = InterBrokerClient(
@@ -68,7 +68,9 @@ class ClusterLinks(Value):
     def router(
         self, broker_id: int, config: BrokerConfig, metadata: MetadataCache, controller: ControllerApi
     ) -> ControllerApi:
-        """The way to the controller, which is `controller` while this broker has the office. ISRs are changed by it."""
+        """Return the route to the controller: `controller` while this broker is the controller, else a remote one. ISR
+        changes use it from now on.
+        """
         timeout_ms = config.controller_socket_timeout_ms
         remote = RemoteController(self.controller_client, metadata, timeout_ms)
         router = ControllerRouter(broker_id, controller, remote, metadata, retry_timeout_ms=timeout_ms)
@@ -84,11 +86,11 @@ class ClusterLinks(Value):
         return await ask_coordinator(self.verification_clients, broker_id, question)
 
     def config_changed(self, config: BrokerConfig) -> None:
-        """The broker's configuration is another one."""
+        """Apply a changed broker configuration."""
         self.fetchers.resize(config.num_replica_fetchers, self.replicas.hosted.follow_anew)
 
     async def close(self) -> None:
-        """Fetch no more, and ask for nothing more. To be called before the logs are closed."""
+        """Stop fetching and sending requests. Call it before the logs are closed."""
         await self.fetchers.close()
         await self.replicas.isr_changes.close()
         self.controller_client.close()
@@ -97,7 +99,7 @@ class ClusterLinks(Value):
 
 
 def _network(config: BrokerConfig, environment: Environment) -> Network:
-    """How other brokers are reached. Raises ConfigError for stores of TLS that cannot be used."""
+    """The network for inter-broker connections. Raises ConfigError for TLS stores that cannot be used."""
     if config.inter_broker_channel is None:
         return environment.network
     from client.secured_network import SecuredNetwork

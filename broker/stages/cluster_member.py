@@ -1,4 +1,4 @@
-"""Fourth stage: this broker is registered, has its roles from the controller, and coordinates."""
+"""Fourth stage: this broker is registered, receives its roles from the controller, and coordinates."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kafka.server.KafkaServer")
 
 ANSWER_S = 10.0
-"""A controlled shutdown takes this long at most beside its pauses (controlled.shutdown.retry.backoff.ms)."""
+"""Time limit of a controlled shutdown, without its pauses (controlled.shutdown.retry.backoff.ms)."""
 _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
 
 
 class ClusterMember(Value):
-    """A broker that is registered, and what it takes part in: the controller's office, which it may have, the
-    configurations of all, and the groups and transactions whose partitions it leads. `controller_api` is the way to the
-    controller, wherever it is.
+    """A registered broker, with its parts in the cluster: the controller, which it may become, the configurations, and
+    the groups and transactions whose partitions it leads. `controller_api` reaches the controller, wherever it is.
     """
 
     broker_id: int
@@ -56,15 +55,15 @@ class ClusterMember(Value):
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
     authorizer: AclAuthorizer | None
-    """None where nothing is authorized."""
+    """None without authorization."""
     delegation_tokens: DelegationTokenManager | None
-    """None where there is no secret key for them."""
+    """None without a secret key for tokens."""
     coordinators: Coordinators
     unclean_elections: UncleanElections
     commands: LocalChannel
-    """Has this broker obey its controller."""
+    """Passes the controller's commands to this broker."""
     links: ClusterLinks | None
-    """None for a broker that is alone in its tree."""
+    """None for a standalone broker."""
 
     @classmethod
     async def join(
@@ -76,8 +75,8 @@ class ClusterMember(Value):
         logs: LoadedLogs,
         registration: BrokerRegistration,
     ) -> ClusterMember:
-        """Register this broker, and become controller unless there is one; if so, leaders are elected when this
-        returns. Raises ClusterError.
+        """Register this broker, and become controller if the cluster lacks one; in that case, leaders are elected when
+        this returns. Raises ClusterError.
         """
         metadata, configs, hosted = coordination.metadata, coordination.configs, logs.replicas.hosted
         membership, broker_id = coordination.membership, registration.broker_id
@@ -127,16 +126,16 @@ class ClusterMember(Value):
         )  # fmt: skip
 
     async def say_cut_replicas(self, log_manager: LogManager) -> None:
-        """Have the tree know the replicas that are not to be elected. A round: to be called regularly."""
+        """Publish the replicas that must not be elected in the tree. Call it regularly."""
         await self.membership.say_cut_replicas(log_manager.checkpoints.cut_replicas())
 
     async def remove_expired_tokens(self) -> None:
-        """Remove delegation tokens that have expired. A round; the controller's alone does something."""
+        """Remove expired delegation tokens. Call it regularly; it does nothing unless this broker is the controller."""
         if self.delegation_tokens is not None and self.controller.is_active:
             await self.delegation_tokens.remove_expired()
 
     async def close(self) -> None:
-        """Follow nobody, and heed no configurations any more. To be called before the logs are closed."""
+        """Stop following leaders and configurations. Call it before the logs are closed."""
         if self.links is not None:
             await self.links.close()
         await self.dynamic_configs.close()
@@ -146,8 +145,9 @@ class ClusterMember(Value):
     async def hand_over(
         self, config: BrokerConfig, metadata: MetadataCache, without_contact: asyncio.Task[None]
     ) -> None:
-        """Before this broker stops: let others lead what it leads, while it still serves. It stops without that when
-        `without_contact` is done, as no controller can change anything then, and when the controller does not answer.
+        """Before shutdown, move the leadership of this broker's partitions to others, while it still serves. This is
+        skipped once `without_contact` is done, because no controller can change anything then, and when the controller
+        does not answer.
         """
         if not self.membership.is_shared:
             return
@@ -174,7 +174,7 @@ class ClusterMember(Value):
 async def _security(
     config: BrokerConfig, environment: Environment, membership: ClusterMembership
 ) -> tuple[AclAuthorizer | None, DelegationTokenManager | None]:
-    """The authorizer, which knows all ACLs, and the tokens that the configuration asks for.
+    """The authorizer, with all ACLs loaded, and the delegation tokens, as far as they are configured.
 
     Raises ClusterError, CoordinationError.
     """
@@ -209,7 +209,7 @@ def _links(
 
 
 async def _nothing_to_begin(_broker: BrokerImage) -> None:
-    """The controller says what this broker leads in a new session."""
+    """Do nothing: the controller sends this broker's roles in a new session."""
 
 
 def _known_topic(metadata: MetadataCache, name: str) -> TopicImage | None:
@@ -225,8 +225,8 @@ def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
 
 
 def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: MetadataImage) -> None:
-    """Partitions without a leader may have one once unclean elections are allowed, and leaders with too few replicas in
-    sync may commit again once these are enough.
+    """Partitions without a leader may get one once unclean elections are allowed, and leaders with too few in-sync
+    replicas may commit again once min.insync.replicas is low enough.
     """
     if new.configs is not old.configs and any(
         key in overrides and overrides[key] != old.config(*resource).get(key)

@@ -1,4 +1,4 @@
-"""Second stage: a session with the coordination tree, and what it says before this broker is registered."""
+"""Second stage: a session with the coordination tree, and the data in it before this broker is registered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocol.value import Value
 
 
 class OpenCoordination(Value):
-    """The session, the ids of this broker and (in `metadata`) of the cluster, and the configurations in force."""
+    """The session, the ids of this broker and (in `metadata`) of the cluster, and the current configurations."""
 
     identity: BrokerIdentity
     ensemble: Ensemble
@@ -65,13 +65,13 @@ class OpenCoordination(Value):
         return cls(identity, ensemble, fence, membership, metadata, configs)
 
     async def abandon(self) -> None:
-        """Leave a tree that other brokers share at once: they would wait for the end of the session."""
+        """End the session at once if other brokers share the tree: they would wait for its timeout."""
         if self.ensemble.is_shared:
             with contextlib.suppress(CoordinationError):
                 await self.membership.close()
 
     async def close(self, *, has_failed: bool) -> None:
-        """Leave the cluster, unless the tree cannot be asked any more."""
+        """Leave the cluster, unless the tree is unreachable."""
         if not has_failed:
             await self.membership.close()
         await self.ensemble.close()

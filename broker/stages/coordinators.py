@@ -1,4 +1,5 @@
-"""The coordinators of groups and of transactions on this broker, and their ways to partitions, here and elsewhere."""
+"""The coordinators of groups and of transactions on this broker, and their connections to partitions, local and remote.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Coordinators(Value):
-    """The coordinators, and those who take part in transactions as leaders of their partitions. Nothing is coordinated
-    until this broker leads a partition of an internal topic.
+    """The coordinators, and the participants in transactions as leaders of their partitions. They are idle until this
+    broker leads a partition of an internal topic.
     """
 
     groups: GroupCoordinatorService
@@ -51,7 +52,7 @@ class Coordinators(Value):
         links: ClusterLinks | None,
         allocate_producer_ids: Callable[[], Awaitable[ProducerIdBlock]],
     ) -> Coordinators:
-        """`allocate_producer_ids` asks the controller for a block."""
+        """`allocate_producer_ids` requests a block of ids from the controller."""
         clock, replicas, configs = environment.clock, logs.replicas, coordination.configs
         metadata, producer_ids = coordination.metadata, ProducerIds(allocate_producer_ids)
         groups = _groups(config, environment, coordination, logs)
@@ -86,7 +87,7 @@ class Coordinators(Value):
         return coordinators
 
     def leadership_changed(self, topic_partition: TopicPartition, leads: bool) -> None:
-        """A partition is led by this broker from now on, or no longer."""
+        """Called when this broker starts or stops leading a partition."""
         service: CoordinatorService[Any]
         if topic_partition.topic == CONSUMER_OFFSETS:
             service = self.groups
@@ -100,13 +101,13 @@ class Coordinators(Value):
             service.resigned(topic_partition.partition)
 
     def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take a new metadata image: groups have no offsets of topics that exist no more."""
+        """Apply a new metadata image: groups drop the offsets of deleted topics."""
         deleted = [name for name in old.topics if name not in new.topics]
         if deleted:
             self.groups.topics_deleted(deleted)
 
     async def close(self) -> None:
-        """Stop: nothing is coordinated any more."""
+        """Stop coordinating."""
         await self.transactions.close()
         await self.groups.close()
 
@@ -130,7 +131,7 @@ def _groups(
 
 
 def _way_to(own_id: int, writer: MarkerWriter, links: ClusterLinks | None, broker_id: int) -> WriteMarkers | None:
-    """How to have a broker write markers; None while there is no such broker."""
+    """A function that makes the broker write markers, or None if no such broker is reachable."""
     if broker_id == own_id:
         return writer.write
     return None if links is None or broker_id < 0 else partial(links.write_txn_markers, broker_id)

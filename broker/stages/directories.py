@@ -1,4 +1,4 @@
-"""First stage: the log directories, and whose they are: decided before anything in them is changed."""
+"""First stage: the log directories and their ownership, which is determined before anything in them changes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class BrokerIdentity(Value):
     """This broker's identity according to its log directories. `cluster_id` is None before the first start."""
 
     broker_id: int
-    """NO_BROKER_ID where the tree that brokers share has to give one."""
+    """NO_BROKER_ID if the shared tree must assign one."""
     cluster_id: str | None
     unclaimed: list[str]
     """Directories without meta.properties yet."""
     unreadable: dict[str, str]
-    """Directories whose meta.properties the disk does not give, and why."""
+    """Directories whose meta.properties cannot be read, with the reason."""
 
 
 def identify_broker(file_system: FileSystem, config: BrokerConfig) -> BrokerIdentity:
-    """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory, and
-    when none can be read.
+    """Read every meta.properties; changes nothing. Raises LogDirError for the directory of another broker or cluster,
+    and if none can be read.
 
-    Without broker.id the broker keeps the one it had. A new broker gets one from ZooKeeper, or without
-    ZooKeeper the first above reserved.broker.max.id.
+    Without broker.id the broker keeps its previous id. A new broker gets one from ZooKeeper, or without ZooKeeper the
+    first above reserved.broker.max.id.
     """
     found, unreadable = [], {}
     kraft = config.values["metadata.log.dir"]
@@ -82,11 +82,11 @@ corruption_logger = logging.getLogger("kafka.log.UnifiedLog")
 KEEP_EVERYTHING: Final[Mapping[str, Any]] = MappingProxyType(
     {"retention_ms": -1, "retention_bytes": -1, "cleanup_policy": frozenset({"delete"})}
 )
-"""A log is under its topic's limits once a controller has said that it is wanted."""
+"""A log is subject to its topic's limits only once a controller has confirmed that it is needed."""
 
 
 class LockedDirectories(Value):
-    """Directories that no other broker has. Their logs are not loaded yet."""
+    """Directories that this broker has locked. Their logs are not loaded yet."""
 
     identity: BrokerIdentity
     log_manager: LogManager
@@ -95,7 +95,7 @@ class LockedDirectories(Value):
 
     @classmethod
     def lock(cls, config: BrokerConfig, environment: Environment, failures: DirectoryFailures) -> LockedDirectories:
-        """Lock all that work. Raises LogDirError."""
+        """Lock all working directories. Raises LogDirError."""
         log_manager = LogManager(
             environment.file_system,
             config.log_dirs,
@@ -104,7 +104,7 @@ class LockedDirectories(Value):
             on_directory_failure=failures.report,
             on_corruption=corruption_logger.error,
         )
-        # Whose the directories are is settled before anything in them, the lock files included, is touched.
+        # Ownership is determined before anything in the directories is touched, including the lock files.
         identity = identify_broker(environment.file_system, config)
         for path, reason in identity.unreadable.items():
             log_manager.directories.take_offline(path, reason)
@@ -118,7 +118,7 @@ class LockedDirectories(Value):
         return cls(identity, log_manager, space, failures)
 
     def claim(self, environment: Environment, cluster_id: str) -> None:
-        """Write meta.properties where there is none yet."""
+        """Write missing meta.properties."""
         for directory in self.log_manager.directories:
             if directory.path in self.identity.unclaimed and directory.failure is None:
                 write_meta_properties(environment.file_system, directory.path, self.identity.broker_id, cluster_id)

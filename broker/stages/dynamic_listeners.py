@@ -27,8 +27,8 @@ logger = logging.getLogger("kafka.server.DynamicListenerConfig")
 class DynamicListenerConfig:
     """Owns the open listeners, their security and their registered addresses.
 
-    A change of the configuration is checked before it is stored, and applied after that. If it cannot be applied (a
-    port was taken in between) the listeners and the registration stay as they are, and the log says why.
+    A configuration change is checked before it is stored, and applied afterwards. If it cannot be applied (for example,
+    because a port was taken in between), listeners and registration remain unchanged, and the reason is logged.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class DynamicListenerConfig:
         stored: StoredCredential,
         stored_token: StoredToken,
     ) -> None:
-        """`stored` and `stored_token` find credentials of clients in the tree."""
+        """`stored` and `stored_token` look up client credentials in the tree."""
         self._environment = environment
         self._socket_server = socket_server
         self._stored = stored
         self._stored_token = stored_token
         self._opened = config
-        """The configuration by which the listeners are open."""
+        """The configuration of the open listeners."""
         self._security: Mapping[str, SecuredListener] = {}
         self._is_registered = True
-        """Whether the registration names what is open."""
+        """Whether the registration matches the open listeners."""
         self._serving: ServingBroker | None = None
         self._renewal: CertificateRenewal | None = None
         self._refreshes_issuer_keys = False
@@ -58,12 +58,16 @@ class DynamicListenerConfig:
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def bind(self) -> None:
-        """Take the addresses of the file's listeners. Raises OSError, and ConfigError for stores that are of no use."""
+        """Bind the addresses of the listeners in server.properties. Raises OSError, and ConfigError for unusable
+        stores.
+        """
         self._security = self._new_security(self._opened)
         await self._socket_server.bind([_endpoint(name, self._opened, self._security) for name in _names(self._opened)])
 
     async def bind_as(self, config: BrokerConfig) -> None:
-        """Have the addresses of this configuration instead, which was changed in an earlier life. Raises as `bind`."""
+        """Bind the addresses of this configuration instead, which was changed in an earlier run. Raises the errors of
+        `bind`.
+        """
         removed, added = _difference(self._opened, config)
         if removed or added:
             security = self._security_for(config)
@@ -72,7 +76,7 @@ class DynamicListenerConfig:
         self._opened = config
 
     def serve(self, serving: ServingBroker) -> None:
-        """Follow the configuration from now on, and the files of certificates and keys."""
+        """Follow changes of the configuration and of the certificate and key files from now on."""
         self._serving = serving
         configs = serving.coordination.configs
         configs.check_listeners = self._check
@@ -82,7 +86,7 @@ class DynamicListenerConfig:
         self._config_changed(configs.current)
 
     async def close(self) -> None:
-        """Follow the configuration no more."""
+        """Stop following the configuration."""
         await self._refreshing.close()
 
     def _config_changed(self, config: BrokerConfig) -> None:
@@ -97,7 +101,7 @@ class DynamicListenerConfig:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     async def _check(self, current: BrokerConfig, proposed: BrokerConfig) -> None:
-        """Raise ConfigError or ApiError for listeners that cannot be opened, or whose stores cannot be used."""
+        """Raise ConfigError or ApiError for listeners that cannot be opened, or whose stores are unusable."""
         if self._renewal is not None:
             await self._renewal.check_stores(current, proposed)
         before = {each.listener_name: each.security_protocol for each in current.listeners}
@@ -106,7 +110,7 @@ class DynamicListenerConfig:
                 raise reconfiguration_error(
                     f"Security protocol cannot be updated for existing listener ListenerName({each.listener_name})"
                 )
-        if proposed.listeners == current.listeners:  # Those that could not be opened hold up no other change.
+        if proposed.listeners == current.listeners:  # Listeners that could not be opened must not block other changes.
             return
         removed, added = _difference(self._opened, proposed)
         security = await self._environment.executor.run(self._security_for, proposed)
@@ -116,7 +120,7 @@ class DynamicListenerConfig:
             raise ConfigError("listeners", proposed.values["listeners"], error.strerror) from error
 
     async def _apply(self) -> None:
-        """Bring listeners and registration to what the configuration says now. Raises CoordinationError."""
+        """Update listeners and registration to the current configuration. Raises CoordinationError."""
         serving = self._serving
         assert serving is not None
         async with self._applying:
@@ -143,7 +147,7 @@ class DynamicListenerConfig:
         self._config_changed(serving.coordination.configs.current)  # It may have been changed back meanwhile.
 
     def endpoints(self) -> tuple[znodes.Endpoint, ...]:
-        """The advertised listeners, with the ports that they really have."""
+        """The advertised listeners, with their bound ports."""
         return tuple(
             znodes.Endpoint(
                 each.listener_name,
@@ -157,7 +161,7 @@ class DynamicListenerConfig:
     # -- security ------------------------------------------------------------------------------------------------------
 
     def _security_for(self, config: BrokerConfig) -> Mapping[str, SecuredListener]:
-        """That of listeners which stay, and of new ones."""
+        """Reuse the security of unchanged listeners, and create it for new ones."""
         kept = {name: each for name, each in self._security.items() if name in _names(config)}
         return {**kept, **self._new_security(config)}
 
@@ -171,7 +175,7 @@ class DynamicListenerConfig:
         )
 
     def _watch_security(self, serving: ServingBroker) -> None:
-        """Renew certificates, also those of connections to other brokers, and read keys of issuers of tokens again."""
+        """Renew certificates, also for connections to other brokers, and refresh the keys of token issuers."""
         config, supervisor = serving.coordination.configs.current, serving.supervisor
         if config.ssl:
             from broker.security.listener_security import renewables_of
@@ -209,6 +213,6 @@ def _endpoint(name: str, config: BrokerConfig, security: Mapping[str, SecuredLis
 
 
 def _difference(before: BrokerConfig, after: BrokerConfig) -> tuple[list[str], list[str]]:
-    """The listeners to close and those to open: one with another address is among both."""
+    """The listeners to close and those to open: a listener with a new address is in both lists."""
     added = [each.listener_name for each in after.listeners if each not in before.listeners]
     return [each.listener_name for each in before.listeners if each not in after.listeners], added

@@ -1,4 +1,4 @@
-"""Third stage: the logs, loaded, and those who look after them."""
+"""Third stage: the loaded logs and their maintenance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LoadedLogs(Value):
     async def load(
         cls, environment: Environment, directories: LockedDirectories, coordination: OpenCoordination
     ) -> LoadedLogs:
-        """Open all logs, those of a topic that is configured by that configuration from the first moment on."""
+        """Open all logs, each with its topic's configuration from the start."""
         log_manager, clock, executor = directories.log_manager, environment.clock, environment.executor
         configs = coordination.configs
         threads = configs.current.num_recovery_threads_per_data_dir
@@ -110,22 +110,20 @@ class LoadedLogs(Value):
         await self.maintenance.settle_deletions()
 
     async def retry_refused_checkpoints(self) -> None:
-        """Write the checkpoints that a full disk refused and that still know deleted logs. A round: to be called now
-        and then.
-        """
+        """Write the checkpoints that a full disk refused and that still contain deleted logs. Call it regularly."""
         directories = self.log_manager.directories
         if any(each.failure is None and each.has_stale_checkpoints for each in directories):
             await self.settle_deletions()
 
     async def close(self, environment: Environment, threads_per_directory: int, broker_epoch: int) -> None:
-        """Flush everything, and leave the markers of a clean stop. Nothing works on the logs any more."""
+        """Flush everything, and write the markers of a clean shutdown. No other work on the logs may be running."""
         await self.replicas.group_commit.idle()
         await self.maintenance.checkpoint_high_watermarks()
         await close_logs(self.log_manager, environment.executor, threads_per_directory, broker_epoch)
 
 
 def _topic_configs(coordination: OpenCoordination) -> dict[str, LogConfig]:
-    """The configuration of each topic that may have one of its own."""
+    """The configuration of each topic that may override the defaults."""
     configs = coordination.configs
     default = configs.log_config("")
     return {
@@ -142,6 +140,6 @@ def _selector(class_name: str | None, metadata: MetadataCache) -> RackAwareRepli
 def _offer_cut_logs(
     log_manager: LogManager, failures: DirectoryFailures, old: MetadataImage, new: MetadataImage
 ) -> None:
-    """A replica whose log is cut below its high watermark may lead once unclean elections are allowed."""
+    """A replica whose log was truncated below its high watermark may lead once unclean elections are allowed."""
     if new.configs is not old.configs and log_manager.checkpoints.cut_below:
         failures.replicas_changed()

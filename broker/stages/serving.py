@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
 
 MEMORY_FOR_LARGE_REQUESTS = 8
-"""The divisor that gives the share of the memory for requests that are decoded in slices."""
+"""The divisor for the share of memory for requests that are decoded in slices."""
 MEMORY_FOR_FETCH_SESSIONS = 16
-"""As much for the fetch sessions of consumers."""
+"""The divisor for the fetch sessions of consumers."""
 
 
 class ServingBroker(Value):
-    """A broker that serves, and all that it consists of."""
+    """A serving broker with all its parts."""
 
     directories: LockedDirectories
     coordination: OpenCoordination
@@ -123,7 +123,7 @@ class ServingBroker(Value):
     async def start(
         self, config: BrokerConfig, socket_server: SocketServer, metrics_server: MetricsServer | None
     ) -> None:
-        """Begin the background work, then accept connections."""
+        """Start the background work, then accept connections."""
         logs, supervisor, space = self.logs, self.supervisor, self.directories.space
         groups, transactions = self.member.coordinators.groups, self.member.coordinators.transactions
         if metrics_server is not None:
@@ -165,7 +165,8 @@ class ServingBroker(Value):
             transactions.forget_unused_ids,
         )
         if self.member.links is not None:
-            # A follower is found to lag after one and a half times its limit at most, as in Kafka.
+            # With this interval a lagging follower is detected after at most one and a half times its limit, as in
+            # Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
             supervisor.every(DISK_CHECK_MS, "cut-replicas", lambda: self.member.say_cut_replicas(logs.log_manager))
             if config.auto_leader_rebalance_enable:
@@ -192,7 +193,7 @@ class ServingBroker(Value):
 
 
 def window_of_quotas(config: BrokerConfig) -> QuotaWindow:
-    """The times that rates of clients and of connections are measured over."""
+    """The measuring window for rates of clients and connections."""
     return QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000)
 
 
@@ -265,7 +266,7 @@ def _registry(
 
 
 def _access(member: ClusterMember) -> Access:
-    """Who may do what: everybody everything, without an authorizer."""
+    """The access rules; without an authorizer everyone may do everything."""
     if member.authorizer is None:
         return OPEN
     from broker.security.acl_access import AclAccess

@@ -1,3 +1,3 @@
-"""The znode tree as the event loop sees it: adapters to `cluster.zookeeper.coordination`, and reads of Kafka's nodes
-that more than one owner needs.
+"""The znode tree as the event loop sees it: implementations of `cluster.zookeeper.coordination`, and reads of Kafka's
+nodes that several owners need.
 """

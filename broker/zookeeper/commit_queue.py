@@ -1,13 +1,13 @@
-"""One queue for everything that is done with a durable tree, on the event loop, with group commit.
+"""One queue on the event loop for all operations on a durable tree, with group commit.
 
-While the disk is idle a read is answered at once; while a frame is being written everything waits behind it, so nothing
-is seen that is not durable, and all waiting transactions share the next frame. A large transaction is applied in
-slices, and everything waits behind it as well. The tree belongs to the event loop, except during `DurableTree.flush`,
-when nobody touches it.
+While the disk is idle, a read is answered at once. While a frame is being written, everything waits behind it: readers
+see only durable state, and all waiting transactions share the next frame. A large transaction is applied in slices, and
+everything waits behind it as well. The tree belongs to the event loop, but nothing may touch it during
+`DurableTree.flush`.
 
-Everything comes out in the order in which it took effect: the events of a transaction before its own outcome, and
-behind the outcomes of what was asked before it. Both are told by direct calls, so that what is written to one
-connection keeps that order.
+Events and outcomes come out in execution order: the events of a transaction before its own outcome, and after the
+outcomes of earlier requests. Both are delivered by direct calls, so that the data written to one connection keeps that
+order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("odradek.coordination")
 
 
 class Outcome(Value, frozen=False):
-    """The result of one action or its error, and the last zxid that it could see."""
+    """The result or error of one action, and the last zxid that it could see."""
 
     result: Any = None
     error: Exception | None = None
@@ -39,7 +39,7 @@ class Outcome(Value, frozen=False):
 
 
 class _Waiting(Value, frozen=False):
-    """One action in the queue: what to do at its turn, and whom to tell after the flush."""
+    """One queued action: the work for its turn, and the callback for its outcome after the flush."""
 
     action: Callable[[], Any]
     done: Callable[[Outcome], None]
@@ -47,7 +47,7 @@ class _Waiting(Value, frozen=False):
     fired: list[tuple[Watch, WatchEvent]]
 
     def tell(self) -> None:
-        """The events, then the outcome. A receiver's bug holds up no other receiver."""
+        """Deliver the events, then the outcome. A receiver's bug does not affect other receivers."""
         try:
             fire(self.fired)
         except Exception:
@@ -59,15 +59,13 @@ class _Waiting(Value, frozen=False):
 
 
 class CommitQueue:
-    """`on_failure` is called once if the journal fails: after that no action succeeds any more, and the process should
-    stop.
-    """
+    """`on_failure` is called once if the journal fails: after that every action fails, and the process should stop."""
 
     def __init__(
         self, tree: DurableTree, executor: Executor, clock: Clock, on_failure: Callable[[OSError], None]
     ) -> None:
         self.watches = WatchTable()
-        """Belongs to the actions."""
+        """For use by the actions."""
         self._durable = tree
         self._executor = executor
         self._clock = clock
@@ -82,7 +80,7 @@ class CommitQueue:
 
     @property
     def tree(self) -> ZnodeTree:
-        """For reading."""
+        """The tree, for reading."""
         return self._durable.tree
 
     def is_over(self) -> bool:
@@ -90,19 +88,19 @@ class CommitQueue:
         return self._slices.is_over()
 
     def apply(self, transaction: Transaction) -> Sliced[Applied]:
-        """Change the tree, and fire the watches on what changed."""
+        """Change the tree, and fire the watches on the changed nodes."""
         applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms(), self.is_over)
         self._fired.extend(self.watches.take(applied.events))
         return applied
 
     def fire(self, watch: Watch, event: WatchEvent) -> None:
-        """Tell a watch of a change that was made before."""
+        """Fire a watch for an earlier change."""
         self._fired.append((watch, event))
 
     # -- for callers ---------------------------------------------------------------------------------------------------
 
     def read(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
-        """Do `action`, which changes nothing, and give `done` what came of it: at once, if nothing waits."""
+        """Run `action`, which must not change anything, and pass its outcome to `done`: at once, if nothing waits."""
         if self._committer is not None or self._failure is not None:
             self.write(action, done)
             return
@@ -111,13 +109,13 @@ class CommitQueue:
             waiting.outcome.result = action()
         except CoordinationError as error:
             waiting.outcome.error = detached(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+        except Exception as error:  # noqa: BLE001 - every error belongs to the caller
             waiting.outcome.error = error
         self._take_down(waiting)
         waiting.tell()
 
     def write(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
-        """Do `action`, which gives its result or work in slices that does, and give `done` what came of it, once that
+        """Run `action`, which returns its result or work in slices that does, and pass its outcome to `done` once that
         is durable.
         """
         waiting = _Waiting(action, done, Outcome(), [])
@@ -130,7 +128,7 @@ class CommitQueue:
             self._committer = asyncio.create_task(self._commit(), name="coordination-commit")
 
     async def close(self) -> None:
-        """Finish what is queued and close the journal."""
+        """Finish the queued actions and close the journal."""
         while self._committer is not None:
             await asyncio.shield(self._committer)
         if self._failure is None:
@@ -156,10 +154,10 @@ class CommitQueue:
             try:
                 await self._executor.run(self._durable.flush)
             except NoSpaceError as error:
-                # Nothing of the batch took effect. Who watches what it seemed to change may look once too often.
+                # The batch was rolled back. Watchers of its seeming changes may read once too often.
                 for waiting in batch:
                     waiting.outcome.error = detached(error)
-            except Exception as error:  # noqa: BLE001 - after a bug, too, nobody knows what the journal has
+            except Exception as error:  # noqa: BLE001 - after a bug, too, the state of the journal is unknown
                 self._fail(error if isinstance(error, OSError) else OSError(repr(error)), batch)
                 return
         for waiting in batch:
@@ -173,7 +171,7 @@ class CommitQueue:
             waiting.outcome.result = result
         except CoordinationError as error:
             waiting.outcome.error = detached(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller, not to the commit loop
+        except Exception as error:  # noqa: BLE001 - every error belongs to the caller, not to the commit loop
             waiting.outcome.error = error
         self._take_down(waiting)
 

@@ -17,18 +17,18 @@ _FIRST_USE: Final = "00000001"
 
 
 class ChallengeError(Exception):
-    """The server asks for something else."""
+    """The server requires something else."""
 
 
 class RefusedError(Exception):
-    """The client is not who it says, or does not speak as it should."""
+    """The client's proof is wrong, or its message violates the protocol."""
 
 
 class DigestMd5Client:
-    """One authentication of `login`: answer the challenge, then check that the server knows the password too."""
+    """One authentication with `login`: answer the challenge, then check that the server knows the password, too."""
 
     def __init__(self, login: DigestLogin, nonce: Callable[[], str], uri: str = _URI) -> None:
-        """`nonce` gives text that nobody can guess."""
+        """`nonce` returns unpredictable text."""
         self._login = login
         self._nonce = nonce()
         self._uri = uri
@@ -36,7 +36,7 @@ class DigestMd5Client:
 
     @property
     def username(self) -> str:
-        """Of the login."""
+        """The user name of the login."""
         return self._login.username
 
     def answer(self, challenge: bytes) -> bytes:
@@ -57,19 +57,19 @@ class DigestMd5Client:
         return ",".join(parts).encode()
 
     def is_proven_by(self, message: bytes) -> bool:
-        """Whether the server's last message shows that it knows the password."""
+        """Whether the server's last message proves that it knows the password."""
         return bool(self._proof) and message == self._proof
 
 
 class DigestMd5Server:
-    """One authentication by one of `users`, which are passwords by name."""
+    """One authentication against `users`, a map from names to passwords."""
 
     def __init__(self, users: Mapping[str, str], nonce: Callable[[], str]) -> None:
-        """`nonce` gives text that nobody can guess."""
+        """`nonce` returns unpredictable text."""
         self._users = users
         self._nonce = nonce()
         self.username: str | None = None
-        """The user, once proven."""
+        """The authenticated user, or None before that."""
 
     def evaluate(self, message: bytes) -> bytes:
         """The challenge after a first, empty message; the server's own proof after the second. Raises RefusedError."""
@@ -99,7 +99,7 @@ def _fields(message: bytes) -> dict[str, str]:
 
 
 def _digests(login: DigestLogin, fields: Mapping[str, str]) -> Callable[[str], str]:
-    """Gives the proof that each side makes, by the word that tells the two apart. Raises KeyError."""
+    """Return a function from a side's keyword to its proof. Raises KeyError."""
     nonce, own, uri, authzid = fields["nonce"], fields["cnonce"], fields["digest-uri"], fields.get("authzid")
     secret = (
         _md5(b":".join(map(_bytes, (login.username, fields["realm"], login.password)))) + f":{nonce}:{own}".encode()
@@ -116,11 +116,11 @@ def _digests(login: DigestLogin, fields: Mapping[str, str]) -> Callable[[str], s
 
 
 def _md5(data: bytes) -> bytes:
-    return hashlib.md5(data).digest()  # noqa: S324 - the mechanism's own
+    return hashlib.md5(data).digest()  # noqa: S324 - required by the mechanism
 
 
 def _bytes(text: str) -> bytes:
-    """Latin-1 where that is possible, else UTF-8: what the RFC has digests of names made from."""
+    """Encode as Latin-1 if possible, else as UTF-8, as the RFC requires for hashed names."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

@@ -39,8 +39,9 @@ _MAX_TRANSACTION_BYTES = 64 << 20
 
 
 class EmbeddedEnsemble:
-    """The tree that the sessions of one process share. `on_failure` is called once if the journal fails: after that no
-    call succeeds any more, and the process should stop."""
+    """The tree that the sessions of one process share. `on_failure` is called once if the journal fails: after that
+    every call fails, and the process should stop.
+    """
 
     def __init__(
         self, tree: DurableTree, executor: Executor, clock: Clock, on_failure: Callable[[OSError], None]
@@ -54,11 +55,11 @@ class EmbeddedEnsemble:
         return EmbeddedCoordination(self)
 
     async def close(self) -> None:
-        """Finish what is queued and close the journal. Sessions still open end with the process."""
+        """Finish the queued actions and close the journal. Sessions still open end with the process."""
         await self._queue.close()
 
     async def open_session(self) -> int:
-        """Begin a session; gives its id."""
+        """Begin a session. Returns its id."""
 
         def begin() -> Sliced[int]:
             session_id = self._queue.tree.next_session_id
@@ -78,7 +79,7 @@ class EmbeddedEnsemble:
         _: Applied = await self._write(end)
 
     async def expire(self, session_id: int) -> None:
-        """End a session of which nothing was heard for too long: its owner and its watches are told."""
+        """End a session that has been silent for too long, and notify its owner and its watches."""
         session = self._sessions.pop(session_id)
         watches = self._queue.watches.of_session(session_id)
         await self.close_session(session_id)
@@ -87,11 +88,11 @@ class EmbeddedEnsemble:
         session.expired()
 
     def began(self, session: EmbeddedCoordination) -> None:
-        """Take note of a session that is connected."""
+        """Register a connected session."""
         self._sessions[session.session_id] = session
 
     async def transact(self, session_id: int, operations: tuple[Operation, ...]) -> list[OperationResult]:
-        """Carry out `operations` and make them durable. Raises MultiError."""
+        """Carry out `operations` durably. Raises MultiError."""
 
         def act() -> Sliced[list[OperationResult]]:
             return (yield from self._queue.apply(Multi(session_id, operations))).results
@@ -99,7 +100,7 @@ class EmbeddedEnsemble:
         return await self._write(act)
 
     async def create(self, session_id: int, operation: Create) -> tuple[str, ZnodeStat]:
-        """Carry out one Create; the stat is the one right after it."""
+        """Carry out one Create; the returned stat is the one right after it."""
 
         def act() -> Sliced[tuple[str, ZnodeStat]]:
             applied = yield from self._queue.apply(Multi(session_id, (operation,)))
@@ -120,7 +121,7 @@ class EmbeddedEnsemble:
         return await self._read(act)
 
     async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
-        """Data and stat of each of `paths`, None for a node that is not there."""
+        """Data and stat of each of `paths`, or None for a missing node."""
         tree = self._queue.tree
         return await self._read(lambda: [tree.get(path) if tree.exists(path) else None for path in paths])
 
@@ -159,7 +160,7 @@ class EmbeddedEnsemble:
 
 def _tell(answer: asyncio.Future[Any], outcome: Outcome) -> None:
     if answer.done():
-        return  # the caller has given up
+        return  # the caller has been cancelled
     if outcome.error is not None:
         answer.set_exception(outcome.error)
     else:
@@ -169,7 +170,7 @@ def _tell(answer: asyncio.Future[Any], outcome: Outcome) -> None:
 async def open_embedded(
     environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
 ) -> EmbeddedEnsemble:
-    """Recover the tree kept in the first log directory, or begin a new one; see `DurableTree.open`."""
+    """Recover the tree in the first log directory, or create a new one; see `DurableTree.open`."""
     clock, executor = environment.clock, environment.executor
     tree = await executor.run(DurableTree.open, environment.file_system, config.log_dirs[0], clock.now_ms())
     return EmbeddedEnsemble(tree, executor, clock, on_failure)
@@ -254,7 +255,7 @@ class EmbeddedCoordination:
 
 
 class _SingleOperation:
-    """A transaction of one operation fails with that operation's own error."""
+    """Makes a transaction of one operation fail with the error of that operation."""
 
     def __enter__(self) -> None:
         return None

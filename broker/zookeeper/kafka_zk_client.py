@@ -1,4 +1,4 @@
-"""Reads and writes of the coordination tree, beside fenced transactions (Kafka class `KafkaZkClient`)."""
+"""Reads and writes of the coordination tree, except fenced transactions (Kafka class `KafkaZkClient`)."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ logger = logging.getLogger("kafka.zk.KafkaZkClient")
 
 
 class ClusterError(Exception):
-    """The cluster cannot be joined; the message names what is in the way."""
+    """The cluster cannot be joined; the message gives the reason."""
 
 
 class KafkaZkClient:
     """Reads and writes of single znodes, in Kafka's layout. Raises CoordinationError."""
 
     def __init__(self, coordination: Coordination, clock: Clock, damaged: DamagedNodes | None = None) -> None:
-        """`damaged` are the nodes that were reported in earlier sessions."""
+        """`damaged` holds the nodes reported in earlier sessions."""
         self._coordination = coordination
         self._clock = clock
         self.damaged = DamagedNodes() if damaged is None else damaged
         self.topics = TopicReader(coordination, self.damaged)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Whether the node exists."""
         return await self._coordination.exists(path) is not None
 
     async def create_missing(self, paths: Iterable[str]) -> None:
-        """Make those nodes that are not there, in one transaction. Another broker may do the same meanwhile."""
+        """Create the missing nodes in one transaction. Another broker may do the same concurrently."""
         wanted = list(paths)
         while True:
             found = await each_of(wanted, self.exists)
@@ -83,13 +83,13 @@ class KafkaZkClient:
     # -- joining the cluster -------------------------------------------------------------------------------------------
 
     async def cluster_id(self) -> str | None:
-        """The cluster's id; None before it has one."""
+        """The cluster's id, or None before it has one."""
         if not await self.exists(znodes.CLUSTER_ID):
             return None
         return znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
 
     async def create_cluster_id(self, cluster_id: str) -> str:
-        """Give the cluster this id; gives the one that it has, which another broker may have given it just now."""
+        """Set the cluster's id. Returns the actual one, which another broker may just have set."""
         await self.create_missing([znodes.CLUSTER])
         try:
             await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
@@ -98,18 +98,18 @@ class KafkaZkClient:
         return cluster_id
 
     async def generate_broker_id(self, reserved_max_id: int) -> int:
-        """An id that no other broker has or will get, above `reserved_max_id` (Kafka's generateBrokerId)."""
+        """A new unique id above `reserved_max_id` (Kafka's generateBrokerId)."""
         stat = await self._coordination.set(znodes.BROKER_SEQUENCE, b"")
         return reserved_max_id + stat.version
 
     async def register_broker(self, registration: znodes.BrokerRegistration) -> int:
-        """Register the broker for as long as this session lives. Gives its epoch. Raises NodeExistsError."""
+        """Register the broker for the lifetime of this session. Returns its epoch. Raises NodeExistsError."""
         path, data = znodes.broker_path(registration.broker_id), registration.encode()
         while True:
             try:
                 return (await self._coordination.create(path, data, ephemeral=True))[1].czxid
             except (ConnectionLossError, NodeExistsError) as error:
-                # The outcome of an earlier attempt may not have been known.
+                # An earlier attempt with unknown outcome may have succeeded.
                 stat = await self._coordination.exists(path)
                 if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
                     return stat.czxid
@@ -117,16 +117,16 @@ class KafkaZkClient:
                     raise
 
     async def update_broker(self, registration: znodes.BrokerRegistration) -> None:
-        """Replace what this broker has registered; its epoch stays. Raises NoNodeError when it is not registered."""
+        """Replace this broker's registration; its epoch stays. Raises NoNodeError when it is not registered."""
         await self._coordination.set(znodes.broker_path(registration.broker_id), registration.encode())
 
     async def registration(self, broker_id: int, watch: Watch) -> znodes.BrokerRegistration | None:
-        """The registration of a broker, if there is one; `watch` fires when it changes. Raises ZnodeFormatError."""
+        """The registration of a broker, or None; `watch` fires when it changes. Raises ZnodeFormatError."""
         data = await self._data_of(znodes.broker_path(broker_id), watch)
         return None if data is None else znodes.BrokerRegistration.decode(broker_id, data)
 
     async def delete_node_of(self, path: str, owners: Iterable[int]) -> bool:
-        """Delete an ephemeral node if one of these sessions owns it. Gives whether it is gone."""
+        """Delete an ephemeral node if one of these sessions owns it. Returns whether it is gone."""
         stat = await self._coordination.exists(path)
         if stat is not None:
             if stat.ephemeral_owner not in owners:
@@ -136,7 +136,7 @@ class KafkaZkClient:
         return await self._coordination.exists(path) is None
 
     async def live_brokers(self, watch: Watch) -> dict[int, BrokerImage]:
-        """The brokers that are registered, by id. `watch` fires when one comes, goes or registers other endpoints."""
+        """The registered brokers, by id. `watch` fires when one is added, leaves or registers other endpoints."""
         ids = (await self._coordination.children(znodes.BROKER_IDS, watch))[0]
 
         async def registration(name: str) -> BrokerImage | None:
@@ -160,7 +160,7 @@ class KafkaZkClient:
     # -- the controller ------------------------------------------------------------------------------------------------
 
     async def controller_id(self, watch: Watch | None = None) -> int | None:
-        """The broker that is the controller; None while there is none, UNKNOWN_CONTROLLER while it cannot be read.
+        """The id of the controller, or None if the cluster lacks one, or UNKNOWN_CONTROLLER if the node cannot be read.
         `watch` fires when that changes.
         """
         if await self._coordination.exists(znodes.CONTROLLER, watch) is None:
@@ -176,8 +176,8 @@ class KafkaZkClient:
         return controller_id
 
     async def register_controller(self, broker_id: int) -> ControllerTerm | None:
-        """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch). None
-        when another broker has the office.
+        """Claim the controller node and increment its epoch in one transaction (Kafka's
+        registerControllerAndIncrementControllerEpoch). Returns None when another broker is the controller.
         """
         while True:
             if not await self.exists(znodes.CONTROLLER_EPOCH):
@@ -219,13 +219,13 @@ class KafkaZkClient:
         return (znodes.decode_controller_epoch(data), stat.version) == (term.epoch, term.znode_version)
 
     async def report_log_dir_event(self, broker_id: int) -> None:
-        """Tell the controller that a broker cannot use some of its replicas."""
+        """Notify the controller that a broker cannot use some of its replicas."""
         path = f"{znodes.LOG_DIR_EVENTS}/log_dir_event_"
         await self._coordination.create(path, znodes.encode_log_dir_event(broker_id), sequential=True)
 
     async def log_dir_events(self, watch: Watch) -> dict[str, int | None]:
-        """The brokers that such events are about, by the paths of these; None: not understood. `watch` fires when there
-        are more.
+        """The broker of each log directory event by path, or None if the event cannot be decoded. `watch` fires for new
+        events.
         """
         names = (await self._coordination.children(znodes.LOG_DIR_EVENTS, watch))[0]
         paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
@@ -242,16 +242,16 @@ class KafkaZkClient:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def topic_names(self, watch: Watch | None = None) -> list[str]:
-        """All topics of the tree, including those that are being deleted. `watch` fires when one comes or goes."""
+        """All topics of the tree, including those that are being deleted. `watch` fires when one is added or removed.
+        """
         return (await self._coordination.children(znodes.BROKER_TOPICS, watch))[0]
 
     async def topic_deletions(self, watch: Watch | None = None) -> list[str]:
-        """The topics that are marked for deletion. `watch` fires when there are more or less."""
+        """The topics that are marked for deletion. `watch` fires when that changes."""
         return (await self._coordination.children(znodes.DELETE_TOPICS, watch))[0]
 
     async def asked_reassignments(self, watch: Watch) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas that somebody wants partitions to have; none where the node is not understood. `watch` fires
-        when that changes.
+        """The requested replicas of partitions; empty if the node cannot be decoded. `watch` fires when that changes.
         """
         data = await self._data_of(znodes.REASSIGN_PARTITIONS, watch)
         try:
@@ -261,8 +261,8 @@ class KafkaZkClient:
             return {}
 
     async def asked_elections(self, watch: Watch) -> list[TopicPartition] | None:
-        """The partitions that somebody wants to be led by their preferred replicas; None while nobody has asked.
-        `watch` fires when that changes.
+        """The partitions with a requested preferred leader election, or None without a request. `watch` fires when that
+        changes.
         """
         data = await self._data_of(znodes.PREFERRED_ELECTION, watch)
         try:
@@ -272,7 +272,7 @@ class KafkaZkClient:
             return []
 
     async def _data_of(self, path: str, watch: Watch) -> bytes | None:
-        """The data of a node, of which `watch` is told whether it is there or not. None when it is not."""
+        """The data of a node, or None if it does not exist. In both cases, `watch` fires at the next change."""
         if await self._coordination.exists(path, watch) is None:
             return None
         try:
@@ -294,7 +294,7 @@ class KafkaZkClient:
         return configs
 
     async def _clients_of(self, user: str) -> list[str]:
-        """The names of a user's client ids that have quotas of their own."""
+        """The client ids of a user that have separate quotas."""
         path = f"/config/users/{user}"
         try:
             if not (await self._coordination.get(path))[1].num_children:
@@ -304,8 +304,8 @@ class KafkaZkClient:
             return []
 
     async def read_config(self, resource: ConfigResource) -> dict[str, str]:
-        """The overrides of one resource; empty when it has none, and where the node cannot be read: but of a topic such
-        as delete nothing.
+        """The overrides of one resource; empty if none exist or the node cannot be read. For a topic whose node cannot
+        be read, overrides that delete nothing.
         """
         path = _config_path_of(resource)
         try:
@@ -321,13 +321,13 @@ class KafkaZkClient:
         return config
 
     async def users(self) -> list[str]:
-        """Every user of whom anything is kept."""
+        """All users with a node."""
         names = (await self._coordination.children("/config/users"))[0]
         return sorted(desanitized(name) for name in names if name != znodes.DEFAULT_ENTITY)
 
     async def config_changes(self, watch: Watch, behind: str) -> list[tuple[str, ConfigResource | None]]:
-        """The notices that come behind the one of that name, in order, and what each is about; None: nothing that
-        brokers heed. `watch` fires when there are more.
+        """The notices after `behind`, in order, each with its resource, or None for a resource that brokers ignore.
+        `watch` fires for new notices.
         """
         names = (await self._coordination.children(znodes.CONFIG_CHANGES, watch))[0]
         names = [name for name in names if name.startswith(CONFIG_CHANGE_PREFIX) and name > behind]
@@ -349,7 +349,7 @@ class KafkaZkClient:
         return None
 
     async def config_operations(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> list[Operation]:
-        """Give the operations that replace configurations and leave notices for other brokers."""
+        """The operations that replace configurations and leave notices for other brokers."""
         operations: list[Operation] = []
         made: set[str] = set()
         for resource, config in configs.items():
@@ -373,7 +373,7 @@ class KafkaZkClient:
         return operations
 
     async def expired_notices(self, parent: str) -> list[Operation]:
-        """Remove notices older than 15 minutes. In Kafka their readers do so."""
+        """The operations that remove notices older than 15 minutes. In Kafka their readers do so."""
         names, _ = await self._coordination.children(parent)
         oldest_ms = self._clock.now_ms() - _NOTICE_LIFETIME_MS
         expired: list[Operation] = []
@@ -386,9 +386,9 @@ class KafkaZkClient:
         return expired
 
     async def allocate_producer_ids(self, broker_id: int) -> znodes.ProducerIdBlock:
-        """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager).
+        """A new unique block of producer ids (Kafka's ZkProducerIdManager).
 
-        Raises ApiError UNKNOWN_SERVER_ERROR when there are no more, and when the last block cannot be read.
+        Raises ApiError UNKNOWN_SERVER_ERROR when the ids are exhausted or the last block cannot be read.
         """
         while True:
             data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
@@ -414,7 +414,7 @@ def _config_path_of(resource: ConfigResource) -> str:
 
 
 def _parents_of(resource: ConfigResource) -> list[str]:
-    """The nodes above one that a broker has not made at its start."""
+    """The ancestors of a node that are not created when a broker starts."""
     resource_type, name = resource
     user, slash, _ = name.partition("/")
     path = znodes.config_path(CONFIG_ENTITIES[resource_type], user)

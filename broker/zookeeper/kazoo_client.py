@@ -1,8 +1,8 @@
-"""kazoo's client bound to one session: it never begins a second one, and keeps its watches over a lost connection.
+"""kazoo's client bound to one session: it never begins a second one, and keeps its watches when a connection is lost.
 
 kazoo drops all watches when its connection is lost, and begins a new session by itself when the old one has expired.
 Here the watches are set again as ZooKeeper's own client does (SetWatches), before anything else is sent; ZooKeeper
-fires those whose nodes have changed meanwhile. After the end of the session nothing is sent any more.
+fires those whose nodes have changed meanwhile. After the end of the session nothing more is sent.
 
 Methods with a leading underscore run in kazoo's thread.
 """
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from security.kerberos_login import Initiator, KerberosLogin
 
 _SET_WATCHES_BYTES: Final = 128 << 10
-"""The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
+"""Maximum bytes of paths in one SetWatches, as in ZooKeeper's own client."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 0.5
 
 
 class _SetWatches:
-    """Watches of a session that comes back on another connection. ZooKeeper fires those that `zxid` has not seen."""
+    """Watches of a session that reconnects. ZooKeeper fires those whose nodes changed after `zxid`."""
 
     type = 101
 
@@ -59,7 +59,7 @@ class _SetWatches:
 
 
 class _WatchedExists:
-    """Exists with a watch. Whether the node is there decides what the watch waits for, should it be set again."""
+    """Exists with a watch. If the watch must be set again, its kind depends on whether the node existed."""
 
     type = Exists.type
 
@@ -73,20 +73,20 @@ class _WatchedExists:
         return data
 
     def deserialize(self, data: bytes, offset: int) -> object:
-        """Called for a node that exists."""
+        """Called if the node exists."""
         self.watcher = self._if_present
         return Exists.deserialize(data, offset)
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, which frees its sockets itself when its thread ends."""
+    """kazoo's connection; it frees its sockets when its thread ends."""
 
     _host: str
     _initiator: Initiator | None = None
 
     def zk_loop(self) -> None:
         try:
-            # What goes wrong is in kazoo's log, and its client is told that the session is closed.
+            # kazoo logs the error, and notifies its client that the session is closed.
             with contextlib.suppress(Exception):
                 super().zk_loop()
         finally:
@@ -98,7 +98,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             return super()._connect(host, hostip, port)
         except ConnectionDropped as error:
             cause = error.__context__
-            # A server that hangs up without a word may be starting or stopping.
+            # A server that closes the connection without an alert may be starting or stopping.
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
                 self.client.was_refused(f"{host}:{port}", str(error.args[0]).removeprefix(CONNECTION_ERROR))
             raise
@@ -116,7 +116,9 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         return answer
 
     def _authenticate(self, timeout: float, mechanism: DigestMd5Client) -> None:
-        """Before anything else is sent. Raises AuthFailedError when either side does not know the password."""
+        """Authenticate before anything else is sent. Raises AuthFailedError when either side does not know the
+        password.
+        """
         try:
             response = mechanism.answer(self._exchange(timeout, b"", 1))
         except ChallengeError as error:
@@ -125,7 +127,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             raise AuthFailedError(f"it refused the user {mechanism.username} of the JAAS file, or the password")
 
     def _authenticate_by_ticket(self, timeout: float, login: KerberosLogin) -> None:
-        """As `_authenticate`. Raises ConnectionDropped without a ticket: there may be one the next time."""
+        """Like `_authenticate`, by Kerberos. Raises ConnectionDropped without a ticket: the next attempt may have one.
+        """
         from security.gssapi_exchange import gssapi_tokens
         from security.sasl_exchange import ServerError
 
@@ -149,7 +152,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         header, answer, offset = self._read_header(timeout)
         if header.err not in {0, AuthFailedError.code}:
             raise AuthFailedError(f"SASL ends with ZooKeeper's error {header.err}")
-        # Servers that say no do so without a token, with the error or without.
+        # Servers refuse without a token, with or without an error code.
         return is_refused() if header.err else SASL.deserialize(answer, offset)[0] or b""
 
 
@@ -158,19 +161,19 @@ def _no_user() -> bytes:
 
 
 def new_initiator(login: KerberosLogin) -> Initiator:
-    """Gets tickets for one session. Raises ConfigError for a keytab that cannot be used, or without the package."""
+    """Gets tickets for one session. Raises ConfigError for an unusable keytab or a missing package."""
     from security.kerberos_login import Initiator
 
     return Initiator(login, new_nonce())
 
 
 class SessionEvents(NamedTuple):
-    """Calls on the event loop, in order with the answers."""
+    """Callbacks on the event loop, in order with the answers."""
 
     on_state: Callable[[str], None]
     on_event: Callable[[WatchedEvent], None]
     on_refusal: Callable[[str, str], None]
-    """A server (host:port) and why there can be no session with it, whatever the time."""
+    """Called with a server (host:port) and the reason why it permanently refuses a session."""
 
 
 class SessionClient(KazooClient):  # type: ignore[misc]
@@ -186,7 +189,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         login: ZookeeperLogin | None,
     ) -> None:
         self.negotiated_timeout_ms = session_timeout_ms
-        """How long the ensemble lets the session live without contact: it has bounds of its own."""
+        """The session timeout that the ensemble granted within its limits."""
         self._told = told
         self.login = login
         retry = KazooRetry(max_tries=-1, delay=_FIRST_RETRY_S, max_delay=_LONGEST_RETRY_S)
@@ -203,11 +206,11 @@ class SessionClient(KazooClient):  # type: ignore[misc]
 
     @property
     def begun_session_id(self) -> int:
-        """The session's id, once there is one."""
+        """The session's id, once it has begun."""
         return int(self._session_id or 0)
 
     def send(self, request: Any, answer: Any) -> None:
-        """Send a request, now or once there is a connection again; `answer` gets `set` or `set_exception`."""
+        """Send a request, now or after a reconnect; `answer` gets `set` or `set_exception`."""
         self._call(request, answer)
 
     def watched_exists(self, path: str) -> Any:
@@ -215,15 +218,15 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         return _WatchedExists(path, self.absent_node_changed, self.node_changed)
 
     def node_changed(self, event: WatchedEvent) -> None:
-        """The watch of a node that exists, on its data or its children."""
+        """The watch of an existing node, on its data or its children."""
         self._told.on_event(event)
 
     def absent_node_changed(self, event: WatchedEvent) -> None:
-        """The watch of a node that does not exist."""
+        """The watch of a missing node."""
         self._told.on_event(event)
 
     def end_session(self) -> None:
-        """Close the session after what was sent before; from any thread. The end is told by `on_state`."""
+        """Close the session after all earlier requests; callable from any thread. `on_state` reports the end."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -233,7 +236,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
     # -- in kazoo's thread ---------------------------------------------------------------------------------------------
 
     def was_refused(self, server: str, reason: str) -> None:
-        """Tell the event loop."""
+        """Report a refusal to the event loop."""
         self.handler.completion_queue.put(partial(self._told.on_refusal, server, reason))
 
     def _wake(self) -> None:
@@ -250,7 +253,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             self._set_watches_again()
         super()._session_callback(state)
         if state in CLOSED_STATES:
-            # Otherwise kazoo would go on with a new session.
+            # Otherwise kazoo would begin a new session.
             self._stopped.set()
         if state not in CLOSED_STATES or before not in CLOSED_STATES:
             self.handler.completion_queue.put(partial(self._told.on_state, state))
@@ -259,7 +262,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         if state != KeeperState.CONNECTING:
             super()._notify_pending(state)
             return
-        # What was not sent yet is sent on the next connection: its outcome is not in doubt.
+        # Unsent requests go out on the next connection: their outcome is not in doubt.
         while self._pending:
             _, answer, _ = self._pending.popleft()
             if answer is not None:
@@ -282,7 +285,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
 
 
 def _parts(paths: Sequence[str]) -> list[Sequence[str]]:
-    """`paths` in parts that each fit into a request."""
+    """Split `paths` into parts that each fit into a request."""
     parts: list[Sequence[str]] = []
     first = size = 0
     for at, path in enumerate(paths):

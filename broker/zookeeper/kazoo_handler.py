@@ -1,8 +1,8 @@
-"""kazoo on the event loop: everything that kazoo's thread has to tell arrives there, in one queue and in its order.
+"""kazoo on the event loop: everything from kazoo's thread arrives there, in one queue and in its order.
 
 kazoo runs results and watches on two queues with a thread each, and so loses their order: a read could show a change
-before its watch had fired. Here both queues are one object, which puts on the event loop. There are no worker threads;
-the one thread left reads and writes kazoo's socket, and looks whether the event loop still turns.
+before its watch had fired. Here both queues are one object, which schedules calls on the event loop. The only remaining
+thread reads and writes kazoo's socket, and checks that the event loop still turns.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from protocol.errors import detached
 
 _MOST_ANSWER_BYTES = 64 << 20
-"""No answer of a ZooKeeper is longer: who announces more speaks something else."""
+"""ZooKeeper's answers are never longer: a peer that announces more is not a ZooKeeper."""
 _READ_BYTES = 1 << 16
 CONNECTION_ERROR = "socket connection error: "
-"""Words of kazoo before an error of a socket."""
+"""kazoo's prefix for socket errors."""
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR | select.POLLNVAL
 _WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class LoopQueue:
-    """Calls for the event loop, which carries them out in the order in which any thread puts them."""
+    """Calls for the event loop, which runs them in the order of the `put` calls of all threads."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
 
     def put(self, call: Callable[[], object]) -> None:
-        """Have the event loop do `call`; nothing happens when the loop is closed."""
+        """Run `call` on the event loop; does nothing if the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
 
 class LoopPulse:
-    """When the event loop last turned. A session must not outlive the loop that acts in its name: a broker that does
-    nothing would keep its leaderships, and one that was stopped for long would act on leaderships that it has lost.
+    """Records when the event loop last turned. A session must not outlive the loop that acts in its name: a stuck
+    broker would keep its leaderships, and one that was stopped for long would act on leaderships that it has lost.
     """
 
     def __init__(self, loop: AbstractEventLoop, longest_gap_s: float, on_gap: Callable[[], None]) -> None:
@@ -70,21 +70,21 @@ class LoopPulse:
         self._timer = self._loop.call_later(self.interval_s, self._turn)
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop watching the loop."""
         self._timer.cancel()
 
 
 class _ZookeeperSocket(socket.socket):
-    """A connection that takes an answer in small pieces: kazoo asks for as many bytes as the other side announces."""
+    """A connection that reads an answer in small pieces: kazoo asks for as many bytes as the other side announces."""
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """At most `size` bytes. Raises OSError where `size` is no answer's."""
+        """Read at most `size` bytes. Raises OSError if `size` is too large for an answer."""
         return super().recv(_piece(size), flags)
 
 
 class TlsSocket(ssl.SSLSocket):
-    """As `_ZookeeperSocket`, by TLS. kazoo reads when the socket is readable, and waits in the read until there is an
-    answer; but TLS has records without any data, and records with several answers.
+    """Like `_ZookeeperSocket`, over TLS. kazoo reads when the socket is readable, and blocks until an answer arrives;
+    but a TLS record may contain no data, or several answers.
     """
 
     _arrived: bytes | OSError = b""
@@ -98,11 +98,11 @@ class TlsSocket(ssl.SSLSocket):
                 return False
             except OSError as error:
                 self._arrived = detached(error)
-        # Nothing arrives at the end: the next read finds that again.
+        # At the end of the stream this is empty: the next read finds the end again.
         return True
 
     def recv(self, size: int = _READ_BYTES, flags: int = 0) -> bytes:
-        """At most `size` bytes. Raises OSError where `size` is no answer's."""
+        """Read at most `size` bytes. Raises OSError if `size` is too large for an answer."""
         size, arrived = _piece(size), self._arrived
         if isinstance(arrived, OSError):
             raise detached(arrived)
@@ -113,7 +113,7 @@ class TlsSocket(ssl.SSLSocket):
 
 
 def new_nonce() -> str:
-    """Text of 128 bits that nobody can guess."""
+    """128 random bits as text."""
     return secrets.token_hex(16)
 
 
@@ -124,14 +124,14 @@ def _piece(size: int) -> int:
 
 
 class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's way to threads, sockets and callbacks. kazoo's thread calls `look` at least every `look_interval_s`
+    """kazoo's interface to threads, sockets and callbacks. kazoo's thread calls `look` at least every `look_interval_s`
     seconds.
     """
 
     name = "event_loop_handler"
 
     def __init__(self, queue: LoopQueue, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
-        """`tls` makes sockets of the class `TlsSocket`."""
+        """With `tls`, sockets are of the class `TlsSocket`."""
         super().__init__()
         self._tls = tls
         self.callback_queue = self.completion_queue = queue
@@ -140,17 +140,17 @@ class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self.look_interval_s = 1.0
 
     def start(self) -> None:
-        """There are no worker threads to start."""
+        """Start without worker threads."""
         self._running = True
 
     def stop(self) -> None:
-        """There are no worker threads to stop."""
+        """Stop; this handler runs without worker threads."""
         self._running = False
 
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As `select.select`, for any number of open files."""
+        """Like `select.select`, for any number of open files."""
         poller = select.poll()
         for each in readers:
             poller.register(each, select.POLLIN)
@@ -169,7 +169,7 @@ class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
                 return readable, writable, []
 
     def create_connection(self, address: tuple[str, int], hostname: str = "", **_options: object) -> socket.socket:
-        """Connect to a server, and check that it is `hostname` where that is to be checked. Raises OSError."""
+        """Connect to a server; with TLS, check that it is `hostname` if so configured. Raises OSError."""
         connected = socket.create_connection(address, self._connect_timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
@@ -182,18 +182,18 @@ class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def _see_nothing() -> None:
-    """Nobody wants to look yet."""
+    """The default `look`: does nothing."""
 
 
 class LastReason(logging.Logger):
-    """kazoo's log: prints nothing, and remembers why there is no connection."""
+    """kazoo's log: prints nothing, and remembers the last connection error."""
 
     def __init__(self) -> None:
         super().__init__("kazoo", logging.WARNING)
         self.reason = ""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Keep the message, without kazoo's own words for it."""
+        """Keep the message, without kazoo's prefix."""
         message = record.getMessage()
         if message.startswith("Transition to"):
             return

@@ -1,4 +1,4 @@
-"""How a session shows ZooKeeper who it is, how it knows that it speaks with ZooKeeper, and who may read its nodes."""
+"""Authentication of a session and of ZooKeeper's servers, and access control of new nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOBODY = (
 
 
 class SessionSecurity(NamedTuple):
-    """Means that all sessions of one configuration share."""
+    """The security settings that all sessions of one configuration share."""
 
     tls: ssl.SSLContext | None = None
     login: ZookeeperLogin | None = None
@@ -38,7 +38,7 @@ class SessionSecurity(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig, login: ZookeeperLogin | None) -> SessionSecurity:
-        """Read the files that `config` names. `login` is the JAAS file's. Raises ConfigError."""
+        """Read the files that `config` names. `login` comes from the JAAS file. Raises ConfigError."""
         tls = None if config.zookeeper_tls is None else _tls_context(config.zookeeper_tls)
         shows_certificate = config.zookeeper_tls is not None and config.zookeeper_tls.key_store is not None
         sets_acl = bool(config.values["zookeeper.set.acl"])
@@ -52,8 +52,8 @@ class SessionSecurity(NamedTuple):
     def of_tool(
         cls, connect: str, tls: bytes, login: ZookeeperLogin | None = None, *, owns_nodes: bool = False
     ) -> SessionSecurity:
-        """That of a tool. Of the properties in the file `tls` those of TLS are heeded. With `owns_nodes` those that it
-        makes are its own, if it tells ZooKeeper who it is. Raises ConfigError.
+        """The settings of a tool. Only the TLS properties of the file `tls` apply. With `owns_nodes`, nodes that the
+        tool creates belong to it, provided that it authenticates. Raises ConfigError.
         """
         properties = tls_properties(load_properties(tls))
         is_known = login is not None or f"{KEY_STORE}.location" in properties
@@ -61,7 +61,7 @@ class SessionSecurity(NamedTuple):
         return cls.of(BrokerConfig({"zookeeper.connect": connect, "zookeeper.set.acl": sets_acl, **properties}), login)
 
     def acl(self, path: str) -> list[ACL]:
-        """Who may do what with a new node (Kafka's `ZkData.defaultAcls`); `path` is without the chroot."""
+        """The access control list of a new node (Kafka's `ZkData.defaultAcls`); `path` is without the chroot."""
         # Clients older than Kafka 0.9 keep their offsets there.
         if not self.sets_acl or path == "/consumers":
             return _OPEN

@@ -1,9 +1,9 @@
 """A session with a real ZooKeeper; implements `cluster.zookeeper.coordination.Coordination` over kazoo.
 
-While the connection is lost (SUSPENDED), calls wait for it to come back. A call that was under way when it was lost
-raises ConnectionLossError, unless it only reads: that is asked again. A session ends (EXPIRED) when ZooKeeper says so;
-by itself when the event loop has not turned for half of its timeout, because kazoo's thread would keep it alive; and
-when the servers were set back to an older state of the cluster, because they would refuse it for ever.
+While the connection is lost (SUSPENDED), calls wait for it to come back. A call that was in flight raises
+ConnectionLossError, except a read, which is repeated. A session ends (EXPIRED) when ZooKeeper expires it. It also ends
+when the event loop has not turned for half of its timeout, because kazoo's thread would keep it alive, and when the
+servers were restored to an older state of the cluster, because they would refuse it forever.
 
 A malformed operation of a multi is refused before the others are tried, as by ZooKeeper's own client.
 """
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """One request on its way. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
+    """One request in flight. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
 
     __slots__ = ("_on_error", "_on_reply", "_session", "future", "request")
 
@@ -76,11 +76,11 @@ class Call(Generic[T]):
         self._on_error = on_error
 
     def set(self, value: Any = None) -> None:
-        """Take the answer."""
+        """Deliver the answer."""
         self._session.queue.put(partial(self._succeed, value))
 
     def set_exception(self, error: Exception) -> None:
-        """Take an error instead."""
+        """Deliver an error."""
         self._session.queue.put(partial(self._fail, detached(error)))
 
     def _succeed(self, value: Any) -> None:
@@ -98,7 +98,7 @@ class Call(Generic[T]):
         self.end_with(self._on_error(error))
 
     def end_with(self, error: CoordinationError) -> None:
-        """Raise `error` in who waits."""
+        """Raise `error` in the waiting code."""
         if not self.future.done():
             self.future.set_exception(detached(error))
 
@@ -107,14 +107,14 @@ logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 
 _MOST_REQUEST_BYTES = 1_000_000
-"""ZooKeeper's jute.maxbuffer is 1,048,575 unless it is configured otherwise."""
+"""Below ZooKeeper's default jute.maxbuffer of 1,048,575."""
 _OPERATION_BYTES = 64
 """Bytes of an operation besides its path and data: headers, lengths, the access control list; rounded up."""
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class KazooCoordination:
-    """One session, for one life: another one is begun with another object."""
+    """One session, from its beginning to its end; the next session is another object."""
 
     queue: LoopQueue
     _client: SessionClient
@@ -138,7 +138,7 @@ class KazooCoordination:
         self._most_in_flight = most_in_flight
         self._security = security
         self.session_id = 0
-        # Kazoo's own share of a request grows by the chroot, of which the overhead has room for a short one.
+        # The chroot prefix adds to each operation; the overhead includes room for a short one.
         prefix_bytes = max(len(address.chroot.encode()) - 16, 0)
         self.max_transaction_bytes = _MOST_REQUEST_BYTES * _OPERATION_BYTES // (_OPERATION_BYTES + prefix_bytes)
         self._reasons = LastReason()
@@ -149,7 +149,7 @@ class KazooCoordination:
         self._refusals: dict[str, str] = {}
         self._connected: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
-        # A server that wants TLS answers no plain question.
+        # A server that requires TLS does not answer plaintext commands.
         self._explanation = Refusals(() if security.tls else address.servers, self._data_were_set_back)
         self._is_closing = False
         self._reads_one_by_one = False
@@ -161,7 +161,7 @@ class KazooCoordination:
         self._listeners.append(listener)
 
     async def connect(self) -> None:
-        """Begin the session, and make the chroot where it is missing, as Kafka does."""
+        """Begin the session, and create a missing chroot, as Kafka does."""
         loop = asyncio.get_running_loop()
         self.queue = LoopQueue(loop)
         self._connected, self._ended = loop.create_future(), loop.create_future()
@@ -210,7 +210,7 @@ class KazooCoordination:
         return str(self._address._replace(chroot=""))
 
     def _live(self) -> asyncio.Future[None]:
-        """The future of the session's end, if it has begun and not ended."""
+        """The future of the session's end. Raises SessionExpiredError unless the session is live."""
         if self._ended is None:
             raise SessionExpiredError("the session has not begun")
         if self._ended.done() or self._is_closing:
@@ -218,7 +218,7 @@ class KazooCoordination:
         return self._ended
 
     def _state_changed(self, state: str) -> None:
-        """Follow kazoo, on the event loop."""
+        """Follow kazoo's state, on the event loop."""
         if self._ended is None or self._connected is None or self._ended.done():
             return
         if state in CLOSED_STATES:
@@ -240,7 +240,7 @@ class KazooCoordination:
             self._announce(SessionState.SUSPENDED)
 
     def _was_refused(self, server: str, reason: str) -> None:
-        """End the first connect when no server is left that could take it; later ones may find another certificate."""
+        """Fail the first connect once every server has refused; a later one may use another certificate."""
         self._refusals[server] = reason
         if len(self._refusals) == len(self._address.servers):
             self._connect_failed(f"No session with ZooKeeper at {server}: {reason}")
@@ -250,7 +250,8 @@ class KazooCoordination:
             self._connected.set_exception(ConnectionLossError(message))
 
     async def _data_were_set_back(self) -> None:
-        """End the session if a new one finds the cluster in the older data: those who restored it want it used."""
+        """End the session if a new one finds the cluster in the older data: then an operator has restored it for use.
+        """
         probe = KazooCoordination(
             self._address,
             self._session_timeout_ms,
@@ -273,7 +274,7 @@ class KazooCoordination:
             self._end("ZooKeeper was set back to older data, and refuses it")
 
     def _look_at_the_loop(self) -> None:
-        """In kazoo's thread: end the session of a loop that does not turn, so that another broker takes its place."""
+        """In kazoo's thread: end the session of a stuck loop, so that another broker can take over."""
         if self._pulse.has_stopped():
             self._client.end_session()
 
@@ -341,7 +342,7 @@ class KazooCoordination:
         return await self._read(lambda: wire.GetData(self._full(path), hook), found, path)
 
     async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
-        """In one request, or in one for each path where the ensemble is older than ZooKeeper 3.6."""
+        """Use one request, or one per path if the ensemble is older than ZooKeeper 3.6."""
         for path in paths:
             validate_path(path)
 
@@ -418,7 +419,8 @@ class KazooCoordination:
         return await self._ask(request, carried_out, partial(translation.coordination_error, path=paths))
 
     def _check(self, operations: Sequence[Operation]) -> None:
-        """Raise BadArgumentsError for what ZooKeeper would hang up on, or take for the chroot itself."""
+        """Raise BadArgumentsError for operations that would make ZooKeeper close the connection, or affect the chroot.
+        """
         for operation in operations:
             is_sequential = isinstance(operation, Create) and operation.sequential
             validate_path(f"{operation.path}0" if is_sequential else operation.path)
@@ -438,7 +440,7 @@ class KazooCoordination:
             )
 
     async def _read(self, request: Callable[[], Any], on_reply: Callable[[Any], T], path: str) -> T:
-        """Ask, and ask again when the connection was lost: a read has no outcome that could be unknown."""
+        """Send a read, and repeat it if the connection is lost: a read cannot have taken effect."""
         while True:
             try:
                 return await self._ask(request(), on_reply, partial(translation.coordination_error, path=path))
@@ -455,7 +457,7 @@ class KazooCoordination:
         return await call.future
 
     def call_ended(self, call: Call[Any]) -> None:
-        """Another call may be sent in place of this one."""
+        """Send the next waiting call in the free slot."""
         self._in_flight.pop(call, None)
         self._send_waiting()
 
@@ -468,7 +470,8 @@ class KazooCoordination:
     # -- watches and paths ---------------------------------------------------------------------------------------------
 
     def _node_changed(self, event: WatchedEvent) -> None:
-        """Fire the watches, on the event loop. kazoo calls once for each of its tables: the second finds nothing."""
+        """Fire the watches, on the event loop. kazoo calls once for each of its tables: the second call finds nothing.
+        """
         kind = translation.event_type(event)
         if kind is not None:
             fire(self._watches.take([WatchEvent(kind, self._own(event.path))]))
@@ -502,4 +505,4 @@ class KazooEnsemble:
         )
 
     async def close(self) -> None:
-        """The ensemble goes on; each session has a connection of its own."""
+        """Nothing to release: each session has a separate connection."""

@@ -70,7 +70,7 @@ _EVENT_TYPES = {
 
 
 def event_type(event: states.WatchedEvent) -> EventType | None:
-    """The kind of change; None for an event that is about the connection."""
+    """The kind of change, or None for an event of the connection."""
     return _EVENT_TYPES.get(event.type)
 
 
@@ -100,15 +100,15 @@ def coordination_error(error: Exception, path: str) -> CoordinationError:
 
 
 def creation_error(error: Exception, path: str) -> CoordinationError:
-    """As `coordination_error`, where `path` was to be created: what is missing then is its parent."""
+    """Like `coordination_error`, for the creation of `path`: a missing node is its parent."""
     if isinstance(error, exceptions.NoNodeError):
         return NoNodeError(f"no node {split_path(path)[0]}, the parent of {path}")
     return coordination_error(error, path)
 
 
 def creation(operation: Create, full_path: str, acl: list[ACL], *, with_stat: bool) -> Any:
-    """The request for a Create; answered with the path, and the stat when that is asked for. `acl` is for an operation
-    that brings no list of its own.
+    """The request for a Create; answered with the path and, if requested, the stat. `acl` applies if the operation does
+    not include a list.
     """
     if operation.acl is not OPEN:
         acl = [ACL(each.permissions, Id(each.scheme, each.id)) for each in operation.acl]
@@ -118,7 +118,7 @@ def creation(operation: Create, full_path: str, acl: list[ACL], *, with_stat: bo
 
 
 def transaction(operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], list[ACL]]) -> Any:
-    """The request for a multi; `full` puts the chroot before a path, `acl` gives a new node's."""
+    """The request for a multi; `full` prepends the chroot to a path, `acl` returns a new node's list."""
     requests: list[Any] = []
     for operation in operations:
         match operation:
@@ -134,9 +134,9 @@ def transaction(operations: Sequence[Operation], full: Callable[[str], str], acl
 
 
 class MultiRead:
-    """The request for the data of many nodes (ZooKeeper 3.6's MultiRead), of which kazoo knows nothing.
+    """The request for the data of many nodes (ZooKeeper 3.6's MultiRead), which kazoo does not support.
 
-    Its answer is a list of data and stat, None for a node that is not there, or kazoo's exception for another error.
+    The answer is a list of data and stat, None for a missing node, or kazoo's exception for another error.
     """
 
     type = 22
@@ -150,7 +150,7 @@ class MultiRead:
 
     @staticmethod
     def deserialize(data: bytes, offset: int) -> list[Any]:
-        """Called with the frame of the answer, in kazoo's thread."""
+        """Called with the answer's frame, in kazoo's thread."""
         found: list[Any] = []
         while True:
             kind, is_end, _ = _READ_HEADER.unpack_from(data, offset)
@@ -170,9 +170,9 @@ class MultiRead:
 def transaction_results(
     answers: Sequence[Any], operations: Sequence[Operation], own: Callable[[str], str]
 ) -> list[OperationResult]:
-    """The results of a multi; `own` takes the chroot from a path. Raises MultiError."""
+    """The results of a multi; `own` removes the chroot from a path. Raises MultiError."""
     for index, answer in enumerate(answers):
-        # Those before the operation that failed are rolled back, those after it were not tried.
+        # Operations before the failed one are rolled back, later ones were not tried.
         if isinstance(answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency):
             continue
         if isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""One connection of a ZooKeeper client: frames in, replies and events out, in the order in which they took effect."""
+"""One connection of a ZooKeeper client: reads frames, and writes replies and events in execution order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection may take to say what it wants."""
+"""How long a connection may take to send its first request."""
 _MOST_UNANSWERED: Final = 1000
-"""Requests of one connection; no more are read before some are answered."""
+"""Unanswered requests of one connection beyond which no more are read."""
 _FRAMES_PER_TURN: Final = 50
-"""Requests taken in one go: a millisecond or two of work."""
+"""Requests processed in one go: a millisecond or two of work."""
 _LENGTH_BYTES: Final = 4
 
 
@@ -46,9 +46,9 @@ class ServedConnection(asyncio.Protocol):
         self._requests: ServedRequests | None = None
         self._unanswered = 0
         self._is_full = False
-        """The client does not take what it was sent."""
+        """Whether the client does not read its replies."""
         self._is_beginning = False
-        """A session is being made for it."""
+        """Whether a session is being created for this connection."""
         self._is_ending = False
         self._is_closed = False
         self._is_paused = False
@@ -88,7 +88,7 @@ class ServedConnection(asyncio.Protocol):
         self._received.clear()
         if self._requests is not None:
             self._requests.is_heard = False
-            # They refer to this connection, and a cycle would last until a garbage collection finds it.
+            # The requests refer to this connection, and a cycle would last until the garbage collector finds it.
             self._requests = None
         if self._session is not None:
             self._server.sessions.leave(self._session, self)
@@ -98,7 +98,7 @@ class ServedConnection(asyncio.Protocol):
     # -- frames in -----------------------------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        """Take what has come in, as much as is good at a time; the rest waits, and the client with it."""
+        """Process received frames up to the limits; the rest waits, and reading pauses."""
         for _ in range(_FRAMES_PER_TURN):
             if self._must_wait:
                 self._pause(True)
@@ -135,7 +135,7 @@ class ServedConnection(asyncio.Protocol):
         self._take_frames()
 
     def _next_frame(self) -> bytes | None:
-        """The next frame, if all of it is there."""
+        """The next frame, if it is complete."""
         received = self._received
         if len(received) < _LENGTH_BYTES or self._is_closed:
             return None
@@ -173,7 +173,7 @@ class ServedConnection(asyncio.Protocol):
 
     def _connect(self, request: ConnectRequest) -> None:
         if request.last_zxid_seen > self._server.queue.tree.last_zxid:
-            # Without a word that its session has expired, which only a server can know that is not behind.
+            # Close without reporting an expired session: only a server that is not behind can know that.
             raise WireError(
                 f"its client has seen zxid {request.last_zxid_seen}, and this tree has not: "
                 f"its last one is {self._server.queue.tree.last_zxid}"
@@ -210,7 +210,7 @@ class ServedConnection(asyncio.Protocol):
     def _request(self, requests: ServedRequests, session: ServedSession, reader: RecordReader) -> None:
         xid, code = reader.i32(), reader.i32()
         if code == OpCode.PING:
-            # At once: a session does not end because a disk is slow.
+            # Answer at once: a slow disk must not end a session.
             self._write(wire.reply(xid, 0))
             return
         if code == OpCode.AUTH:
@@ -233,7 +233,7 @@ class ServedConnection(asyncio.Protocol):
         submit(act, partial(self._answer, xid))
 
     def _authenticate(self, xid: int, reader: RecordReader) -> None:
-        """At once: what was asked before goes on without the new identity."""
+        """Authenticate at once: earlier requests continue without the new identity."""
         reader.i32()
         if self._identities.add(reader.string(), reader.buffer() or b""):
             self._write(wire.reply(xid, 0))
@@ -254,7 +254,7 @@ class ServedConnection(asyncio.Protocol):
     def _answer(self, xid: int, outcome: Outcome) -> None:
         self._unanswered -= 1
         if isinstance(outcome.error, NoSpaceError | ConnectionLossError):
-            # ZooKeeper knows no such answer: the outcome is unknown, as when a server dies.
+            # ZooKeeper's protocol lacks such an answer: the outcome is unknown, as when a server dies.
             self.close()
             return
         if outcome.error is None:

@@ -1,7 +1,7 @@
-"""ZooKeeper's requests, carried out on the tree: each becomes one action, which gives the body of the reply. Who a
-connection has shown to be decides what it may do (ZooKeeper's DigestAuthenticationProvider and others).
+"""ZooKeeper's requests on the tree: each becomes one action, which returns the body of the reply. The authenticated
+identities of a connection decide about access (ZooKeeper's DigestAuthenticationProvider and others).
 
-A request may do what the identities allow that its connection had when the request came in.
+A request runs with the identities that its connection had when the request arrived.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SCHEMES: Final = frozenset({"ip", "digest"})
 
 
 class ServedUsers(Value):
-    """Those whom the server knows: passwords by name for SASL (None: it speaks no SASL), and whether access control
-    lists may name them. `new_nonce` gives text that nobody can guess.
+    """The server's users: passwords by name for SASL (None: SASL is off), and whether access control lists may name
+    them. `new_nonce` returns unpredictable text.
     """
 
     new_nonce: Callable[[], str]
@@ -46,27 +46,27 @@ class ServedUsers(Value):
 
 
 class ServedIdentities:
-    """The identities of one connection. `address` is where it comes from."""
+    """The identities of one connection from `address`."""
 
     def __init__(self, address: str, users: ServedUsers) -> None:
         self._sasl = None if users.passwords is None else DigestMd5Server(users.passwords, users.new_nonce)
         self._schemes = _SCHEMES | {"sasl"} if users.may_be_listed else _SCHEMES
-        # An address of IPv4 that came to a socket of IPv6.
+        # An IPv4 address on an IPv6 socket.
         self.all: Identities = (Identity("ip", address.removeprefix("::ffff:")),)
-        """In the order in which they were shown; replaced, not changed, when one is added."""
+        """The identities in order of authentication; an addition replaces the tuple."""
 
     def resolver(self) -> ResolveAcl:
-        """Makes lists of what is wanted now."""
+        """Resolves access control lists with the current identities."""
         return partial(resolved, identities=self.all, schemes=self._schemes)
 
     def add(self, scheme: str, credentials: bytes) -> bool:
-        """Take what AddAuth says; gives whether it is a scheme that needs no more."""
+        """Process AddAuth credentials. Returns whether the scheme is accepted."""
         if scheme == "digest":
             self._add(digest_identity(credentials))
         return scheme in _SCHEMES
 
     def evaluate(self, token: bytes) -> bytes | None:
-        """The answer to the next message of SASL; null from a server that speaks none. Raises RefusedError."""
+        """The answer to the next SASL message, or None if SASL is off. Raises RefusedError."""
         if self._sasl is None:
             return None
         answer = self._sasl.evaluate(token)
@@ -80,23 +80,23 @@ class ServedIdentities:
 
 
 def digest_identity(credentials: bytes) -> Identity:
-    """The user, and a hash of `user:password`. Bytes that are not UTF-8 are read as Java does."""
+    """The user, and a hash of `user:password`. Invalid UTF-8 is decoded as Java does."""
     text = credentials.decode(errors="replace")
-    secret = b64encode(hashlib.sha1(text.encode()).digest()).decode()  # noqa: S324 - the scheme's own
+    secret = b64encode(hashlib.sha1(text.encode()).digest()).decode()  # noqa: S324 - required by the scheme
     return Identity("digest", f"{text.partition(':')[0]}:{secret}")
 
 
 QUEUED: Final = frozenset(
     {OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.SET_DATA, OpCode.SET_ACL, OpCode.MULTI, OpCode.MULTI_READ}
 )
-"""Requests that are carried out in slices, one after the other."""
+"""Requests that go through the write queue, where large ones run in slices."""
 
 Action = Callable[[], Any]
-"""Gives the body of the reply, or work in slices that does. Raises CoordinationError."""
+"""Returns the body of the reply, or work in slices that does. Raises CoordinationError."""
 
 
 class ServedRequests:
-    """The requests of one connection of a session, which hears of changes by `watch`."""
+    """The requests of one connection of a session; `watch` receives its events."""
 
     def __init__(self, queue: CommitQueue, session_id: int, identities: ServedIdentities, watch: Watch) -> None:
         self._queue = queue
@@ -104,10 +104,10 @@ class ServedRequests:
         self._session_id = session_id
         self._watch = watch
         self.is_heard = True
-        """Whether somebody is there to be told of changes."""
+        """Whether the connection still receives events."""
 
     def action(self, code: int, reader: RecordReader) -> Action:
-        """The action that a request asks for. Raises CoordinationError when that cannot be told, or is not served."""
+        """The action for a request. Raises CoordinationError for a malformed or unsupported one."""
         who, resolve = self._identities.all, self._identities.resolver()
         match code:
             case OpCode.CREATE | OpCode.CREATE2 | OpCode.DELETE | OpCode.SET_DATA:
@@ -160,7 +160,7 @@ class ServedRequests:
         return (yield from encoding)
 
     def _stat_of_created(self, path: str) -> ZnodeStat:
-        """One that a later operation of the same transaction has deleted has no stat any more."""
+        """The stat of a created node, unless a later operation of the same transaction has deleted it."""
         return self._queue.tree.exists(path) or ZnodeStat(*[0] * len(ZnodeStat._fields))
 
     # -- reads ---------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ServedRequests:
         return wire.encode_buffer(data) + wire.encode_stat(stat)
 
     def _multi_read(self, reads: Sequence[tuple[int, str]], who: Identities) -> Sliced[bytes]:
-        """Each read has a result or an error of its own."""
+        """Each read has a separate result or error."""
         results: list[tuple[int, bytes | CoordinationError]] = []
         for code, path in reads:
             try:
@@ -229,7 +229,9 @@ class ServedRequests:
             self._queue.watches.watch_children(path, self._watch, self._session_id)
 
     def _set_watches(self, wanted: wire.SetWatches) -> bytes:
-        """Fire those whose nodes have changed since the client looked, and keep the others (DataTree.setWatches)."""
+        """Fire the watches whose nodes have changed since the client's last zxid, and keep the others
+        (DataTree.setWatches).
+        """
         tree = self._queue.tree
         for path in wanted.data:
             stat = tree.exists(path)

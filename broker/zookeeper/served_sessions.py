@@ -1,8 +1,8 @@
-"""The sessions of clients that come over the network: how long each may be silent, and who speaks for it now.
+"""The sessions of network clients: their timeouts and current connections.
 
-A session grows older only while the server's event loop turns. A server that was stopped for a while, or had a machine
-that slept, does not take for dead whoever could not reach it. One that starts again gives every session its whole
-timeout. A session may so live longer than it should, never shorter.
+A session ages only while the server's event loop turns. A server that was stopped for a while, or whose machine slept,
+does not expire sessions that could not reach it. After a restart every session gets its whole timeout. So a session may
+live longer than its timeout, but never shorter.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
-"""A session may live this much longer than it should."""
+"""A session may outlive its timeout by this much."""
 
 
 class ServedSession(Value, frozen=False, eq=False):
-    """A session. `silent_s` is for how long nothing was heard of it, while this process ran."""
+    """A session. `silent_s` is how long it has been silent while this process ran."""
 
     session_id: int
     timeout_ms: int
@@ -36,12 +36,12 @@ class ServedSession(Value, frozen=False, eq=False):
     connection: ServedConnection | None = None
     silent_s: float = 0.0
     has_ended: bool = False
-    """Its end is on the way to the disk, or was refused for want of space and is tried again."""
+    """Its end is being written to disk, or failed for lack of space and is retried."""
     is_being_closed: bool = False
 
 
 class ServedSessions:
-    """All sessions of the tree. `new_password` gives 16 random bytes."""
+    """All sessions of the tree. `new_password` returns 16 random bytes."""
 
     def __init__(
         self,
@@ -65,22 +65,22 @@ class ServedSessions:
         return len(self._sessions)
 
     def start(self) -> None:
-        """Begin to end sessions of which nothing is heard."""
+        """Start to expire silent sessions."""
         loop = asyncio.get_running_loop()
         self._looked_s = loop.time()
         self._timer = loop.call_later(_LOOK_S, self._look)
 
     def stop(self) -> None:
-        """End no more; those that are left live on in the tree."""
+        """Stop expiring sessions; the remaining ones live on in the tree."""
         if self._timer is not None:
             self._timer.cancel()
 
     def negotiated_ms(self, asked_ms: int) -> int:
-        """The timeout that a client gets."""
+        """The granted timeout for a requested one."""
         return min(max(asked_ms, self._least_timeout_ms), self._most_timeout_ms)
 
     def begin(self, asked_ms: int, done: Callable[[ServedSession | None], None]) -> None:
-        """A new session, once it is durable; None when it cannot be."""
+        """Create a session. `done` receives it once it is durable, or None on failure."""
         resumable = Resumable(self.negotiated_ms(asked_ms), self._new_password())
 
         def act() -> Sliced[int]:
@@ -100,9 +100,7 @@ class ServedSessions:
         self._queue.write(act, began)
 
     def resume(self, request: ConnectRequest) -> ServedSession | None:
-        """The session that a client comes back to, taken from its earlier connection; None when it has ended, or was
-        never this client's.
-        """
+        """Resume a session, closing its earlier connection. Returns None if it has ended or the password is wrong."""
         session = self._sessions.get(request.session_id)
         if session is None or session.has_ended or session.password != request.password:
             return None
@@ -113,7 +111,7 @@ class ServedSessions:
         return session
 
     def leave(self, session: ServedSession, connection: ServedConnection) -> None:
-        """The connection is lost: its watches are gone, and the session waits for another one."""
+        """A connection is lost: its watches are dropped, and the session waits for another one."""
         if session.connection is connection:
             session.connection = None
             self._queue.watches.drop_session(session.session_id)
@@ -136,7 +134,7 @@ class ServedSessions:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        # What comes in waits for the loop as well: of a longer gap, the server cannot say that all were silent.
+        # Received data waits for the loop as well: during a longer gap, a session may only seem silent.
         passed_s = min(now_s - self._looked_s, 2 * _LOOK_S)
         self._looked_s = now_s
         for session in list(self._sessions.values()):

@@ -1,6 +1,6 @@
-"""The state of ZooKeeper servers in their own words (the command `srvr`, which each one allows).
+"""The state of ZooKeeper servers as they report it (the command `srvr`, which every server allows).
 
-A server hangs up on a client that it does not want, and gives no reason.
+A server that refuses a client closes the connection without a reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _OLDER_DATA = "its data are older than they were"
 
 
 class Refusals:
-    """Asks the servers of an ensemble why they refuse a session. `set_back` is called when those that answer have had
-    older data than the session has seen for two intervals.
+    """Finds out why the servers of an ensemble refuse a session. `set_back` is called when, for two intervals, all
+    answering servers have had older data than the session has seen.
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], set_back: Callable[[], Awaitable[None]]) -> None:
@@ -28,15 +28,15 @@ class Refusals:
         self._explaining: asyncio.Future[None] | None = None
 
     async def reason(self, *, seen_zxid: int) -> str:
-        """The reasons of those servers that answer and do not take a session whose client has seen `seen_zxid`, in one
-        line; empty when there are none.
+        """The reasons of the servers that answer but would refuse a session whose client has seen `seen_zxid`, in one
+        line; may be empty.
         """
         answers = await asyncio.gather(*[_ask(host, port) for host, port in self._servers])
         reasons = [(server, refusal(answer, seen_zxid)) for server, answer in zip(self._servers, answers, strict=True)]
         return "; ".join(f"{host}:{port} {reason}" for (host, port), reason in reasons if reason)
 
     def explain(self, seen_zxid: Callable[[], int], interval_s: float) -> None:
-        """Log the reason after `interval_s`, and again whenever it is another one, until `stop`."""
+        """Log the reason after `interval_s`, and again whenever it changes, until `stop`."""
         self.stop()
         self._explaining = asyncio.ensure_future(self._explain(seen_zxid, interval_s))
 
@@ -52,14 +52,14 @@ class Refusals:
             told = reason
 
     def stop(self) -> None:
-        """There is a connection, or no session any more."""
+        """Stop, because the client is connected or the session is over."""
         if self._explaining is not None:
             self._explaining.cancel()
             self._explaining = None
 
 
 def refusal(answer: str, seen_zxid: int) -> str:
-    """The reason that an answer to `srvr` gives; empty for a server that takes the session, or is no ZooKeeper."""
+    """The reason in an answer to `srvr`; empty for a server that would accept the session, or is not a ZooKeeper."""
     if "not currently serving requests" in answer:
         return "has no quorum"
     if "Mode: read-only" in answer:
@@ -71,7 +71,7 @@ def refusal(answer: str, seen_zxid: int) -> str:
 
 
 async def _ask(host: str, port: int) -> str:
-    """The answer to `srvr`; empty when there is none."""
+    """The answer to `srvr`; empty if the server does not answer."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)

@@ -1,5 +1,5 @@
-"""Reads topics as the coordination tree has them, assignments and states of partitions: many nodes at a time, and past
-those that cannot be understood.
+"""Reads topics, assignments and partition states from the coordination tree: many nodes at once, skipping unreadable
+ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import READS_PER_REQUEST, Coordination, NoNodeError, Watch, ZnodeStat
 
 READS_IN_FLIGHT = 100
-"""Reads that are sent before the first is answered."""
+"""Reads in flight at once."""
 
 logger = logging.getLogger("kafka.zk.KafkaZkClient")
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 async def each_of(items: Iterable[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The result of `read` for each of the items, in their order; many are asked for before the first is answered."""
+    """The result of `read` for each item, in order; many reads are in flight at once."""
     waiting = list(enumerate(items))
     results: dict[int, R] = {}
     left = iter(waiting)
@@ -39,25 +39,25 @@ async def each_of(items: Iterable[T], read: Callable[[T], Awaitable[R]]) -> list
 
 
 class DamagedNodes:
-    """The nodes that this broker found damaged. The log names each once, and once more when it can be read again."""
+    """The nodes that this broker found damaged. The log names each once, and again when it can be read."""
 
     def __init__(self) -> None:
         self._reported: dict[str, str] = {}
 
     def report(self, error: ZnodeFormatError, consequence: str) -> None:
-        """A node cannot be read; `consequence` says what does not work until it is rewritten."""
+        """Report an unreadable node; `consequence` describes what does not work until it is rewritten."""
         if self._reported.get(error.path) != str(error):
             self._reported[error.path] = str(error)
             logger.error("%s; until it is rewritten, %s", error, consequence)
 
     def is_readable(self, path: str) -> None:
-        """A node can be read, or is gone."""
+        """Report that a node can be read, or is gone."""
         if self._reported and self._reported.pop(path, None) is not None:
             logger.info("%s can be read again, or is gone", path)
 
 
 class Unreadable(enum.Enum):
-    """In place of the content of a node that cannot be understood."""
+    """Stands for the content of a node that cannot be decoded."""
 
     UNREADABLE = enum.auto()
 
@@ -75,7 +75,7 @@ class TopicReader:
         self._damaged = damaged
 
     async def assignment(self, name: str, watch: Watch | None = None) -> znodes.TopicAssignment | Unreadable | None:
-        """Which brokers hold a topic; None when there is no such topic. `watch` fires when that changes."""
+        """The brokers of a topic's replicas, or None if the topic does not exist. `watch` fires when that changes."""
         path = znodes.topic_path(name)
         try:
             data, _ = await self._coordination.get(path, watch)
@@ -92,8 +92,8 @@ class TopicReader:
     async def read_all(
         self, names: Iterable[str], watch: Watch | None = None
     ) -> tuple[list[ReadTopic], dict[str, None]]:
-        """Topics with their partitions, as far as a crash let them be created; beside them the names of those whose
-        nodes cannot be read. `watch` fires when the node of a topic changes, and when a damaged state does.
+        """The topics with those of their partitions that were completely created before a crash, and the names of
+        topics with unreadable nodes. `watch` fires when the node of a topic or a damaged state changes.
         """
         wanted = list(names)
         read = await each_of(wanted, lambda name: self.assignment(name, watch))
@@ -110,7 +110,7 @@ class TopicReader:
         return topics, unreadable
 
     async def read(self, name: str, watch: Watch | None = None) -> ReadTopic | Unreadable | None:
-        """See `read_all`. None when there is no such topic."""
+        """See `read_all`. Returns None if the topic does not exist."""
         topics, unreadable = await self.read_all([name], watch)
         return UNREADABLE if unreadable else next(iter(topics), None)
 
@@ -132,19 +132,19 @@ class TopicReader:
         return states
 
     async def _watched_state(self, name: str, number: int, watch: Watch | None) -> FoundState:
-        """A state that cannot be read, or could not a moment ago."""
+        """Read a state again that could not be decoded, now with a watch."""
         path = znodes.partition_state_path(name, number)
         try:
             data, stat = await self._coordination.get(path, watch)
             return znodes.PartitionState.decode(name, number, data), stat
-        except NoNodeError:  # a watch of the topic's node tells of a deletion
+        except NoNodeError:  # the watch on the topic's node reports its deletion
             return UNREADABLE
         except znodes.ZnodeFormatError as error:
             self._damaged.report(error, "the partition has no leader")
             return UNREADABLE
 
     async def _topic(self, name: str, assignment: znodes.TopicAssignment, read: Mapping[int, FoundState]) -> ReadTopic:
-        """A topic of its parts, and of the nodes that a crash left without a state."""
+        """Combine a topic from its parts, and find the partitions that a crash left without a state."""
         found = {number: each for number, each in read.items() if not isinstance(each, Unreadable)}
         states = {number: (state, stat.version) for number, (state, stat) in found.items()}
         written_at = {number: stat.mzxid for number, (_, stat) in found.items()}

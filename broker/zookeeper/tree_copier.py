@@ -1,7 +1,7 @@
 """`python -m broker.zookeeper.tree_copier DIRECTORY HOST:PORT[/CHROOT] [FILE]`: copy an embedded tree into a ZooKeeper.
 
-A single broker that is stopped so grows into a cluster: its topics, configurations, ids and epochs are where its
-cluster will look for them, and its logs stay where they are. FILE has Kafka's properties of TLS with ZooKeeper.
+This turns a stopped single broker into the first of a cluster: the cluster finds the topics, configurations, ids and
+epochs in ZooKeeper, and the logs stay in place. FILE holds Kafka's properties for TLS with ZooKeeper.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _NOTICES = frozenset(
         "/delegation_token/token_changes",
     }
 )
-"""Their children are news for brokers that run. They have numbers, which begin again in another tree: a copied one
-would stand in the way of a later one of the same number.
+"""Notices to running brokers. They are numbered, and the numbers restart in another tree: a copied notice would block a
+later one with the same number.
 """
 _MOST_OPERATIONS = 1000
 
 
 def operations_to_copy(tree: ZnodeTree) -> Iterator[Operation]:
-    """Operations that make the tree's lasting nodes, parents first, in one that has none but the root.
+    """Operations that create the persistent nodes of the tree in an empty one, parents first.
 
-    Left out are ephemeral nodes, notices, and nodes below ZooKeeper's own. Versions begin at 0 again; only that of
-    /brokers/seqid is kept, as the ids that brokers were given come from it.
+    Ephemeral nodes, notices, and ZooKeeper's own nodes are left out. Versions restart at 0, except that of
+    /brokers/seqid, from which brokers' ids are generated.
     """
     for path, node in tree.nodes():
         is_own = path in {"/", "/zookeeper"} or path.startswith("/zookeeper/")
@@ -55,7 +55,7 @@ def operations_to_copy(tree: ZnodeTree) -> Iterator[Operation]:
 
 
 def transactions(operations: Iterator[Operation], most_bytes: int, bytes_each: int) -> Iterator[Sequence[Operation]]:
-    """`operations` in transactions of at most `most_bytes`, when each costs `bytes_each` beside its path and data."""
+    """Group `operations` into transactions of at most `most_bytes`; each costs `bytes_each` plus its path and data."""
     batch: list[Operation] = []
     size = 0
     for operation in operations:
@@ -77,11 +77,11 @@ _ZOOKEEPERS_OWN = "zookeeper"
 
 
 class CopyRefusedError(Exception):
-    """Nothing was copied; the message says why."""
+    """The copy was refused; the message gives the reason."""
 
 
 def main(argv: list[str]) -> int:
-    """Copy, and say what was copied. Gives the exit code."""
+    """Copy, and print a summary. Returns the exit code."""
     directory, connect, *tls_files = argv
     try:
         security = SessionSecurity.of_tool(connect, OsFileSystem().read_file(tls_files[0]) if tls_files else b"")
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 
 async def copy_directory(directory: str, address: ZookeeperAddress, security: SessionSecurity) -> str:
-    """Copy the tree that is kept in `directory`, which nobody uses. Gives what can be said of it.
+    """Copy the tree in `directory`, which must not be in use. Returns a summary.
 
     Raises CopyRefusedError, LogDirError when a broker runs there, JournalError, CoordinationError, OSError.
     """

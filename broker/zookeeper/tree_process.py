@@ -1,6 +1,6 @@
 """`python -m broker.zookeeper.tree_process zookeeper.properties`: serve the embedded tree to others, in the foreground.
 
-It reads the file that ZooKeeper's own server reads, and takes its place where one server is enough.
+It reads the same file as ZooKeeper's own server, and replaces it where one server is enough.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BACKLOG = 50
 
 
 def main(argv: list[str]) -> int:
-    """Serve until told to stop. Gives exit code 0 after a signal to stop, 1 when it cannot start or go on."""
+    """Serve until a stop signal. Returns exit code 0 after the signal, 1 when it cannot start or continue."""
     open_standard_streams()
     configure_logging(None)
     if len(argv) != 1:
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(config: TreeServerConfig, passwords: Mapping[str, str] | None) -> int:
-    """Serve until told to stop; gives the exit code. `passwords` are those of SASL by user."""
+    """Serve until a stop signal. Returns the exit code. `passwords` holds the SASL passwords by user."""
     file_system = OsFileSystem()
     stop = asyncio.Event()
     failures: list[OSError] = []

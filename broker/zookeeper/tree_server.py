@@ -1,4 +1,4 @@
-"""The embedded tree opened to others in ZooKeeper's wire protocol: what listens, and what holds it together."""
+"""The embedded tree served to others in ZooKeeper's wire protocol: the listening socket and its shared state."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from storage.io.file_system import FileSystem, Lock
 logger = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
-"""Where a tree is served unless `clientPortAddress` says otherwise (ZooKeeper: on every interface). A client without
-authentication may change all that access control lists do not protect, the keys of users too.
+"""The default address unless `clientPortAddress` is set (ZooKeeper: every interface). An unauthenticated client may
+change everything that access control lists do not protect, including users' keys.
 """
 _DEFAULT_TICK_MS = 3000
 _LEAST_TICKS, _MOST_TICKS = 2, 20
@@ -39,11 +39,11 @@ _SASL: Final = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 _MOST_OF_ADDRESS: Final = 60
 """ZooKeeper's default of maxClientCnxns."""
 _REAL_DATA = "version-2"
-"""Where a real ZooKeeper keeps its data, in `dataDir`."""
+"""The place of a real ZooKeeper's data, in `dataDir`."""
 
 
 class TreeServerConfig(NamedTuple):
-    """The settings that a server of the tree reads of zookeeper.properties."""
+    """The settings in zookeeper.properties that a tree server uses."""
 
     directory: str
     host: str
@@ -51,14 +51,14 @@ class TreeServerConfig(NamedTuple):
     least_timeout_ms: int
     most_timeout_ms: int
     knows_sasl: bool = False
-    """Access control lists may name users of SASL."""
+    """Whether access control lists may name SASL users."""
     most_of_address: int = _MOST_OF_ADDRESS
-    """Connections that one address may have; 0 for any number."""
+    """Maximum connections of one address; 0 for no limit."""
 
     @classmethod
     def parse(cls, properties: dict[str, str]) -> TreeServerConfig:
-        """ZooKeeper's keys and defaults. Raises ConfigError for a bad value, and for keys of an ensemble, of
-        TLS or of other authentication, which a server of one tree cannot heed.
+        """Read ZooKeeper's keys, with its defaults. Raises ConfigError for a bad value, and for keys of an ensemble, of
+        TLS or of other authentication, which a tree server does not support.
         """
         for key, value in properties.items():
             if key.startswith(_REFUSED):
@@ -107,7 +107,7 @@ class TreeServer:
         most_connections: int | None,
         most_of_address: int,
     ) -> None:
-        """An address may have any number of connections where `most_of_address` is 0."""
+        """With `most_of_address` 0, the connections of an address are not limited."""
         self.queue = queue
         self.users = users
         self.sessions = sessions
@@ -116,7 +116,7 @@ class TreeServer:
         self._most_connections = most_connections
         self._most_of_address = most_of_address
         self._connections: dict[ServedConnection, str] = {}
-        """With the address of each."""
+        """The open connections, each with its address."""
         self._of_address: Counter[str] = Counter()
 
     async def start(self) -> None:
@@ -125,7 +125,7 @@ class TreeServer:
         self.sessions.start()
 
     async def close(self) -> None:
-        """Close all connections and the journal. Sessions live on, for their owners to come back."""
+        """Close all connections and the journal. Sessions live on for their owners to resume."""
         await self._listener.close()
         self.sessions.stop()
         for connection in list(self._connections):
@@ -139,7 +139,7 @@ class TreeServer:
         if self._most_connections is not None and len(self._connections) >= self._most_connections:
             logger.warning("Too many connections; refusing one from %s", address)
             return False
-        if 0 < self._most_of_address <= self._of_address[address]:  # in ZooKeeper's words
+        if 0 < self._most_of_address <= self._of_address[address]:  # ZooKeeper's message
             logger.warning("Too many connections from %s - max is %d", address, self._most_of_address)
             return False
         self._connections[connection] = address
@@ -154,7 +154,7 @@ class TreeServer:
                 del self._of_address[address]
 
     def command(self, word: bytes) -> bytes | None:
-        """ZooKeeper's commands that say whether it is well (ruok, srvr), and whether it may be written to (isro)."""
+        """ZooKeeper's commands that report its health (ruok, srvr), and whether it accepts writes (isro)."""
         match word:
             case b"ruok":
                 return b"imok"
@@ -184,9 +184,9 @@ async def open_tree_server(
     most_connections: int | None,
     on_failure: Callable[[OSError], None],
 ) -> TreeServer:
-    """Take the port and the directory, and recover the tree; the server is not started yet. `passwords` are those of
-    SASL by user. `on_failure` is called once if the journal fails: then the process should stop. Raises JournalError,
-    LogDirError, OSError.
+    """Bind the port, lock the directory, and recover the tree; the server is not started yet. `passwords` holds the
+    SASL passwords by user. `on_failure` is called once if the journal fails: then the process should stop. Raises
+    JournalError, LogDirError, OSError.
     """
     listener = network.bind(config.host, config.port)
     try:

@@ -1,7 +1,7 @@
 """Offsets in the coordination tree, where consumers kept them before Kafka 0.8.2: OffsetCommit and OffsetFetch v0.
 
-Path and format are Kafka's: /consumers/<group>/offsets/<topic>/<partition>, a decimal number. They have nothing to do
-with the offsets in __consumer_offsets, and never expire.
+Path and format are Kafka's: /consumers/<group>/offsets/<topic>/<partition>, a decimal number. They are independent of
+the offsets in __consumer_offsets, and never expire.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ROOT = "/consumers"
 
 
 class ZookeeperOffsets:
-    """Reads and writes in the session that `session()` gives, whose errors it lets pass."""
+    """Reads and writes in the session that `session()` returns. Errors of the session propagate."""
 
     def __init__(self, session: Callable[[], Coordination]) -> None:
         self._session = session
 
     async def fetch(self, group_id: str, topic_partition: TopicPartition) -> int | None:
-        """The offset, or None when there is none, or none that is a number."""
+        """The offset, or None if the node is missing or not a number."""
         try:
             data, _ = await self._session().get(_path(group_id, topic_partition))
         except NoNodeError:
