@@ -2,7 +2,7 @@
 
 Startup: bind the addresses -> lock the log directories -> open coordination -> load the logs, each with its topic's
 configuration -> listen -> register, lead -> serve. The broker writes nothing before it knows that the addresses are
-free and the log directories are its own.
+free and the log directories belong to it.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class KafkaServer:
             self._directories.release()
         self._environment.executor.close()
 
-    # -- what happens meanwhile ----------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _limit_connections(self, config: BrokerConfig) -> None:
         self._socket_server.limits.change(

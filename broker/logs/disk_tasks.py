@@ -45,8 +45,8 @@ class DiskSpaceWatch:
     def refuse_new_partitions(self, topic: str) -> None:
         """Refuse new partitions of `topic` for lack of space; internal topics may use the reserve.
 
-        Raises ApiError POLICY_VIOLATION when every working directory has reached its reserve, or when a full disk kept
-        a directory from forgetting an earlier topic of that name.
+        Raises ApiError POLICY_VIOLATION when all working directories have reached their reserve, or when all still know
+        an earlier topic of that name because their disks are too full to forget it.
         """
         online = [directory for directory in self._log_manager.directories if directory.failure is None]
         stale = [path for path in (directory.stale_checkpoint(topic) for directory in online) if path is not None]

@@ -91,7 +91,7 @@ class LogCleaner:
         self._deaths: defaultdict[UnifiedLog, int] = defaultdict(int)
         self.numbers = CleanerNumbers()
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start cleaning, unless log.cleaner.enable is false."""

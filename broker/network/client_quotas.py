@@ -133,7 +133,7 @@ class ClientQuotas:
             quota.set_limits(limits)
             self.are_set = self.are_set or bool(limits)
 
-    # -- any request ---------------------------------------------------------------------------------------------------
+    # -- all requests --------------------------------------------------------------------------------------------------
 
     def charge(
         self, api_key: ApiKey, context: RequestContext, reply: Reply, size: int, time_s: float
@@ -226,7 +226,7 @@ class ClientQuotas:
             self.connections.throttled(address, NOBODY, throttle_ms, now_ms)
         return throttle_ms
 
-    # -- changes of topics ---------------------------------------------------------------------------------------------
+    # -- topic mutations -----------------------------------------------------------------------------------------------
 
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
         """The mutation permits of a request; the quota of its API is strict from version `strict_since` on (KIP-599).

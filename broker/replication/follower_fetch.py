@@ -69,7 +69,7 @@ class SessionWatch:
         """The partition of that name, unless it has been forgotten."""
         return self._named.get(key)
 
-    # -- what the follower says ----------------------------------------------------------------------------------------
+    # -- changes of the session ----------------------------------------------------------------------------------------
 
     def ask(self, partition: FetchPartition) -> None:
         """The follower asks for a partition, or for another offset of it."""

@@ -448,7 +448,7 @@ class HostedPartitions:
             partition.advance_high_watermark()
         self._changed(topic_partition)
 
-    # -- looking up ----------------------------------------------------------------------------------------------------
+    # -- look-up -------------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """The hosted replica. Raises KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, or UNKNOWN_TOPIC_OR_PARTITION."""

@@ -80,7 +80,7 @@ class ReplicaAlterLogDirsManager:
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def alter(self, topic_partition: TopicPartition, path: str) -> None:
         """Move the replica to the log directory at `path`; a move to another directory is cancelled.
@@ -137,7 +137,7 @@ class ReplicaAlterLogDirsManager:
         """Number of failed moves that were not requested again."""
         return sum(each in self._futures.logs for each in self._given_up)
 
-    # -- moving --------------------------------------------------------------------------------------------------------
+    # -- moves ---------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:

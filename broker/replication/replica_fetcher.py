@@ -173,7 +173,7 @@ class ReplicaFetcher:
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"replica-fetcher-{leader_id}")
 
-    # -- what is fetched for -------------------------------------------------------------------------------------------
+    # -- replicas ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -212,7 +212,7 @@ class ReplicaFetcher:
         self._connection.close()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- fetches -------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self._is_closing:
@@ -336,7 +336,7 @@ class ReplicaFetcher:
             self._is_unreachable = True
             self._replicas.delay_all()
 
-    # -- working off ---------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     async def _work_off(self, response: FetchResponse) -> None:
         """Process the answers. Slow work runs for all partitions at once, and is awaited: the next fetch confirms the
@@ -417,7 +417,7 @@ class ReplicaFetcher:
         if partition.high_watermark != before:
             self._changed(partition.topic_partition)
 
-    # -- repairing -----------------------------------------------------------------------------------------------------
+    # -- repairs -------------------------------------------------------------------------------------------------------
 
     async def _repair(
         self,

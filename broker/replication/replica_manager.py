@@ -130,7 +130,7 @@ class ReplicaManager:
             self.group_commit.request,
         )
 
-    # -- looking up ----------------------------------------------------------------------------------------------------
+    # -- look-up -------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())

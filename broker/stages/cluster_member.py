@@ -55,15 +55,15 @@ class ClusterMember(Value):
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
     authorizer: AclAuthorizer | None
-    """None without authorization."""
+    """Is None without authorization."""
     delegation_tokens: DelegationTokenManager | None
-    """None without a secret key for tokens."""
+    """Is None if tokens lack a secret key."""
     coordinators: Coordinators
     unclean_elections: UncleanElections
     commands: LocalChannel
     """Passes the controller's commands to this broker."""
     links: ClusterLinks | None
-    """None for a standalone broker."""
+    """Is None for a standalone broker."""
 
     @classmethod
     async def join(
@@ -174,7 +174,7 @@ class ClusterMember(Value):
 async def _security(
     config: BrokerConfig, environment: Environment, membership: ClusterMembership
 ) -> tuple[AclAuthorizer | None, DelegationTokenManager | None]:
-    """The authorizer, with all ACLs loaded, and the delegation tokens, as far as they are configured.
+    """The authorizer, with all ACLs loaded, and the delegation tokens. Either may be None if it is not configured.
 
     Raises ClusterError, CoordinationError.
     """

@@ -321,7 +321,7 @@ class KafkaZkClient:
         return config
 
     async def users(self) -> list[str]:
-        """All users with a node."""
+        """All users with a configuration node."""
         names = (await self._coordination.children("/config/users"))[0]
         return sorted(desanitized(name) for name in names if name != znodes.DEFAULT_ENTITY)
 

@@ -90,7 +90,7 @@ class TlsSocket(ssl.SSLSocket):
     _arrived: bytes | OSError = b""
 
     def has_data(self) -> bool:
-        """Whether `recv` gives data or the end at once; for a socket that does not block."""
+        """Whether `recv` returns data or the end at once; for a non-blocking socket."""
         if not self._arrived:
             try:
                 self._arrived = super().recv(_READ_BYTES)

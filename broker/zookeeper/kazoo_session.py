@@ -505,4 +505,4 @@ class KazooEnsemble:
         )
 
     async def close(self) -> None:
-        """Nothing to release: each session has a separate connection."""
+        """Does nothing: each session has a separate connection."""

@@ -92,8 +92,8 @@ class TopicReader:
     async def read_all(
         self, names: Iterable[str], watch: Watch | None = None
     ) -> tuple[list[ReadTopic], dict[str, None]]:
-        """The topics with those of their partitions that were completely created before a crash, and the names of
-        topics with unreadable nodes. `watch` fires when the node of a topic or a damaged state changes.
+        """The topics, with the partitions that were created before a possible crash, and the names of topics with
+        unreadable nodes. `watch` fires when the node of a topic or a damaged state changes.
         """
         wanted = list(names)
         read = await each_of(wanted, lambda name: self.assignment(name, watch))

@@ -43,7 +43,7 @@ def operations_to_copy(tree: ZnodeTree) -> Iterator[Operation]:
     """Operations that create the persistent nodes of the tree in an empty one, parents first.
 
     Ephemeral nodes, notices, and ZooKeeper's own nodes are left out. Versions restart at 0, except that of
-    /brokers/seqid, from which brokers' ids are generated.
+    /brokers/seqid, which generates the brokers' ids.
     """
     for path, node in tree.nodes():
         is_own = path in {"/", "/zookeeper"} or path.startswith("/zookeeper/")
