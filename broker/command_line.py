@@ -34,7 +34,7 @@ PLACES = ("log.dirs", "metrics.listener")
 
 
 class UsageError(Exception):
-    """The command line cannot be understood; the message says which part."""
+    """The command line is invalid; the message names the part."""
 
 
 class Arguments(Value):
@@ -149,8 +149,7 @@ def given_properties(arguments: Arguments, path: str, environment: Mapping[str, 
 
 
 def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
-    """Parse the result of `given_properties`, with references to other sources resolved. Raises ConfigError, OSError.
-    """
+    """Parse the result of `given_properties`, with references resolved. Raises ConfigError, OSError."""
     given = given_properties(arguments, path, environment)
     if any("${" in text for text in given.values()):
         from config.properties import resolve
@@ -222,8 +221,7 @@ def announcement(config: BrokerConfig) -> str:
 
 
 def start_failure(path: str, error: Exception, *, by_variables: bool = False) -> str:
-    """The reason for a failed start, with a remedy. `by_variables`: the configuration does not come from `path` alone.
-    """
+    """The reason for a failed start, with a remedy. `by_variables`: `path` is not the only configuration."""
     if isinstance(error, OSError):
         return f"cannot read {path}: {error.strerror or error}"
     if by_variables or not isinstance(error, ConfigErrors):

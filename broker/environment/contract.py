@@ -59,7 +59,7 @@ class Random(Protocol):
 
 
 class Executor(Protocol):
-    """Runs what would block the event loop: fsync, cold reads, recovery."""
+    """Runs blocking calls off the event loop: fsync, cold reads, recovery."""
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         """Call `function(*args)` off the loop; the awaitable yields its result or raises its exception."""

@@ -68,8 +68,8 @@ def handle_signals(stop: Callable[[], None]) -> None:
 
 
 def end_within(patience_s: float, code: int) -> None:
-    """Kill the process unless it ends by itself in `patience_s`. A thread that waits for a peer, such as a DNS
-    resolver, would keep it alive.
+    """Exit with `code` unless the process ends by itself within `patience_s`. A thread that waits for a peer, such as a
+    DNS resolver, would keep it alive.
     """
     import threading
 

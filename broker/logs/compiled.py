@@ -29,8 +29,7 @@ def directory(root: Path = ROOT) -> Path:
 
 
 def use() -> bool:
-    """Make this process import the compiled modules. Returns whether they exist. Call it before anything imports them.
-    """
+    """Make this process import the compiled modules. Returns whether they exist. Call it before their first import."""
     if os.environ.get("ODRADEK_COMPILED") == "0":
         return False
     found = directory()

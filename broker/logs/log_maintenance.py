@@ -151,8 +151,7 @@ class LogMaintenance:
         return expiry.expired > 0
 
     async def delete_files(self) -> None:
-        """Delete files that were marked for deletion file.delete.delay.ms ago, regardless of wall-clock changes since.
-        """
+        """Delete files that were marked for deletion file.delete.delay.ms ago, regardless of wall-clock changes."""
         passed_ms = round(self._clock.monotonic_s() * 1000)
         await run_disk_tasks(self._executor, *self._log_manager.directories.expired_deletions(passed_ms))
 

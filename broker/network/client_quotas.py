@@ -80,8 +80,7 @@ class ClientQuotas:
         window: QuotaWindow = DEFAULT_WINDOW,
         mutation_window: QuotaWindow = DEFAULT_WINDOW,
     ) -> None:
-        """`network` resolves hosts whose connections have a quota. It is required if an image may contain such quotas.
-        """
+        """`network` resolves hosts whose connections have a quota. Required if an image may contain such quotas."""
         self.now_s = clock.monotonic_s
         self._network = network
         self.produce = ClientQuota(window)
@@ -229,8 +228,7 @@ class ClientQuotas:
     # -- topic mutations -----------------------------------------------------------------------------------------------
 
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
-        """The mutation permits of a request; the quota of its API is strict from version `strict_since` on (KIP-599).
-        """
+        """The mutation permits of a request; its API's quota is strict from version `strict_since` on (KIP-599)."""
         return MutationPermits(self, context, is_strict=context.api_version >= strict_since)
 
 

@@ -518,8 +518,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer.unsent_bytes if self._writer.is_behind else 0
 
     def has_moved_since(self, time_s: float, now_s: float) -> bool:
-        """Whether any byte has moved after `time_s`. Only this check notices bytes that left a previously full socket.
-        """
+        """Whether any byte has moved after `time_s`. Only this check notices bytes that left a full socket."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes

@@ -232,8 +232,7 @@ class ReceivingTurn:
         self._go_on()
 
     def free(self, memory: Memory) -> None:
-        """Free the received part of a frame whose connection has closed. 80 MB take 4 ms, and forty may close at once.
-        """
+        """Free the received part of a frame whose connection has closed. 80 MB take 4 ms; forty may close at once."""
         self._unused.append(memory)
         self._go_on()
 

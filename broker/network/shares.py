@@ -1,5 +1,4 @@
-"""Large requests in shares: the ordinary handler of an API answers one share after another, and the answers are joined.
-"""
+"""Large requests in shares: the ordinary handler of an API answers each share, and the answers are joined."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 FORMAT = "[%(asctime)s,%(msecs)03d] %(levelname)s %(message)s (%(name)s)"
-"""The pattern of Kafka's log4j.properties, with log4j's level names, so that people's log parsers work."""
+"""The pattern of Kafka's log4j.properties, with log4j's level names, so that existing log parsers work."""
 
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 

@@ -71,8 +71,7 @@ class DelayedOperation(Generic[T]):
         purgatory.enter(self, self._keys)
 
     def wait(self, timeout_ms: float | None) -> asyncio.Future[T]:
-        """Done when `attempt` returns a result, after `timeout_ms` at most. Cancelling the future leaves the purgatory.
-        """
+        """Done when `attempt` returns a result, within `timeout_ms`. Cancelling the future leaves the purgatory."""
         self._future = future = self._loop.create_future()
         future.add_done_callback(self.leave)
         if timeout_ms is not None:
@@ -176,8 +175,7 @@ class DelayedProduce(Generic[T]):
         appends: Sequence[tuple[TopicPartition, int]],
         answer: Callable[[Sequence[ApiError | None]], T],
     ) -> None:
-        """`find` returns the hosted replica, or raises ApiError. `appends` holds the partitions and their last offsets.
-        """
+        """`find` returns the hosted replica, or raises ApiError. `appends` holds partitions and last offsets."""
         self._find = find
         self._required_acks = required_acks
         self._answer = answer

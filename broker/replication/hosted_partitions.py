@@ -287,8 +287,7 @@ class HostedPartitions:
         return partition
 
     def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
-        """Keep a replica whose log cannot be created. A lack of disk space is not an error: creation is retried later.
-        """
+        """Keep a replica whose log cannot be created. Lack of disk space is not an error: creation is retried later."""
         error = offline.error
         logger.error("%s is not available here: %s", topic_partition, error)
         if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:
@@ -313,8 +312,7 @@ class HostedPartitions:
             self._tell_of_leadership(partition.topic_partition, leads=True)
 
     def _resign(self, partition: Partition, state: PartitionImage) -> None:
-        """Stop leading or following. If this replica led, notify the waiting requests and the users of its leadership.
-        """
+        """Stop leading or following. If this replica led, notify waiting requests and the users of its leadership."""
         if self._followers is not None:
             self._followers.drop(partition.topic_partition)
         led = partition.is_leader

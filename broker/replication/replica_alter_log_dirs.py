@@ -193,7 +193,7 @@ class ReplicaAlterLogDirsManager:
             is_done = await self._copy(log, future)
         except ApiError as error:
             return self._failed(topic_partition, error)
-        except Exception:  # a bug; the other moves go on
+        except Exception:  # a bug; the other moves continue
             logger.exception("The move of %s has stopped; the next request or start resumes it", topic_partition)
             self._moves.pop(topic_partition, None)
             self._given_up.add(topic_partition)

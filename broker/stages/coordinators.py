@@ -1,5 +1,4 @@
-"""The coordinators of groups and of transactions on this broker, and their connections to partitions, local and remote.
-"""
+"""The coordinators of groups and transactions on this broker, and their connections to local and remote partitions."""
 
 from __future__ import annotations
 

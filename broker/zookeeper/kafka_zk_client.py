@@ -242,8 +242,7 @@ class KafkaZkClient:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def topic_names(self, watch: Watch | None = None) -> list[str]:
-        """All topics of the tree, including those that are being deleted. `watch` fires when one is added or removed.
-        """
+        """All topics of the tree, including those being deleted. `watch` fires when one is added or removed."""
         return (await self._coordination.children(znodes.BROKER_TOPICS, watch))[0]
 
     async def topic_deletions(self, watch: Watch | None = None) -> list[str]:
@@ -251,8 +250,7 @@ class KafkaZkClient:
         return (await self._coordination.children(znodes.DELETE_TOPICS, watch))[0]
 
     async def asked_reassignments(self, watch: Watch) -> dict[TopicPartition, tuple[int, ...]]:
-        """The requested replicas of partitions; empty if the node cannot be decoded. `watch` fires when that changes.
-        """
+        """The requested replicas of partitions; empty if the node is not decodable. `watch` fires when that changes."""
         data = await self._data_of(znodes.REASSIGN_PARTITIONS, watch)
         try:
             return {} if data is None else znodes.decode_reassignments(data)

@@ -127,8 +127,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             raise AuthFailedError(f"it refused the user {mechanism.username} of the JAAS file, or the password")
 
     def _authenticate_by_ticket(self, timeout: float, login: KerberosLogin) -> None:
-        """Like `_authenticate`, by Kerberos. Raises ConnectionDropped without a ticket: the next attempt may have one.
-        """
+        """Like `_authenticate`, by Kerberos. Raises ConnectionDropped without a ticket: a retry may have one."""
         from security.gssapi_exchange import gssapi_tokens
         from security.sasl_exchange import ServerError
 

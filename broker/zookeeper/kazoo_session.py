@@ -250,8 +250,7 @@ class KazooCoordination:
             self._connected.set_exception(ConnectionLossError(message))
 
     async def _data_were_set_back(self) -> None:
-        """End the session if a new one finds the cluster in the older data: then an operator has restored it for use.
-        """
+        """End the session if a new one finds the cluster in the older data: an operator has restored it for use."""
         probe = KazooCoordination(
             self._address,
             self._session_timeout_ms,
@@ -419,8 +418,7 @@ class KazooCoordination:
         return await self._ask(request, carried_out, partial(translation.coordination_error, path=paths))
 
     def _check(self, operations: Sequence[Operation]) -> None:
-        """Raise BadArgumentsError for operations that would make ZooKeeper close the connection, or affect the chroot.
-        """
+        """Raise BadArgumentsError for operations that make ZooKeeper close the connection, or affect the chroot."""
         for operation in operations:
             is_sequential = isinstance(operation, Create) and operation.sequential
             validate_path(f"{operation.path}0" if is_sequential else operation.path)
@@ -470,8 +468,7 @@ class KazooCoordination:
     # -- watches and paths ---------------------------------------------------------------------------------------------
 
     def _node_changed(self, event: WatchedEvent) -> None:
-        """Fire the watches, on the event loop. kazoo calls once for each of its tables: the second call finds nothing.
-        """
+        """Fire the watches, on the event loop. kazoo calls once per table: the second call finds nothing."""
         kind = translation.event_type(event)
         if kind is not None:
             fire(self._watches.take([WatchEvent(kind, self._own(event.path))]))
