@@ -1,1 +1,1 @@
-"""Compaction of one log: what can be cleaned, what is left of it, and putting the result in place of its sources."""
+"""Compaction of one log: choosing what to clean, cleaning it, and replacing the source segments with the result."""

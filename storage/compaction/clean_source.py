@@ -1,7 +1,7 @@
-"""The segments of a log as the cleaner reads them: by path, from any process, while their owner goes on with them.
+"""The segments of a log as the cleaner reads them: by path, from any process, while the owner keeps using them.
 
-What is rewritten gets a new CRC. So every batch is checked before: a flipped bit must not come out of the cleaner
-looking sound.
+Rewritten batches get a new CRC, so every batch is checked first: a flipped bit must not come out of the cleaner with a
+valid checksum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.segment.transaction_index import AbortedTxn, decode_aborted
 
 
 class LogCleaningAbortedError(Exception):
-    """The log changed under the cleaner: nothing is wrong, and another attempt starts from what it is now."""
+    """The log changed during the cleaning. This is not a failure: the next attempt starts from the new state."""
 
 
 class CorruptSegmentError(ApiError):
@@ -46,7 +46,7 @@ class SourceSegment:
         self.path = f"{directory}/{file_name(segment.base_offset, LOG_SUFFIX)}"
 
     def batches(self, throttle: Callable[[int], None]) -> Iterator[RecordBatch]:
-        """All batches, whole and checked; `throttle` is called with the bytes of every read.
+        """Iterate over all batches, whole and checked; `throttle` is called with the size of every read.
 
         Raises CorruptSegmentError, LogCleaningAbortedError, OSError.
         """
@@ -79,7 +79,7 @@ class SourceSegment:
         return CorruptSegmentError(self.base_offset, position, message)
 
     def markers(self) -> Iterator[RecordBatch]:
-        """The control batches. Of all others just the headers are read. Raises as `batches`."""
+        """The control batches; only the headers of other batches are read. Raises as `batches`."""
         file = self._file_system.attach(self.path, self.size)
         end = 0
         try:
@@ -94,7 +94,7 @@ class SourceSegment:
                     yield batch
         except CorruptSegmentError:
             raise
-        except ApiError as error:  # the header behind the last one makes no sense
+        except ApiError as error:  # the header after the last batch is invalid
             raise CorruptSegmentError(self.base_offset, end, error.message) from error
         except FileNotFoundError as error:
             raise LogCleaningAbortedError(f"{self.path} is gone") from error
@@ -102,7 +102,7 @@ class SourceSegment:
             file.close()
 
     def aborted(self) -> list[AbortedTxn]:
-        """The transaction index; nothing where there is none or it cannot be read."""
+        """The transaction index; empty when missing or unreadable."""
         path = self.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
         try:
             return decode_aborted(path, self._file_system.read_file(path))
@@ -128,8 +128,8 @@ def marker_type(batch: RecordBatch) -> ControlRecordType:
 class TransactionEnds:
     """How every transaction of a log ended, by its markers.
 
-    Kafka asks the transaction indexes of the segments; the markers themselves cannot be missing or stale. Both are
-    looked at when the first transactional batch comes along, so logs without any pay nothing.
+    Kafka relies on the transaction indexes of the segments; the markers themselves cannot be missing or stale. Both are
+    read at the first transactional batch, so logs without transactions pay nothing.
     """
 
     def __init__(self, sources: Sequence[SourceSegment]) -> None:
@@ -147,9 +147,9 @@ class TransactionEnds:
         return at < len(aborted) and aborted[at]
 
     def indexed(self, batch: RecordBatch) -> AbortedTxn | None:
-        """The entry of the transaction indexes for the transaction that this marker aborts, if they have one.
+        """The transaction index entry of the transaction that this marker aborts, if there is one.
 
-        They still know where it began when its first records are gone. To be asked after `is_aborted`.
+        The indexes still know its first offset after its first records are gone. Call `is_aborted` first.
         """
         return self._indexed.get((batch.producer_id, batch.last_offset))
 

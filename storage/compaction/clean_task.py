@@ -1,5 +1,5 @@
-"""The cleaner's orders and answers. Plain values that go through JSON, so that a worker process, a thread
-or a simulation can do the work alike.
+"""The cleaner's tasks and results. They are plain values that survive JSON, so a worker process, a thread or a
+simulation can run the same task.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class SegmentSize(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """How far a producer is that the log still remembers (Kafka's `LastRecord`): its epoch, and the offset of its last
-    record, -1 when only a marker is known of it.
+    """The last record of a producer in the log's producer state (Kafka's `LastRecord`): its epoch, and the offset of
+    its last data record, -1 when only a marker is known.
     """
 
     producer_id: int
@@ -36,7 +36,7 @@ class CleanTask(Value, kw_only=True):
     path: str
     """The directory of the log."""
     segments: list[SegmentSize]
-    """All of them, the active one last: what decides a transaction may stand behind what is cleaned."""
+    """All segments, the active one last: the marker of a transaction may lie above the cleaned range."""
     log_end_offset: int
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -47,7 +47,7 @@ class CleanTask(Value, kw_only=True):
     map_capacity: int
     """How many keys the offset map may hold."""
     read_bytes: int = DEFAULT_READ_BYTES
-    """Bytes read at a time; larger batches are read nevertheless."""
+    """Bytes per read; a larger batch is read whole."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -76,13 +76,13 @@ class CleanTask(Value, kw_only=True):
 
 
 class CleanedGroup(Value):
-    """`sources`, which follow each other in the log, became one segment at the base of the first. Files of `targets`
-    have the suffix `.cleaned` and are on stable storage.
+    """Adjacent `sources` that became one segment at the base offset of the first. The files of `targets` have the
+    suffix `.cleaned` and are on stable storage.
     """
 
     sources: list[SegmentSize]
     targets: list[SegmentSize]
-    """One; more where a source had offsets further from its base than an index can hold."""
+    """Usually one; more when a source held offsets further from its base than an index can store."""
 
     @property
     def base_offset(self) -> int:
@@ -90,7 +90,9 @@ class CleanedGroup(Value):
 
 
 class CleanerStats(Value, frozen=False):
-    """The cost and the gain of a cleaning (Kafka class `CleanerStats`). What could stay as it was counts as written."""
+    """The cost and the gain of a cleaning (Kafka class `CleanerStats`). Unchanged segments are included in the written
+    bytes.
+    """
 
     map_bytes_read: int = 0
     map_keys: int = 0
@@ -103,11 +105,11 @@ class CleanerStats(Value, frozen=False):
 class CleanResult(Value):
     """The outcome of `storage.compaction.cleaner.clean`; nothing has changed in the log until `ReplacementTask`.
 
-    Segments that can stay as they are do not occur in `groups`.
+    `groups` does not list unchanged segments.
     """
 
     end_offset: int
-    """Everything below is clean now."""
+    """Everything below this offset is clean now."""
     groups: list[CleanedGroup]
     stats: CleanerStats = field(default_factory=CleanerStats)
 

@@ -1,8 +1,8 @@
-"""Which logs are worth cleaning, and how far each may be (Kafka: `LogToClean`, `LogCleanerManager.cleanableOffsets`).
+"""Choosing the logs to clean, and how far to clean each (Kafka: `LogToClean`, `LogCleanerManager.cleanableOffsets`).
 
-One thing differs from Kafka: nothing above the recovery point is cleaned. A power cut may take away what is not on
-stable storage; if that were the newer value of a key whose older one compaction has dropped, both would be lost. Nor
-could recovery tell what compaction has dropped from what the power cut took.
+One difference from Kafka: nothing above the recovery point is cleaned. A power cut may lose records that are not on
+stable storage; if compaction had already dropped the older value of such a key, both values would be lost. Recovery
+could not tell the records that compaction dropped from those the power cut lost, either.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from storage.segment.log_segment import LogSegment, segment_index
 
 
 class CleanableLog(Value):
-    """A compacted log as it is now. Offsets from `first_dirty_offset` on were never cleaned; those from
-    `first_uncleanable_offset` on, the base of a segment, may not be yet.
+    """A snapshot of a compacted log. Offsets from `first_dirty_offset` on were never cleaned; those from
+    `first_uncleanable_offset` on, the base of a segment, must not be cleaned yet.
     """
 
     log: UnifiedLog
@@ -26,7 +26,7 @@ class CleanableLog(Value):
     clean_bytes: int
     cleanable_bytes: int
     max_compaction_delay_ms: int
-    """For how long the oldest dirty record is overdue by `max.compaction.lag.ms`; 0 when none is."""
+    """How long the oldest dirty record has exceeded `max.compaction.lag.ms`; 0 when no record has."""
     warning: str | None
     """The reason why the checkpointed first dirty offset was not used, in Kafka's words."""
 
@@ -36,7 +36,7 @@ class CleanableLog(Value):
 
     @property
     def cleanable_ratio(self) -> float:
-        """The dirty share of all that cleaning would go over; 0 where there is nothing."""
+        """The dirty share of the bytes that cleaning would read; 0 for an empty log."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
@@ -48,10 +48,10 @@ class CleanableLog(Value):
 
 
 def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> CleanableLog | None:
-    """The part of `log` that can be cleaned; None when it is not compacted, set aside (`uncleanable_reason`) or
-    offline.
+    """Find the part of `log` that can be cleaned.
 
-    A wrong checkpoint is corrected in `log`. May wait for the disk. Raises ApiError, OSError.
+    Returns None when the log is not compacted, marked uncleanable (`uncleanable_reason`) or offline. A wrong checkpoint
+    is corrected in `log`. May wait for the disk. Raises ApiError, OSError.
     """
     config = log.config
     if not config.is_compacted or log.uncleanable_reason is not None or log.directory.failure is not None:
@@ -63,7 +63,7 @@ def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> Cleanabl
     segments = log.segments
     dirty = segments[segment_index(segments, first_dirty) : -1]
     uncleanable = min(high_watermark, log.durability.known_recovery_point, segments[-1].base_offset)
-    if dirty:  # otherwise the producers need not be read for it
+    if dirty:  # a clean log need not load its producer state
         uncleanable = min(uncleanable, log.last_stable_offset(high_watermark))
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms
@@ -84,7 +84,8 @@ def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> Cleanabl
 
 
 def correct_checkpoint(log: UnifiedLog) -> str | None:
-    """Take everything for dirty where the checkpoint of `log` cannot be right; says why, unless that is usual."""
+    """Fall back to the log start offset when the checkpoint of `log` is impossible; returns the warning to log, if any.
+    """
     checkpoint, start = log.cleaner_checkpoint, log.log_start_offset
     if checkpoint is None:
         return None
@@ -118,7 +119,7 @@ def _overdue_ms(dirty: Iterable[LogSegment], clean_until_ms: int) -> int:
 
 
 def filthiest(logs: Iterable[CleanableLog]) -> CleanableLog | None:
-    """The one to be cleaned first; None when none is due."""
+    """The log to clean first; None when no log is due."""
     due = [each for each in logs if each.total_bytes > 0 and each.is_due]
     return max(due, key=lambda each: each.cleanable_ratio, default=None)
 
@@ -126,11 +127,11 @@ def filthiest(logs: Iterable[CleanableLog]) -> CleanableLog | None:
 def plan_cleaning(
     cleanable: CleanableLog, now_ms: int, map_capacity: int, read_bytes: int = DEFAULT_READ_BYTES
 ) -> CleanTask:
-    """The order for `storage.compaction.cleaner.clean`; `map_capacity` in keys, `read_bytes` at a time.
+    """The task for `storage.compaction.cleaner.clean`; `map_capacity` in keys, `read_bytes` per read.
 
-    The first time, the checkpoint of the log is set as well. Before the result is used, that has to be written, and the
-    recovery points of this moment: above them, recovery takes the gaps that cleaning leaves for losses. Raises
-    ValueError for a map without room, ApiError.
+    The first time, this also sets the cleaner checkpoint of the log. The caller must write that checkpoint and the
+    current recovery points before it applies the result: above a recovery point, recovery would mistake the gaps left
+    by cleaning for lost records. Raises ApiError, and ValueError for a map that holds no key.
     """
     log = cleanable.log
     if log.cleaner_checkpoint is None:

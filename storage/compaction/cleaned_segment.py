@@ -1,4 +1,4 @@
-"""The segment that the cleaner writes: `.log`, indexes and transaction index, all with the suffix `.cleaned`."""
+"""The segment written by the cleaner: `.log`, indexes and transaction index, all with the suffix `.cleaned`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage.segment.transaction_index import AbortedTxn, encode_aborted
 
 _WRITE_BYTES = 1 << 20
 _WRITE_BATCHES = 1000
-"""As many as one system call takes."""
+"""The most buffers that one system call accepts."""
 
 
 class CleanedSegment:
@@ -34,7 +34,7 @@ class CleanedSegment:
         index_interval_bytes: int,
         throttle: Callable[[int], None],
     ) -> None:
-        """No file of that name may be there. `throttle` is told of every write. Raises OSError."""
+        """The files must not exist yet. `throttle` is called with the size of every write. Raises OSError."""
         self._file_system = file_system
         self._directory = directory
         self.base_offset = base_offset
@@ -67,9 +67,9 @@ class CleanedSegment:
             self._throttle(written)
 
     def finish(self, aborted: Sequence[AbortedTxn], modified_ms: int) -> None:
-        """Return once all files are on stable storage, their names aside. Raises OSError.
+        """Return once the content of all files, though not their names, is on stable storage. Raises OSError.
 
-        The `.log` file takes the time of the last one it was made from, as retention may go by it.
+        The `.log` file gets the modification time of its last source, because retention may use it.
         """
         self._write()
         self._file.close()

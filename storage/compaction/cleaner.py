@@ -1,12 +1,12 @@
-"""Compaction of one log: what is left of its segments when only the newest record of each key stays (Kafka classes
+"""Compaction of one log: rewriting its segments so that only the newest record of each key stays (Kafka classes
 `Cleaner`, `CleanedTransactionMetadata`).
 
-The first pass goes over what was not cleaned yet and notes the newest offset of every key, as many as the map holds.
-The second rewrites all segments up to there, small ones together, into `.cleaned` files beside them. Nothing of the
-log is changed: its owner does that with `ReplacementTask`, if nothing happened to it meanwhile.
+The first pass reads the dirty part and maps every key to its newest offset, until the map is full. The second pass
+rewrites all segments up to that point into `.cleaned` files and merges small ones. The log itself is not changed: its
+owner does that with `ReplacementTask`, unless the log changed meanwhile.
 
-A marker stays as long as anything of its transaction does: a reader that finds records of an aborted transaction
-without their marker would take them for committed.
+A marker stays as long as any record of its transaction: a reader that finds records of an aborted transaction without
+the marker would take them for committed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from storage.segment.transaction_index import AbortedTxn
 
 
 class CleanedTransactions:
-    """To be shown all batches of a log in order. `take_aborted` gives the index of those shown since it last did."""
+    """Decides which batches of transactions to drop. It must see all batches of a log in order; `take_aborted` returns
+    the transaction index of those seen since the last call.
+    """
 
     def __init__(self, ends: TransactionEnds) -> None:
         self._ends = ends
         self._first_offsets: dict[int, int] = {}
-        """Of the transactions that batches were seen of and the marker was not, by producer."""
+        """First offsets of the transactions whose marker was not seen yet, by producer."""
         self._aborted: list[AbortedTxn] = []
 
     def can_discard(self, batch: RecordBatch) -> bool:
         """Whether the batch can be dropped: it holds records of an aborted transaction, or the marker of a transaction
-        without any records left.
+        that has no records left.
         """
         if batch.is_control:
             return self._can_discard_marker(batch)
@@ -79,7 +81,7 @@ class CleanedTransactions:
         return False
 
     def take_aborted(self) -> list[AbortedTxn]:
-        """The aborted transactions whose markers stay."""
+        """The aborted transactions whose markers stay, each returned once."""
         taken, self._aborted = self._aborted, []
         return taken
 
@@ -90,11 +92,11 @@ _IN_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 def clean(
     file_system: FileSystem, task: CleanTask, throttle: Callable[[int], None] = lambda _bytes: None
 ) -> CleanResult:
-    """Clean the log of `task`. May be called in any process, once at a time for a log.
+    """Clean the log of `task`. May run in any process, but only once at a time per log.
 
-    `throttle` is told how many bytes were read or written, and may take its time, or raise to end the cleaning. Raises
+    `throttle` is called with the number of bytes read or written; it may block, or raise to abort the cleaning. Raises
     ApiError for a log that cannot be cleaned, CORRUPT_MESSAGE (`clean_source.CorruptSegmentError`, naming file and
-    position) or INVALID_RECORD, LogCleaningAbortedError when it changed meanwhile, OSError. Whatever is raised, no
+    position) or INVALID_RECORD, LogCleaningAbortedError when the log changed meanwhile, OSError. After any error no
     `.cleaned` file is left.
     """
     try:
@@ -115,7 +117,7 @@ def clean(
 
 
 class GroupingSize(NamedTuple):
-    """The limits for putting segments together (bytes)."""
+    """The limits for merging segments (bytes)."""
 
     base_offset: int
     size: int
@@ -126,9 +128,9 @@ class GroupingSize(NamedTuple):
 def group_by_size(
     segments: Sequence[GroupingSize], max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
 ) -> list[int]:
-    """How many of the segments, which follow each other, belong in each group (Kafka's `groupSegmentsBySize`).
+    """How many of the adjacent segments belong in each group (Kafka's `groupSegmentsBySize`).
 
-    A group holds one segment, or as many as stay within both limits and the range of offsets of an index together.
+    A group holds one segment, or as many as together stay within both limits and the offset range of an index.
     """
     counts: list[int] = []
     start = 0
@@ -140,7 +142,7 @@ def group_by_size(
             size += added.size
             offset_index += added.offset_index_size
             time_index += added.time_index_size
-            # The exact end of a segment would have to be read; the base of the next one is not below it.
+            # The exact end of a segment is known only after reading it; the base of the next segment is an upper bound.
             after = segments[end + 1].base_offset if end + 1 < len(segments) else first_uncleanable_offset
             is_in_range = added.size == 0 or after - 1 - first.base_offset <= MAX_RELATIVE_OFFSET
             if size > max_bytes or max(offset_index, time_index) > max_index_bytes or not is_in_range:
@@ -191,7 +193,9 @@ class _Cleaner:
     # -- the first pass -----------------------------------------------------------------------------------------------
 
     def _build_offset_map(self) -> int:
-        """Note the keys from the first dirty offset on; returns where the map, or what may be cleaned, ends."""
+        """Map the keys from the first dirty offset on. Returns the offset where the map is full or the cleanable part
+        ends.
+        """
         task, latest = self._task, self._latest
         end_offset = task.first_dirty_offset
         for source in self._sources:
@@ -226,8 +230,8 @@ class _Cleaner:
     def _clean_segments(
         self, sources: Sequence[SourceSegment], end_offset: int, transactions: CleanedTransactions
     ) -> CleanedGroup | None:
-        """Rewrite `sources` into one `.cleaned` segment, or as many as the range of an index asks for (Kafka splits the
-        source, and cleans it the next time); None when that would be the one there is.
+        """Rewrite `sources` into one `.cleaned` segment, or into several where the offset range of an index requires it
+        (Kafka splits the source, and cleans it the next time). Returns None when a single source would not change.
         """
         base_offset = sources[0].base_offset
         cleaned = None if len(sources) == 1 else self._new_segment(base_offset)
@@ -241,7 +245,7 @@ class _Cleaner:
                 if left is None:
                     continue
                 if left is not batch.buffer:
-                    batch = RecordBatch(memoryview(left))  # noqa: PLW2901 - what it has become
+                    batch = RecordBatch(memoryview(left))  # noqa: PLW2901 - the filtered batch
                 self._stats.messages_written += batch.count
                 if cleaned is not None:
                     if not cleaned.has_range_for(batch):
@@ -274,7 +278,7 @@ class _Cleaner:
         )
 
     def _copy_before(self, offset: int, source: SourceSegment) -> CleanedSegment:
-        """A new segment with the batches of `source` below `offset`, none of which had to be changed."""
+        """A new segment with the batches of `source` below `offset`, copied unchanged."""
         cleaned = self._new_segment(source.base_offset)
         if offset > source.base_offset:
             for batch in source.batches(self._throttle):
@@ -286,17 +290,18 @@ class _Cleaner:
     def _what_is_left(
         self, batch: RecordBatch, end_offset: int, transactions: CleanedTransactions
     ) -> memoryview | bytes | None:
-        """As `filter_batch`: None, `batch.buffer`, or another batch."""
+        """The result of `filter_batch`: None, `batch.buffer`, or another batch."""
         task = self._task
         discard = ends_empty_transaction = False
         if batch.attributes & _IN_TRANSACTION:
             discard = transactions.can_discard(batch)
             if batch.is_control:
-                # Kept a while longer, for readers that are between the records, now gone, and their marker.
+                # The marker stays until its delete horizon, for readers that have read the dropped records but not the
+                # marker.
                 ends_empty_transaction = discard
                 horizon_ms = batch.delete_horizon_ms
                 discard = discard and horizon_ms is not None and horizon_ms <= task.now_ms
-        # An empty batch tells the next broker where the cleaned part ends.
+        # An empty batch shows the next broker where the cleaned part ends.
         keep_empty = batch.next_offset == task.first_uncleanable_offset or (
             batch.producer_id >= 0 and _is_last_of(batch, self._producers.get(batch.producer_id))
         )
@@ -316,7 +321,7 @@ class _Cleaner:
 
 
 def _is_last_of(batch: RecordBatch, producer: LastRecord | None) -> bool:
-    """Whether the batch holds the last sequence number of its producer, or, when that has none, its epoch."""
+    """Whether the batch holds the last sequence number of its producer or, if it has none, its epoch."""
     if producer is None:
         return False
     if producer.last_data_offset >= 0:

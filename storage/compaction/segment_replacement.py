@@ -1,8 +1,8 @@
-"""Putting cleaned segments in the place of those they were made from (Kafka: `LocalLog.replaceSegments`).
+"""Replacing source segments with the cleaned ones (Kafka: `LocalLog.replaceSegments`).
 
-The `.cleaned` files become `.swap` first: from here on a start after a crash completes what follows, before it would
-have undone it (`LogLoader`). Then the old segments become `.deleted`, and the new ones lose their suffix. Whoever still
-reads the old ones goes on: their files stay for `file.delete.delay.ms`.
+The `.cleaned` files become `.swap` first: from then on a start after a crash completes the replacement, and before that
+it undoes it (`LogLoader`). Then the old segments become `.deleted`, and the new ones lose their suffix. Readers of the
+old segments can continue: the files stay for `file.delete.delay.ms`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from storage.segment.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMEN
 
 
 def is_unchanged(log: UnifiedLog, task: CleanTask) -> bool:
-    """Whether `log` is still as it was when `task` was made, apart from segments dropped at its start. Otherwise the
-    result or error of the task is void.
+    """Whether `log` is unchanged since `task` was made, except for segments dropped at its start. Otherwise the result
+    or error of the task must be ignored.
     """
     return log.directory.failure is None and log.path == task.path and log.truncations == task.truncations
 
 
 class ReplacementTask:
-    """The result of a cleaning in its log. Made by the owner of the logs, which renames the files; `run` waits for the
-    disk and may be called on any thread; `complete` belongs to the owner again. Until then the log may not be cleaned
+    """Applies the result of a cleaning to its log. The owner of the logs creates it, which renames the files; any
+    thread may call `run`, which waits for the disk; the owner calls `complete`. Until then the log must not be cleaned
     again.
     """
 
     def __init__(self, log: UnifiedLog, task: CleanTask, result: CleanResult) -> None:
-        """Put what `storage.compaction.cleaner.clean` made of `task` in the place of its sources: as many groups of
-        `result` as the log still has the sources of, none when it was truncated meanwhile. Raises ApiError
-        KAFKA_STORAGE_ERROR.
+        """Replace the sources of `task` with the `result` of `storage.compaction.cleaner.clean`. Only groups whose
+        sources the log still has are replaced; none after a truncation. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         self._file_system = log.local.file_system
         self._log = log
@@ -43,11 +42,12 @@ class ReplacementTask:
         self._error: OSError | None = None
         self._thrown_away = list(result.groups) if log.path == task.path else []
         self.is_used = False
-        """Whether all of the result became the log."""
+        """Whether all groups of the result were applied."""
         if not is_unchanged(log, task):
             return
         try:
-            # In order, and none behind one that does not fit: later ones hold what earlier ones have dropped.
+            # Stop at the first group that does not fit: a later group holds the newer values of keys that an earlier
+            # one dropped.
             while self._thrown_away and self._replace(self._thrown_away[0]):
                 del self._thrown_away[0]
         except OSError as error:
@@ -72,7 +72,7 @@ class ReplacementTask:
         put_in_place(new, lambda: self._take_away(old))
         log.local.segments = (*log.segments[:first], *new, *after)
         log.durability.has_unsynced_names = True
-        # The one at the base of the first still is right. Those between mark places that recovery no longer starts at.
+        # The snapshot at the base of the first source is still valid. Recovery no longer starts at those in between.
         log.local.defer_deletion(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]))
         return True
 
@@ -80,18 +80,18 @@ class ReplacementTask:
         log = self._log
         log.replacements += 1
         for segment in old:
-            # Of one base there may be several until their delay is over; none may take the file of another.
+            # Several deleted segments may have the same base until their delay is over; each needs its own file name.
             log.local.defer_deletion(segment.change_suffix(f".{log.replacements}{DELETED_SUFFIX}"), [segment])
 
     def run(self) -> None:
-        """Make the new names durable, remove what is not used; an error is kept for `complete`."""
+        """Make the new names durable and remove unused files; an error is kept for `complete`."""
         try:
             self._file_system.sync_dir(self._path)
             for base_offset, _ in chain.from_iterable(group.targets for group in self._thrown_away):
                 for suffix in SEGMENT_SUFFIXES:
                     self._remove(f"{self._path}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}")
         except FileNotFoundError:
-            return  # the log was deleted or moved, and with it everything there was to do
+            return  # the log was deleted or moved: nothing is left to do
         except OSError as error:
             self._error = detached(error)
 
@@ -100,7 +100,7 @@ class ReplacementTask:
             self._file_system.remove(path)
 
     def complete(self) -> None:
-        """Note how far the log is clean. Raises ApiError KAFKA_STORAGE_ERROR; the directory is offline then."""
+        """Record how far the log is clean. Raises ApiError KAFKA_STORAGE_ERROR; the directory is offline then."""
         log = self._log
         if self._error is not None:
             doing = f"Error while replacing segments of {log.topic_partition} in dir {log.directory.path}"

@@ -1,9 +1,9 @@
-"""Small files that are replaced whole: Kafka's text checkpoints, and writing those of a log directory without holding
-up the thread that owns the logs.
+"""Small files that are replaced whole: Kafka's text checkpoints, and tasks that write them without blocking the thread
+that owns the logs.
 
 Format (Kafka class `CheckpointFile`): a line with the version (0), a line with the number of entries, one line per
-entry. A checkpoint is replaced by writing a `.tmp` beside it, fsync, rename, and fsync of the directory, so that a
-crash leaves either the old or the new one, and what was confirmed stays.
+entry. Replacing a checkpoint means: write a `.tmp` file next to it, fsync it, rename it, fsync the directory. After a
+crash either the old or the new file exists, and a confirmed write is never lost.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ CHECKPOINTS = (
     LOG_START_OFFSET_CHECKPOINT,
     CLEANER_OFFSET_CHECKPOINT,
 )
-"""All of a log directory."""
+"""All checkpoint files of a log directory."""
 
 WHOLE_SEGMENTS = TopicPartition("odradek:whole-segments-above-recovery-points", 0)
-"""An entry among the recovery points of a log directory that stands for no partition: it says that Odradek wrote them
-while the logs were open, and that above them no segment ends before the next one begins. A segment that does has lost
-its tail in a power cut. Kafka ignores partitions that it does not have, and leaves the entry out when it writes the
-file.
+"""A marker entry among the recovery points of a log directory; it does not name a partition. It says that Odradek wrote
+the file while the logs were open, and that every segment above the recovery points ends where the next one begins. A
+segment that ends earlier has lost its tail in a power cut. Kafka ignores unknown partitions, and leaves the entry out
+when it rewrites the file.
 """
 
 _VERSION = "0"
 
 
 class CorruptCheckpointError(ValueError):
-    """A checkpoint that does not hold what its own header promises; the message names the file."""
+    """A checkpoint whose content contradicts its header; the message names the file."""
 
 
 def write_atomically(file_system: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
     """Replace the file at `path` by `data`, whole or not at all.
 
-    With `sync` the new content is on stable storage when this returns. Without it, only process death is survived for
-    certain, and after a power cut the file may even be empty: only for what can be rebuilt.
+    With `sync` the new content is on stable storage when this returns. Without it the write only survives the death of
+    the process; after a power cut the file may even be empty, so use that only for data that can be rebuilt.
     """
     temporary = path + ".tmp"
     file_system.write_file(temporary, data)
@@ -58,7 +58,7 @@ def write_atomically(file_system: FileSystem, path: str, data: bytes, *, sync: b
 
 
 def format_checkpoint(entries: Iterable[str]) -> bytes:
-    """The content of a checkpoint of these lines."""
+    """The content of a checkpoint with these lines."""
     lines = list(entries)
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
 
@@ -75,7 +75,7 @@ def parse_checkpoint(path: str, data: bytes) -> list[list[str]]:
         raise CorruptCheckpointError(f"{path} is not a checkpoint file") from None
     if version != _VERSION:
         raise CorruptCheckpointError(f"{path} has version {version}; only version {_VERSION} can be read")
-    # An entry whose line end is missing may have lost digits, so it does not count as an entry.
+    # An entry without its line end may have lost digits, so it is not accepted.
     entries = [line.split() for line in lines[2:-1]]
     if len(entries) != count or lines[-1].strip():
         raise CorruptCheckpointError(f"{path} announces {count} entries and does not hold exactly these")
@@ -83,7 +83,7 @@ def parse_checkpoint(path: str, data: bytes) -> list[list[str]]:
 
 
 def read_offset_checkpoint(file_system: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """Offsets by partition; empty when there is no such file. Raises CorruptCheckpointError."""
+    """Offsets by partition; empty when the file does not exist. Raises CorruptCheckpointError."""
     try:
         data = file_system.read_file(path)
     except FileNotFoundError:
@@ -107,8 +107,8 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 class CheckpointTask:
     """The new content of one checkpoint file.
 
-    `run` may be called on any thread, but not twice at a time for one file; `complete` belongs to the owner of the
-    logs. The text is made by `run`: for 10,000 logs that takes longer than all else.
+    Any thread may call `run`, but not twice at a time for one file; the owner of the logs calls `complete`. `run` also
+    formats the text: for 10,000 logs that takes longer than everything else.
     """
 
     __slots__ = ("_deleted_logs", "_error", "_file_system", "_offsets", "_path", "directory", "refusal")
@@ -123,7 +123,7 @@ class CheckpointTask:
         self._deleted_logs = directory.deleted_logs
         self._error: OSError | None = None
         self.refusal: ApiError | None = None
-        """Why the file is still the old one although the directory works: the disk is full. Another task may follow."""
+        """Set when the disk was too full to replace the file although the directory works. Another task may follow."""
 
     def run(self) -> None:
         """Replace the file, durably; an error is kept for `complete`."""
@@ -145,6 +145,6 @@ class CheckpointTask:
 
 
 def fingerprint_of(offsets: Mapping[TopicPartition, int]) -> int:
-    """Changes when they do."""
-    # Not of the items: 10,000 pairs would have the garbage collector walk over all there is.
+    """Changes when the entries change."""
+    # Not a hash of the items: 10,000 pairs would trigger a full garbage collection.
     return hash((tuple(offsets), tuple(offsets.values())))

@@ -1,12 +1,12 @@
-"""A full disk, kept away (`log.dir.reserve.bytes`, ours).
+"""Keeping a reserve of disk space free (`log.dir.reserve.bytes`, an Odradek setting).
 
-Clients may write to a log directory until only the reserve is left of its disk. What is left is for the broker itself:
-internal topics, replication, compaction, checkpoints and the coordination journal, so that groups, reads and deletions
-go on, and space can come back.
+Clients may write to a log directory until only the reserve of its disk is free. The broker keeps the reserve for
+itself: internal topics, replication, compaction, checkpoints and the coordination journal. So groups, reads and
+deletions keep working, and space can be freed.
 
-How much is left is asked of the disk regularly; in between, what the directory's logs append is counted
-(`LogDirectory.headroom_bytes`), so a fast producer cannot run through the reserve. Where several directories may share
-a disk, each may use its share of what is left before the disk is asked again.
+The free space is measured regularly; in between, the appends to the directory's logs are counted
+(`LogDirectory.headroom_bytes`), so a fast producer cannot use up the reserve. Directories that may share a disk split
+the free space until the next measurement.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem
 
 _RESUMES_AT = 16
-"""The reserve has to be exceeded by this part of it before clients may write again: no to and fro at the edge."""
+"""Clients may write again once the free space exceeds the reserve by this fraction of it, which avoids flapping."""
 _SMALLEST_SHARE_BYTES = 1 << 20
 _DEFAULT_BYTES = 64 << 20
 _DEFAULT_PART = 10
 
 
 class DiskReserveError(ApiError):
-    """A client's write that would use the reserve. Retriable: space may be freed."""
+    """A client's write would use the reserve. Retriable: space may be freed."""
 
 
 class DiskReserve:
-    """The reserve of one log directory. Belongs to the owner of the logs, `measure` excepted."""
+    """The reserve of one log directory. Only the owner of the logs may use it, except for `measure`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DiskReserve:
         on_change: Callable[[LogDirectory], None],
     ) -> None:
         """`reserve_bytes` 0 keeps nothing, -1 keeps 64 MiB, or a tenth of a disk smaller than 640 MiB. `share`
-        directories may be on one disk. `on_change` is called when the reserve is reached, and when it is no longer.
+        directories may be on one disk. `on_change` is called when the reserve is reached and when it is free again.
         """
         self._file_system = file_system
         self._directory = directory
@@ -49,7 +49,7 @@ class DiskReserve:
         self._share = share
         self._on_change = on_change
         self._refused_bytes = 0
-        """Size of the batch that was refused when the reserve was reached. Clients write again once it fits."""
+        """Size of the batch that was refused when the reserve was reached. Clients may write again once it fits."""
 
     def measure(self) -> tuple[int, int]:
         """(total, usable) bytes of the disk. Any thread may call it. Raises OSError."""
@@ -82,9 +82,7 @@ class DiskReserve:
             self._on_change(directory)
 
     def admit(self, size: int) -> None:
-        """Ask the disk whether a client may append `size` bytes, which exceed the known headroom. Raises
-        DiskReserveError.
-        """
+        """Measure the disk for an append of `size` bytes that exceeds the known headroom. Raises DiskReserveError."""
         directory = self._directory
         if not directory.is_reserve_reached:
             try:
@@ -96,7 +94,7 @@ class DiskReserve:
             raise DiskReserveError(ErrorCode.KAFKA_STORAGE_ERROR, self.describe())
 
     def describe(self) -> str:
-        """Why clients cannot write, in one sentence."""
+        """The reason why clients cannot write, in one sentence."""
         directory = self._directory
         return (
             f"Log directory {directory.path} has {max(directory.usable_bytes, 0)} of {directory.total_bytes} bytes "
@@ -105,7 +103,7 @@ class DiskReserve:
 
 
 class SpaceTask:
-    """Asks a disk how much space is left. Any thread may call `run`; the owner of the logs makes the task and calls
+    """Measures the free space of a disk. Any thread may call `run`; the owner of the logs creates the task and calls
     `complete`.
     """
 
@@ -119,19 +117,19 @@ class SpaceTask:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Ask the disk. An error is kept for `complete`."""
+        """Measure the disk. An error is kept for `complete`."""
         try:
             self._found = self._reserve.measure()
         except OSError as error:
             self._error = detached(error)
 
     def complete(self) -> None:
-        """Use the answer. A directory whose disk gives none goes offline."""
+        """Use the measurement. A directory whose disk fails goes offline."""
         directory = self._directory
         if self._error is not None:
             directory.fail(self._error, f"Error while asking for the space in {directory.path}")
         elif self._found is not None:
             total_bytes, usable_bytes = self._found
-            # The answer may or may not include what was appended since the task was made.
+            # The measurement may or may not include the bytes appended since the task was made.
             appended = max(self._headroom_bytes - directory.headroom_bytes, 0)
             self._reserve.take(total_bytes, usable_bytes - appended)

@@ -1,5 +1,5 @@
-"""The log directories of a broker: their locks, their disks, whether their logs were closed in order (Kafka class
-`CleanShutdownFileHandler`), and what is to be removed from them.
+"""The log directories of a broker: their locks, their disks, the clean shutdown markers (Kafka class
+`CleanShutdownFileHandler`), and pending deletions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOCK_FILE = ".lock"
 
 
 def lock_directory(file_system: FileSystem, path: str) -> Lock:
-    """Create the directory where missing and lock it against other brokers.
+    """Create the directory if missing and lock it against other brokers.
 
     Raises LogDirError when another broker has it, OSError when it cannot be used.
     """
@@ -34,8 +34,8 @@ def lock_directory(file_system: FileSystem, path: str) -> Lock:
 
 
 def _make_durable(file_system: FileSystem, path: str) -> None:
-    """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
-    # The parent in any case: the process that made `path` may have died before it got to that.
+    """Create `path` if missing, durably: a power cut must not remove it and everything below it."""
+    # Sync the parent even if `path` exists: the process that created it may have died before the fsync.
     parents = [_parent_of(path)]
     while not file_system.exists(parents[-1]):
         parents.append(_parent_of(parents[-1]))
@@ -44,7 +44,7 @@ def _make_durable(file_system: FileSystem, path: str) -> None:
         try:
             file_system.sync_dir(parent)
         except PermissionError:
-            continue  # not ours to open, so not ours to have made
+            continue  # a directory that we may not open is not one that we created
 
 
 def _parent_of(path: str) -> str:
@@ -52,7 +52,9 @@ def _parent_of(path: str) -> str:
 
 
 class LogDirectories(Sequence[LogDirectory]):
-    """The log directories in the order of `log.dirs`, failed ones included. Owned by the thread that owns the logs."""
+    """The log directories in the order of `log.dirs`, failed ones included. They belong to the thread that owns the
+    logs.
+    """
 
     def __init__(self, file_system: FileSystem, directories: Sequence[LogDirectory]) -> None:
         self._file_system = file_system
@@ -78,9 +80,9 @@ class LogDirectories(Sequence[LogDirectory]):
         return [directory for directory in self._directories if directory.failure is None]
 
     def lock(self) -> None:
-        """Create the directories where missing and lock them against other brokers. One that cannot be used is offline.
+        """Create missing directories and lock all against other brokers. An unusable one goes offline.
 
-        Raises LogDirError when another broker has one, or none can be used.
+        Raises LogDirError when another broker holds one, or when all are unusable.
         """
         reasons = {}
         for directory in self.online:
@@ -106,7 +108,7 @@ class LogDirectories(Sequence[LogDirectory]):
                 directory.take_offline(reason)
 
     def reading_failed(self, path: str, error: OSError) -> None:
-        """Take the directory of the log file at `path`, which cannot be read, offline."""
+        """Take the directory of the unreadable log file at `path` offline."""
         holding = [directory for directory in self._directories if path.startswith(f"{directory.path}/")]
         for directory in sorted(holding, key=lambda each: len(each.path))[-1:]:
             directory.fail(error, f"Exception while reading from {path}")
@@ -137,18 +139,18 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
 
 class CleanShutdown(Value):
-    """The last run ended in order, having had this broker epoch (-1: not known)."""
+    """The last run shut down cleanly, with this broker epoch (-1: unknown)."""
 
     broker_epoch: int
 
 
 def take_clean_shutdown(file_system: FileSystem, directory: str) -> CleanShutdown | None:
-    """Read the file and remove it at once, so that a crash from now on does not look clean; None when there is none."""
+    """Read the file and remove it at once, so that a later crash does not look clean. None if the file is missing."""
     path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
     try:
         content = file_system.read_file(path)
     except FileNotFoundError:
-        # The process before may have died between removing it and this; a power cut would bring it back.
+        # The previous process may have died between the removal and the fsync; a power cut would restore the file.
         file_system.sync_dir(directory)
         return None
     file_system.remove(path)
@@ -161,6 +163,6 @@ def take_clean_shutdown(file_system: FileSystem, directory: str) -> CleanShutdow
 
 
 def write_clean_shutdown(file_system: FileSystem, directory: str, broker_epoch: int) -> None:
-    """Say that every log in `directory` is flushed and closed. Raises OSError."""
+    """Write the marker: every log in `directory` is flushed and closed. Raises OSError."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(file_system, f"{directory}/{CLEAN_SHUTDOWN_FILE}", content.encode())

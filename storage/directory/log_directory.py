@@ -1,7 +1,7 @@
-"""One entry of `log.dirs`: whether it still works, and what is waiting to be removed from it.
+"""One entry of `log.dirs`: whether it still works, and its pending deletions.
 
-A directory goes offline with the first write or fsync that fails, and stays so until the broker is started again:
-after a failed fsync the kernel may have dropped the pages and would call the next one a success.
+A directory goes offline at the first failed write or fsync, and stays offline until the broker restarts: after a failed
+fsync the kernel may have dropped the pages and would call the next one a success.
 """
 
 from __future__ import annotations
@@ -19,38 +19,36 @@ if TYPE_CHECKING:
 
 
 class NoRoomError(ApiError):
-    """KAFKA_STORAGE_ERROR: the disk is too full to create a log. The creation is repeated once there is space."""
+    """KAFKA_STORAGE_ERROR: the disk is too full to create a log. The creation is retried once space is free."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 class Closable(Protocol):
-    """An object that holds descriptors, a segment for example."""
+    """An object that holds file descriptors, such as a segment."""
 
     def close(self) -> None:
         """Close them."""
 
 
 class DeferredDeletion(Value, frozen=False):
-    """Files (or one tree) already renamed out of the way, to be removed `delay_ms` after they were first seen as
-    such.
-    """
+    """Files (or one tree), already renamed, that are removed `delay_ms` after `take_expired` first saw them."""
 
     paths: tuple[str, ...]
     is_tree: bool
     delay_ms: int
     readers: Sequence[Closable] = ()
-    """Closed when the files go: as long as one of their descriptors is open, the disk has no more room than before."""
+    """Closed before the files are removed: an open descriptor would keep the disk space in use."""
     due_ms: int | None = None
 
 
 NO_LIMIT = 2**63 - 1
-"""Headroom of a directory that keeps no reserve."""
+"""Headroom of a directory without a reserve."""
 
 
 class LogDirectory:
-    """A log directory. `failure` is None while it works; afterwards it says what failed."""
+    """A log directory. `failure` is None while it works, then the reason why it went offline."""
 
     __slots__ = (
         "_on_corruption",
@@ -77,33 +75,33 @@ class LogDirectory:
         on_failure: Callable[[str, str], None],
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
-        """`on_failure` is called once, with path and reason, when the directory goes offline, and for each log in it
-        that fails alone, with the path of the log. `on_corruption` is called on any thread with a line for each corrupt
-        range.
+        """`on_failure` is called once, with path and reason, when the directory goes offline, and for each single log
+        in it that fails, with the path of the log. `on_corruption` is called on any thread, with one line for each
+        corrupt range.
         """
         self.path = path
         self.failure: str | None = None
         self.deferred_deletions: list[DeferredDeletion] = []
         self.log_count = 0
-        """Logs and future logs here: a new log goes to where the fewest are."""
+        """Logs and future logs here: a new log goes to the directory with the fewest."""
         self.headroom_bytes = NO_LIMIT
-        """Bytes that clients may append before the disk is asked (`storage.directory.disk_reserve`); every append is
+        """Bytes that clients may append until the next measurement (`storage.directory.disk_reserve`); every append is
         counted.
         """
         self.is_reserve_reached = False
         self.reserve: DiskReserve | None = None
         self.total_bytes = self.usable_bytes = -1
-        """Sizes of the disk when it was last asked; -1 before."""
+        """Sizes from the last measurement of the disk; -1 before the first."""
         self.written_checkpoints: dict[str, int] = {}
-        """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
+        """Hash of the content of each checkpoint file this process wrote, so that unchanged files are not rewritten."""
         self.corruptions: dict[tuple[str, int], str] = {}
-        """The corrupt ranges found, by file and byte position."""
+        """The messages about corrupt ranges, by file and byte position."""
         self.deleted_logs = 0
-        """Logs that were taken out of the checkpoints so far."""
+        """Number of logs removed from the checkpoints so far."""
         self._stale_entries: dict[str, dict[TopicPartition, int]] = {}
-        """Of each checkpoint file, logs it may still know although they are gone; the number that each of them was."""
+        """Deleted logs that each checkpoint file may still list, each with its value of `deleted_logs`."""
         self._refused_checkpoints: dict[str, None] = {}
-        """Checkpoints that a full disk refused when they were due."""
+        """Checkpoints that could not be written because the disk was full."""
         self._on_failure = on_failure
         self._on_corruption = on_corruption
 
@@ -113,13 +111,15 @@ class LogDirectory:
             self._on_corruption(message)
 
     def note_stale(self, topic_partition: TopicPartition, checkpoints: Iterable[str]) -> None:
-        """The log is gone, and the files called `checkpoints` may still know it."""
+        """Note that the log is gone, and that the files called `checkpoints` may still list it."""
         self.deleted_logs += 1
         for name in checkpoints:
             self._stale_entries.setdefault(f"{self.path}/{name}", {})[topic_partition] = self.deleted_logs
 
     def checkpoint_written(self, path: str, fingerprint: int, deleted_logs: int) -> None:
-        """The checkpoint file at `path` holds what it was to hold when there had been `deleted_logs`."""
+        """Note that the checkpoint file at `path` now has the content computed when the counter stood at
+        `deleted_logs`.
+        """
         self.written_checkpoints[path] = fingerprint
         self._refused_checkpoints.pop(path, None)
         stale = self._stale_entries.pop(path, {})
@@ -128,17 +128,17 @@ class LogDirectory:
             self._stale_entries[path] = left
 
     def checkpoint_refused(self, path: str) -> None:
-        """The disk is too full for the checkpoint file at `path`."""
+        """Note that the disk was too full for the checkpoint file at `path`."""
         self._refused_checkpoints[path] = None
 
     @property
     def has_stale_checkpoints(self) -> bool:
-        """Whether a checkpoint file that could not be written still knows a log which is gone."""
+        """Whether a checkpoint file that could not be written still lists a deleted log."""
         return any(path in self._stale_entries for path in self._refused_checkpoints)
 
     def stale_checkpoint(self, topic: str) -> str | None:
-        """A checkpoint that could not be written and still has an entry of a deleted log of the topic. After a crash
-        the entry would be applied to another log of that name.
+        """A checkpoint that could not be written and still lists a deleted log of the topic. After a crash the entry
+        would be applied to a new log of that name.
         """
         for path in self._refused_checkpoints:
             if any(partition.topic == topic for partition in self._stale_entries.get(path, ())):
@@ -146,14 +146,14 @@ class LogDirectory:
         return None
 
     def admit(self, size: int) -> None:
-        """A client wants to append more than `headroom_bytes`. Raises ApiError KAFKA_STORAGE_ERROR when the disk has
-        not that much to spare.
+        """Check a client's append of more than `headroom_bytes`. Raises ApiError KAFKA_STORAGE_ERROR when the disk
+        lacks the space.
         """
         if self.reserve is not None:
             self.reserve.admit(size)
 
     def fail(self, error: OSError, doing: str) -> ApiError:
-        """Take the directory offline because of `error`; returns what to raise."""
+        """Take the directory offline because of `error`; returns the error to raise."""
         self.take_offline(f"{doing}: {error}")
         return self.offline_error()
 
@@ -164,7 +164,7 @@ class LogDirectory:
             self._on_failure(self.path, reason)
 
     def fail_log(self, path: str, reason: str) -> FailedLog:
-        """Stop using the log at `path` alone; gives what it has from now on in place of this directory."""
+        """Stop using only the log at `path`. Returns the stand-in that replaces the directory for this log."""
         failed = FailedLog(self, path, reason)
         self._on_failure(path, reason)
         return failed
@@ -174,9 +174,9 @@ class LogDirectory:
         self.deferred_deletions.append(DeferredDeletion((path,), is_tree=True, delay_ms=delay_ms))
 
     def take_expired(self, now_ms: int) -> list[DeferredDeletion]:
-        """The deletions whose time has come; each is handed out once.
+        """The deletions that are due; each is returned once.
 
-        `now_ms` counts from anywhere, but always from there: a clock that can be set back would keep the files.
+        `now_ms` must come from a monotonic clock: if the clock were set back, the files would stay.
         """
         expired: list[DeferredDeletion] = []
         waiting: list[DeferredDeletion] = []
@@ -193,7 +193,7 @@ class LogDirectory:
 
 
 class FailedLog(LogDirectory):
-    """Takes the place of the directory for a log that alone cannot be used, and refuses every access to it."""
+    """Stands in for the directory of a single failed log and refuses every access to the log."""
 
     __slots__ = ("_log_path", "directory")
 
@@ -201,7 +201,7 @@ class FailedLog(LogDirectory):
         super().__init__(directory.path, lambda _path, _reason: None)
         self.failure = reason
         self.directory = directory
-        """Where the log is; the other logs there go on."""
+        """The real directory; its other logs still work."""
         self._log_path = log_path
 
     def offline_error(self) -> ApiError:
@@ -209,7 +209,7 @@ class FailedLog(LogDirectory):
 
 
 class DirectorySyncTask:
-    """The fsync of a log directory itself. `run` may be called on any thread, `complete` belongs to the owner."""
+    """The fsync of a log directory itself. Any thread may call `run`; the owner calls `complete`."""
 
     __slots__ = ("_directory", "_error", "_file_system")
 
@@ -219,20 +219,20 @@ class DirectorySyncTask:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Make what was created, renamed and removed durable; an error is kept for `complete`."""
+        """Make created, renamed and removed names durable; an error is kept for `complete`."""
         try:
             self._file_system.sync_dir(self._directory.path)
         except OSError as error:
             self._error = detached(error)
 
     def complete(self) -> None:
-        """Take the directory offline if the disk refused."""
+        """Take the directory offline if the fsync failed."""
         if self._error is not None:
             self._directory.fail(self._error, f"Error while flushing {self._directory.path}")
 
 
 class DeletionTask:
-    """One deferred deletion whose time has come. `run` may be called on any thread, `complete` belongs to the owner."""
+    """One deferred deletion that is due. Any thread may call `run`; the owner calls `complete`."""
 
     __slots__ = ("_deletion", "_directory", "_error", "_file_system")
 
@@ -249,13 +249,13 @@ class DeletionTask:
             try:
                 remove(path)
             except FileNotFoundError:
-                continue  # gone with its directory: nothing is wrong with the disk
+                continue  # removed together with its directory: not a disk failure
             except OSError as error:
                 self._error = detached(error)
                 return
 
     def complete(self) -> None:
-        """Give the room back; take the directory offline if the disk refused."""
+        """Account for the freed space; take the directory offline if the removal failed."""
         for reader in self._deletion.readers:
             reader.close()
         if self._error is not None:

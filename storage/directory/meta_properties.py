@@ -1,10 +1,10 @@
-"""Whose a directory is: `meta.properties` in every log directory says which broker of which cluster it belongs to
-(Kafka class `BrokerMetadataCheckpoint`), and `partition.metadata` in the directory of a partition the id of its topic
-(Kafka class `PartitionMetadataFile`). The id tells a partition of today's topic from one that a deleted topic of the
-same name left behind.
+"""Identity files of log directories. `meta.properties` in every log directory names its broker and cluster (Kafka class
+`BrokerMetadataCheckpoint`), and `partition.metadata` in a partition's directory holds the topic id (Kafka class
+`PartitionMetadataFile`). The id distinguishes a partition of the current topic from one left behind by a deleted topic
+of the same name.
 
-A Java properties file. Version 0 is ZooKeeper mode's (`broker.id`), version 1 KRaft's (`node.id`); both are read,
-0 is written.
+Both are Java properties files. Version 0 of `meta.properties` is ZooKeeper mode's (`broker.id`), version 1 KRaft's
+(`node.id`); both are read, 0 is written.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class LogDirError(Exception):
-    """A log directory that this broker must not use. The message is one line that names it and the reason."""
+    """This broker must not use a log directory. The one-line message names the directory and the reason."""
 
 
 class MetaProperties(Value):
-    """The content of one `meta.properties`; None for a key that it lacks."""
+    """The content of one `meta.properties`; missing keys are None."""
 
     version: int
     broker_id: int | None
@@ -37,8 +37,8 @@ class MetaProperties(Value):
 
 
 def read_meta_properties(file_system: FileSystem, directory: str) -> MetaProperties | None:
-    """None when the directory has no such file. Raises LogDirError when it cannot be understood, OSError when the disk
-    does not give it.
+    """Read the `meta.properties` of a directory; None if it is missing. Raises LogDirError for invalid content, OSError
+    when it cannot be read.
     """
     path = f"{directory}/{META_PROPERTIES}"
     try:
@@ -65,7 +65,7 @@ def read_meta_properties(file_system: FileSystem, directory: str) -> MetaPropert
 def check_meta_properties(
     file_system: FileSystem, directories: Sequence[str], broker_id: int, cluster_id: str | None
 ) -> list[str]:
-    """Make sure that no directory is another broker's or another cluster's (None: not known yet); changes nothing.
+    """Check that no directory belongs to another broker or cluster (None: not known yet); changes nothing.
 
     Returns the directories that have no `meta.properties` yet. Raises LogDirError.
     """
@@ -100,11 +100,10 @@ PARTITION_METADATA = "partition.metadata"
 
 
 def read_topic_id(file_system: FileSystem, directory: str) -> Uuid | None:
-    """The topic id of the partition in `directory`; None when it has no such file.
+    """Read the topic id of the partition in `directory`; None if the file is missing.
 
-    An empty file counts as none: it is what a power cut can leave of one that was just written, before the
-    partition held any flushed record. Raises ValueError, naming the file, for any other content that cannot be
-    read.
+    An empty file is treated as missing: a power cut can leave one before the partition holds any flushed record. Raises
+    ValueError, naming the file, for other invalid content.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -126,7 +125,7 @@ def read_topic_id(file_system: FileSystem, directory: str) -> Uuid | None:
 
 @lru_cache(maxsize=64)
 def _topic_id(text: str) -> Uuid:
-    """One object for all partitions of a topic, which are mostly read one after the other."""
+    """Share one object among the partitions of a topic, which are mostly read one after the other."""
     return Uuid.from_text(text)
 
 

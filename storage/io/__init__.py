@@ -1,1 +1,1 @@
-"""The disk as storage sees it: the FileSystem contract and its implementation on the operating system."""
+"""Storage's view of the disk: the FileSystem contract and its implementation on the operating system."""

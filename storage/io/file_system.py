@@ -1,7 +1,7 @@
-"""The disk as storage sees it: the FileSystem contract. `storage.io.os_file_system` has the real one.
+"""Storage's view of the disk: the FileSystem contract. `storage.io.os_file_system` implements it.
 
-Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can
-put `tests.kit.memory_file_system.MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
+Storage accesses the disk only through these calls, so that a test (or a whole simulated cluster) can use
+`tests.kit.memory_file_system.MemoryFileSystem` instead and lose, tear or refuse any single call.
 
 Threads: other threads may read a File (`pread`, `try_pread`, `try_pread_into`) and flush it while its owner appends to
 it. Every other call on one File belongs to the thread that owns the log.
@@ -35,12 +35,12 @@ class File(Protocol):
 
     path: str
     size: int
-    """Bytes written through this handle and found at opening: the position of the next append."""
+    """Bytes found when opening plus bytes written through this handle: the position of the next append."""
     unsynced: bool
-    """Whether the file may hold something that was not fsynced. True for a new handle, as others may have written."""
+    """Whether the file may hold unsynced data. True for a new handle, because others may have written."""
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        """Write all parts at the end, in order, in one system call where the platform has it.
+        """Append all parts in order, in one system call where the platform supports it.
 
         On OSError `size` has not moved; bytes beyond it may have reached the file (`truncate(size)` removes them).
         """
@@ -49,11 +49,11 @@ class File(Protocol):
         """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
 
     def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
-        """As `pread`, but None instead of waiting for the disk. Reads in any case where the platform cannot tell."""
+        """As `pread`, but returns None instead of waiting for the disk. Platforms that cannot tell always read."""
 
     def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
-        """Fill `buffer` from `position`; how many bytes that were, fewer only at the end of the file. None instead of
-        waiting for the disk, as with `try_pread`; the buffer may have changed then.
+        """Fill `buffer` from `position`. Returns the number of bytes, fewer only at the end of the file, or None
+        instead of waiting for the disk, as `try_pread`; the buffer may have changed then.
         """
 
     def truncate(self, size: int) -> None:
@@ -63,14 +63,14 @@ class File(Protocol):
         """Return once everything appended so far is on stable storage (fsync)."""
 
     def rename(self, path: str) -> None:
-        """Give the file another name, replacing what has it; readers of this handle do not notice."""
+        """Rename the file, replacing an existing one; readers of this handle do not notice."""
 
     def close(self) -> None:
         """Close the descriptor. The handle opens it again on the next use."""
 
 
 class WouldWaitError(Exception):
-    """The disk would have to be waited for, and the caller must not."""
+    """The read would block on the disk, which the caller cannot allow."""
 
 
 def reader_of(file: File, *, may_wait: bool) -> Callable[[int, int], bytes | bytearray]:
@@ -88,7 +88,7 @@ def reader_of(file: File, *, may_wait: bool) -> Callable[[int, int], bytes | byt
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk refused to take more, which leaves what it holds intact."""
+    """Whether the disk or a quota is full, which leaves the existing data intact."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -96,20 +96,20 @@ class Lock(Protocol):
     """An exclusive lock held by this process."""
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
 
 
 class FileSystem(Protocol):
     """Files and directories by absolute path. Raises OSError (FileNotFoundError, ...) as the operating system does."""
 
     def open(self, path: str, *, is_private: bool = False) -> File:
-        """The file at `path`, created empty when missing. A private one is created for its owner alone (mode 0600)."""
+        """Open the file at `path`, created empty if missing. A private one gets mode 0600."""
 
     def attach(self, path: str, size: int) -> File:
-        """A handle on an existing file of known size; nothing is opened before its first use."""
+        """A handle on an existing file of known size; it is opened on first use."""
 
     def create(self, path: str) -> None:
-        """Make an empty file if there is none."""
+        """Create an empty file if missing."""
 
     def read_file(self, path: str) -> bytes:
         """The whole content."""
@@ -121,74 +121,76 @@ class FileSystem(Protocol):
         """Whether a file or directory has this name."""
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Pretend that the content of a file last changed at `modified_ms`, by the wall clock."""
+        """Set the modification time of a file to `modified_ms`, wall clock."""
 
     def modified_ms(self, path: str) -> int:
-        """When the content of a file last changed, by the wall clock."""
+        """The modification time of a file, wall clock."""
 
     def list_dir(self, path: str) -> list[FileInfo]:
-        """The files and directories in a directory, in no order, those behind links too. As in Kafka, a link without a
-        target is left out, and so are pipes, sockets and devices.
+        """The files and directories in a directory, in any order; links are followed. As in Kafka, broken links, pipes,
+        sockets and devices are left out.
         """
 
     def make_dir(self, path: str) -> None:
         """Create one directory. Raises FileExistsError."""
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory, for its owner alone (mode 0700), and its parents where missing."""
+        """Create a directory with mode 0700, and its missing parents."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory; a file replaces the file that has the name."""
+        """Rename a file or directory; a file replaces an existing file."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it. Of links only the link is removed, except that of the directory itself:
-        what it leads to is emptied.
+        """Remove a directory and everything in it. For links only the link is removed; if the directory itself is a
+        link, its target is emptied.
         """
 
     def sync_file(self, path: str) -> None:
         """Fsync a file by name."""
 
     def sync_dir(self, path: str) -> None:
-        """Fsync a directory: what was created, renamed and removed in it survives a power cut afterwards."""
+        """Fsync a directory: names created, renamed and removed in it survive a power cut."""
 
     def start_sync(self) -> None:
-        """Ask the operating system to write out everything. Proves nothing, but makes many later fsyncs cheap."""
+        """Ask the operating system to write out everything. It guarantees nothing, but makes many later fsyncs cheap.
+        """
 
     def disk_space(self, path: str) -> tuple[int, int]:
         """(total bytes, bytes usable by this process) of the disk that holds `path`."""
 
     def lock(self, path: str) -> Lock:
-        """Lock the file at `path` (created if missing). Raises BlockingIOError when it is taken, by another process or
-        under another name.
+        """Lock the file at `path` (created if missing). Raises BlockingIOError when another process holds it, or this
+        one under another name.
         """
 
 
 class DiskTask(Protocol):
-    """Made by the owner of the logs; `run` on any thread, once; then `complete` by the owner.
+    """A task for the disk. The owner of the logs creates it; any thread calls `run` once; then the owner calls
+    `complete`.
 
-    `run` changes nothing that the owner or another thread looks at, and keeps its error for `complete`.
+    `run` changes nothing that the owner or another thread reads, and keeps its error for `complete`.
     """
 
     def run(self) -> None:
-        """Do what waits for the disk."""
+        """Do the part that waits for the disk."""
 
     def complete(self) -> None:
         """Hand the result to the owner of the logs. Raises ApiError KAFKA_STORAGE_ERROR where the task says so."""
 
 
 _WINDOW_S = 1.0
-"""For how long bytes that were not used may be made up for."""
+"""The longest idle time whose unused bytes may be used later."""
 _SHORTEST_SLEEP_S = 1e-6
-"""Less than that no clock can show: waiting for it might never end."""
+"""The clock may not resolve a shorter wait, which then might never end."""
 LONGEST_SLEEP_S = 0.3
-"""A new rate counts after this time at the latest, also during a sleep."""
+"""A new rate takes effect within this time, even during a sleep."""
 
 
 class RateLimiter:
-    """How far a stream of bytes is ahead of a rate, for whoever waits in a way of its own.
+    """How far a stream of bytes is ahead of a rate, for callers that do their own waiting.
 
     `bytes_per_second` may be changed at any time, on any thread; at 0 nothing may pass.
     """
@@ -200,11 +202,11 @@ class RateLimiter:
         self._seen = 0
 
     def note(self, size: int) -> None:
-        """Count bytes that have passed."""
+        """Count bytes that were transferred."""
         self._seen += size
 
     def wait_s(self) -> float:
-        """How long to wait before more may pass: 0 for not at all, a sleep of `LONGEST_SLEEP_S` at most."""
+        """Seconds to wait before the next bytes, at most `LONGEST_SLEEP_S`; 0 for no wait."""
         elapsed_s = self._monotonic_s() - self._began_s
         rate = self.bytes_per_second
         ahead_s = self._seen / rate - elapsed_s if rate > 0 else math.inf
@@ -217,7 +219,7 @@ class RateLimiter:
 
 
 class Throttle(RateLimiter):
-    """Called with each number of bytes; sleeps when they came too fast. `monotonic_s` and `sleep` are the clock's."""
+    """A throttle that sleeps when bytes come too fast. `monotonic_s` and `sleep` are the clock's."""
 
     def __init__(
         self, monotonic_s: Callable[[], float], sleep: Callable[[float], None], bytes_per_second: float = math.inf
@@ -226,7 +228,7 @@ class Throttle(RateLimiter):
         self._sleep = sleep
 
     def __call__(self, size: int) -> None:
-        """Note `size` bytes; returns when that many may have passed."""
+        """Count `size` bytes and sleep until the rate allows them."""
         self.note(size)
         while wait_s := self.wait_s():
             self._sleep(wait_s)

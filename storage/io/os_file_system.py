@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class _Descriptor:
-    """An open descriptor that closes itself with the last reference to it.
+    """An open descriptor that is closed with its last reference.
 
-    Whoever uses a file holds a reference for as long as the system call takes, so eviction by another thread can never
-    close (and the kernel reuse) a number that is in use; no lock is needed.
+    A caller holds a reference during its system call, so eviction by another thread can never close a descriptor that
+    is in use (and the kernel cannot reuse its number); no lock is needed.
     """
 
     __slots__ = ("_close", "fd", "recently_used")
@@ -58,7 +58,9 @@ def _fsync(fd: int) -> None:
 
 
 class OsFile:
-    """A File whose descriptor is opened on use and may be closed behind its back by `OsFileSystem`'s limit."""
+    """A File whose descriptor is opened on use, and which `OsFileSystem` may close at any time to stay within its
+    limit.
+    """
 
     __slots__ = ("_descriptor", "_files", "_is_moving", "path", "size", "unsynced")
 
@@ -78,8 +80,8 @@ class OsFile:
             except FileNotFoundError:
                 if not self._is_moving and self.path == path:
                     raise
-                continue  # its owner is about to rename it, on another thread
-            if self.path == path:  # else another file may have the name by now
+                continue  # the owner is renaming it, on another thread
+            if self.path == path:  # otherwise another file may have the name by now
                 self._files._hold(self, descriptor)
                 return descriptor
 
@@ -131,7 +133,7 @@ class OsFile:
 
     def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
         size = len(buffer)
-        if position + size > self.size:  # what lies behind may be the rest of an append that failed
+        if position + size > self.size:  # bytes after it may be left over from a failed append
             size = max(self.size - position, 0)
             buffer = memoryview(buffer)[:size]
         if self._files.can_read_without_waiting:
@@ -160,7 +162,7 @@ class OsFile:
     def flush(self) -> None:
         # After an eviction this opens the file again: fsync works on the inode, so no dirty page is missed.
         descriptor = self._descriptor or self._open()
-        self.unsynced = False  # before, not after: what is appended meanwhile may not be covered
+        self.unsynced = False  # before, not after: the fsync may not cover concurrent appends
         try:
             _fsync(descriptor.fd)
         except OSError:
@@ -217,7 +219,7 @@ class OsFileSystem:
 
     @property
     def open_file_count(self) -> int:
-        """Descriptors held for Files now."""
+        """The number of descriptors now open for Files."""
         return len(self._open_files)
 
     def _open_descriptor(self, path: str, flags: int, mode: int = 0o644) -> _Descriptor:
@@ -225,18 +227,18 @@ class OsFileSystem:
         return _Descriptor(self._opened(os.open, path, flags, mode))
 
     def _hold(self, file: OsFile, descriptor: _Descriptor) -> None:
-        # In this order: nothing holds a descriptor that is not counted, whatever another thread evicts meanwhile.
+        # The order matters: every open descriptor is counted, even if another thread evicts meanwhile.
         file._descriptor = descriptor
         self._open_files[file] = None
-        self._make_room(self.max_open_files)  # several threads may have found the same last place
+        self._make_room(self.max_open_files)  # several threads may have taken the last free place
 
     def _make_room(self, count: int) -> None:
         while len(self._open_files) > count:
             self._evict_one()
 
     def _opened(self, opening: Callable[..., T], *arguments: object) -> T:
-        """The descriptor that `opening` opens. When somebody else (connections) has used the descriptors up, half of
-        those of Files are given back for it: nothing is wrong with the disk.
+        """The descriptor that `opening` opens. When connections have used up the descriptors, half of those held for
+        Files are closed first: this is not a disk failure.
         """
         try:
             return opening(*arguments)
@@ -307,7 +309,7 @@ class OsFileSystem:
                 try:
                     info = entry.stat()
                 except OSError as error:
-                    # Its link leads nowhere, or it was removed after the directory was read.
+                    # A broken link, or the entry was removed after the directory was read.
                     if isinstance(error, FileNotFoundError) or entry.is_symlink():
                         continue
                     raise
@@ -361,7 +363,7 @@ class OsFileSystem:
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def lock(self, path: str) -> _OsLock:
-        # A process does not exclude itself, and closing any descriptor of the file would give up the lock it has.
+        # A record lock does not exclude its own process, and closing any descriptor of the file would release it.
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.stat(path)) in self._locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
