@@ -1,4 +1,4 @@
-"""The offset checkpoints of the log directories: an entry for each log that a broker has there."""
+"""The offset checkpoints of the log directories: one entry for each log in the directory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def checkpoint_tasks(
     value: Callable[[UnifiedLog], int | None],
     marks: Mapping[str, Mapping[TopicPartition, int]] | None = None,
 ) -> list[CheckpointTask]:
-    """A task for each directory whose checkpoint `name` has changed; `value` gives a log's entry, None for no entry.
-    `marks` are entries besides, by path of the directory.
+    """A task for each directory whose checkpoint `name` has changed; `value` returns a log's entry, or None for no
+    entry. `marks` are additional entries, by path of the directory.
     """
     offsets: dict[str, dict[TopicPartition, int]] = {
         directory.path: dict((marks or {}).get(directory.path, {})) for directory in directories
@@ -52,8 +52,8 @@ def checkpoint_tasks(
 def whole_segment_marks(
     directories: Sequence[LogDirectory], logs: Iterable[UnifiedLog], unsure: Container[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """The entry WHOLE_SEGMENTS for each directory that may have it, by path: none of its logs has a gap above its
-    recovery point that is not a loss, and its path is not among the `unsure`.
+    """The entry WHOLE_SEGMENTS, by path, for each directory that may have it: in all its logs every gap above the
+    recovery point is a loss, and its path is not among the `unsure`.
     """
     gapped = {log.directory.path for log in logs if log.durability.gaps_end > log.durability.recovery_point}
     return {
@@ -64,9 +64,9 @@ def whole_segment_marks(
 
 
 class LogCheckpoints:
-    """The checkpoints of all logs. Belongs to the thread that owns these; any thread may run the tasks.
+    """The checkpoints of all logs. Belongs to the thread that owns the logs; any thread may run the tasks.
 
-    A checkpoint that would say what it says already is not written.
+    Unchanged checkpoints are not written again.
     """
 
     def __init__(
@@ -81,18 +81,19 @@ class LogCheckpoints:
         self._logs = logs
         self._futures = futures
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """As checkpointed by the last run; what the replicas start from."""
+        """The high watermarks that the last run checkpointed; replicas start from them."""
         self.cut_below: dict[TopicPartition, int] = {}
-        self.without_end: set[UnifiedLog] = set()
-        """Logs that have lost their end (`LoadResult.lost_its_end`), until `compare_with_logs`."""
-        """The checkpointed high watermarks of logs that end below them since recovery. They stay in the checkpoint as
-        long as they are here, so that the next start knows of it too.
+        """The checkpointed high watermarks of logs that end below them since recovery. Entries here also stay in the
+        checkpoint file, so that the next start finds them too.
         """
+        self.without_end: set[UnifiedLog] = set()
+        """Logs that lost their end (`LoadResult.lost_its_end`), until `compare_with_logs`."""
         self.refusing: set[str] = set()
-        """Directories with a log that was refused: the checkpoints do not know it any more."""
+        """Directories with a log that was refused, and so is missing from the checkpoints."""
 
     def recovery_point_tasks(self, closed: Iterable[LogDirectory] = ()) -> list[CheckpointTask]:
-        """Writing the recovery points of all logs. What is `closed` and flushed may be written by Kafka next."""
+        """Tasks that write the recovery points of all logs. Kafka may be the next to write in the `closed` directories.
+        """
         unsure = self.refusing | {each.path for each in closed}
         marks = whole_segment_marks(self._directories, self._logs.values(), unsure)
         return self._tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.durability.recovery_point, marks)
@@ -102,9 +103,9 @@ class LogCheckpoints:
         run_tasks(self.recovery_point_tasks(closed))
 
     def log_start_offset_tasks(self) -> list[CheckpointTask]:
-        """Writing the log starts above 0.
+        """Tasks that write the log starts above 0.
 
-        Kafka leaves out those that the first segment's name tells; but a power cut can bring back segments below.
+        Kafka leaves out log starts equal to the first segment's base; but a power cut can restore segments below.
         """
         return self._tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.local.log_start_offset or None)
 
@@ -113,8 +114,8 @@ class LogCheckpoints:
         run_tasks(self.log_start_offset_tasks())
 
     def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
-        """Writing the high watermarks; those of logs not named are kept as they were loaded. Where a log is being
-        moved, both directories know it, as a crash decides which of them has the log.
+        """Tasks that write the high watermarks; logs not named keep the loaded value. For a log that is being moved,
+        both directories get the entry, because a crash decides which of them has the log.
         """
         self.high_watermarks.update(high_watermarks)
         known, cut_below = self.high_watermarks, self.cut_below
@@ -123,16 +124,18 @@ class LogCheckpoints:
         )
 
     def found(self, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """The checkpoint of a directory with the log of the partition says this, or with one that is being moved."""
+        """Note a high watermark from the checkpoint of a directory that holds the partition's log or future log."""
         self.high_watermarks[topic_partition] = max(high_watermark, self.high_watermarks.get(topic_partition, 0))
 
     def compare_with_logs(self) -> None:
-        """All logs are loaded, and of each partition the one is chosen that stays: see which of them were cut."""
+        """Find the logs truncated below their high watermark. Call it when all logs are loaded and conflicts are
+        resolved.
+        """
         for topic_partition, known in self.high_watermarks.items():
             log = self._logs.get(topic_partition)
             if log is None:
                 continue
-            # One offset stands for all that was lost.
+            # The extent of the loss is unknown; one offset stands for all of it.
             high_watermark = max(known, log.log_end_offset + 1) if log in self.without_end else known
             if high_watermark > log.log_end_offset:
                 self.high_watermarks[topic_partition] = log.log_end_offset
@@ -147,15 +150,15 @@ class LogCheckpoints:
         return found
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The log is here no longer."""
+        """Forget a log that is gone."""
         self.high_watermarks.pop(topic_partition, None)
         self.cut_below.pop(topic_partition, None)
 
     def cleaner_offset_tasks(self) -> list[CheckpointTask]:
-        """Writing how far the logs were cleaned.
+        """Tasks that write how far the logs were cleaned.
 
-        To be done after `plan_cleaning` and after `ReplacementTask.complete`, and after a truncation before anything is
-        appended: below its checkpoint no log is searched for older values of a key.
+        Run them after `plan_cleaning`, after `ReplacementTask.complete`, and between a truncation and the next append:
+        the cleaner does not search below the checkpoint for older values of a key.
         """
         return self._tasks(CLEANER_OFFSET_CHECKPOINT, lambda log: log.cleaner_checkpoint)
 
@@ -170,7 +173,7 @@ class LogCheckpoints:
 
 
 def run_tasks(tasks: Iterable[CheckpointTask]) -> None:
-    """Run and complete them here, waiting for the disk."""
+    """Run and complete the tasks on this thread, which waits for the disk."""
     for task in tasks:
         task.run()
         task.complete()

@@ -1,7 +1,7 @@
-"""The configuration of one log: a topic's effective configuration, as storage needs it.
+"""The configuration of one log: the part of a topic's effective configuration that storage needs.
 
-Parsing, defaults from broker keys, documentation and validation live in `config`; the defaults here are Kafka's
-(class `LogConfig`).
+Parsing, defaults from broker keys, documentation and validation live in `config`; the defaults here are Kafka's (class
+`LogConfig`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from protocol.records.compression import CompressionType
 from protocol.value import Value, field
 
 UNLIMITED = 2**63 - 1
-"""Kafka's "no limit" where -1 is not it."""
+"""Kafka's "no limit" for keys where it is not -1."""
 
 
 class ValidateRecords(Enum):
-    """How far produced batches are checked (`log.validate.records`, a key of Odradek's own)."""
+    """How thoroughly produced batches are checked (`log.validate.records`, a key that only Odradek has)."""
 
     HEADER = "header"
     """Sizes, CRC, attributes, counts, sequence and timestamps of the batch header; the records stay opaque."""
     DEEP = "deep"
-    """As Kafka: every record is decoded as well."""
+    """As Kafka: also decode every record."""
 
 
 class LogConfig(Value, kw_only=True):
-    """Settings of one log; `_ms` and `_bytes` are the units, -1 means no limit where Kafka says so."""
+    """Settings of one log; `_ms` and `_bytes` are the units, -1 means no limit as in Kafka."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -42,32 +42,33 @@ class LogConfig(Value, kw_only=True):
     message_timestamp_before_max_ms: int = UNLIMITED
     message_timestamp_after_max_ms: int = UNLIMITED
     compression_type: CompressionType | None = None
-    """Codec that batches are kept in; None keeps the producer's (`producer`)."""
+    """Codec of the stored batches, or None for the producer's (`producer`)."""
     compression_level: int | None = None
-    """Level for that codec (KIP-390); None is the codec's default."""
+    """Level for that codec (KIP-390), or None for the codec's default."""
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = 24 * 3600 * 1000
-    """How long compaction keeps a tombstone, or the marker of a transaction of which nothing else is left."""
+    """How long compaction keeps a tombstone, or the marker of a transaction without other records."""
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNLIMITED
     min_cleanable_dirty_ratio: float = 0.5
     preallocate: bool = False
-    """Accepted for compatibility. Has no effect: appends extend the file, and a preallocated tail of zeros would have
-    to be told from data after every crash.
+    """Accepted for compatibility without effect: appends extend the file, and after every crash recovery would have to
+    distinguish a preallocated tail of zeros from data.
     """
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     validate_records: ValidateRecords = ValidateRecords.HEADER
     max_segment_ms: int = field(init=False)
-    """When a segment is rolled: after `segment_ms`, or before, as only sealed ones can be compacted in time."""
-    is_compacted: bool = field(init=False)
-    """Whether old values of a key are removed, so that every record needs a key."""
-    uses_append_time: bool = field(init=False)
-    """Whether records have the time at which they were appended, not the producer's."""
-    header_suffices: bool = field(init=False)
-    """Whether the header of a produced batch tells all that is asked of its records, unless they are from the future.
+    """The maximum age of the active segment: `segment_ms`, or less, because only sealed segments can be compacted in
+    time.
     """
+    is_compacted: bool = field(init=False)
+    """Whether compaction removes old values of a key, so that every record needs a key."""
+    uses_append_time: bool = field(init=False)
+    """Whether records get the time of the append instead of the producer's timestamp."""
+    header_suffices: bool = field(init=False)
+    """Whether checking the header of a produced batch suffices, except for timestamps in the future."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_compacted", "compact" in self.cleanup_policy)
@@ -79,5 +80,5 @@ class LogConfig(Value, kw_only=True):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether whole segments go when they are too old or the log is too large."""
+        """Whether segments are deleted when they are too old or the log is too large."""
         return "delete" in self.cleanup_policy

@@ -1,6 +1,6 @@
 """All logs of a broker and the directories they live in (Kafka class `LogManager`).
 
-Nothing here waits for a clock: whoever owns the manager asks for what is due, and runs it, when it is time.
+The manager has neither timers nor a clock: its owner asks for due tasks and runs them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage.relocation.future_logs import FutureLogs
 
 
 class LogManager:
-    """Owner of every UnifiedLog. A log whose directory is offline is still here, and refuses every access."""
+    """Owner of every UnifiedLog. It keeps logs in offline directories, which refuse every access."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class LogManager:
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
         """`on_directory_failure` is called with path and reason when a directory, or a log in it alone, goes offline,
-        possibly during an append; `on_corruption`, on any thread, with what is wrong with a file, once for each place
-        that is damaged.
+        possibly during an append; `on_corruption` is called on any thread with a message for each damaged place in a
+        file, once.
         """
         self._file_system = file_system
         self.default_config = default_config
@@ -56,21 +56,21 @@ class LogManager:
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self.futures = FutureLogs(file_system, self.directories)
-        """The logs that are being moved to another directory."""
+        """The future logs of logs that are being moved to another directory."""
         self.checkpoints = LogCheckpoints(file_system, self.directories, self.logs, self.futures)
         self._not_recovered: set[str] = set()
-        """Directories with a log that was refused after an unclean stop: the next start has to try again."""
+        """Directories with a log that was refused after an unclean stop: the next start must try again."""
         self._conflicting: list[tuple[UnifiedLog, int]] = []
-        """Logs that have the name of one in `logs` and are of another topic, with their high watermarks."""
+        """Logs with the name of one in `logs` but of another topic, with their high watermarks."""
         self._report = LoadReport()
 
     # -- loading ------------------------------------------------------------------------------------------------------
 
     def begin_load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> list[DirectoryLoad]:
-        """The logs to load, by directory: any threads may work on it. A directory that fails goes offline.
+        """The logs to load, by directory; any threads may work on them. A directory that fails goes offline.
 
-        `topic_configs` by topic name, as far as they are known already; the others begin with the default one.
-        Raises LogDirError for a directory that holds what no log directory can.
+        `topic_configs` by topic name, as far as already known; other topics begin with the default. Raises LogDirError
+        for a directory that is not a valid log directory.
         """
         self._report = report = LoadReport()
         found = {}
@@ -96,7 +96,7 @@ class LogManager:
         return loads
 
     def complete_load(self, loads: Sequence[DirectoryLoad]) -> LoadReport:
-        """Take over what was loaded, in the order of the directories and of the logs in them.
+        """Add the loaded logs, in the order of the directories and of the logs in them.
 
         Raises LogDirError when a partition is in two directories.
         """
@@ -110,10 +110,10 @@ class LogManager:
         self.checkpoints.compare_with_logs()
         if self.futures.superseded_logs:
             self._finish_moves(now_ms)
-        # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
+        # Before the first append: only batches written from now on are known to follow without gaps (`WHOLE_SEGMENTS`).
         for log in self.online_logs():
             if log.durability.gaps_end > log.recovery_point:
-                with contextlib.suppress(ApiError):  # a full disk; it stays due
+                with contextlib.suppress(ApiError):  # the disk is full; the flush stays due
                     log.flush(now_ms)
         self.checkpoints.write_recovery_points()
         self.refused = report.refused
@@ -145,7 +145,7 @@ class LogManager:
                 report.repaired.append(task.result)
 
     def _finish_moves(self, now_ms: int) -> None:
-        """Do what was left to do of moves that ended between their last two steps; see `FutureLogs.resolve`."""
+        """Complete moves that were interrupted between their last two steps; see `FutureLogs.resolve`."""
         try:
             for log in self.futures.superseded_logs:
                 self.logs[log.topic_partition].flush(now_ms)
@@ -157,15 +157,15 @@ class LogManager:
             ):
                 self.futures.set_superseded_aside(now_ms)
         except ApiError:
-            return  # a disk failed, and said so: the next start finds both again
+            return  # a disk failed and is already reported; the next start finds both again
 
     def _add(self, log: UnifiedLog) -> None:
         self.logs[log.topic_partition] = log
         log.directory.log_count += 1
 
     def _take(self, log: UnifiedLog, high_watermark: int) -> None:
-        """Take over a log with its checkpointed high watermark. Two directories may have the name of one log; see
-        `FutureLogs.resolve`. Where that cannot be the end of a move, `resolve_conflicting_logs` decides.
+        """Add a log with its checkpointed high watermark. Two directories may have the same name; see
+        `FutureLogs.resolve`. If that cannot be the end of a move, `resolve_conflicting_logs` decides.
         """
         other = self.logs.get(log.topic_partition)
         if other is not None and None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
@@ -182,7 +182,7 @@ class LogManager:
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
-        """The log, if there is one."""
+        """The log, or None."""
         return self.logs.get(topic_partition)
 
     def get_or_create(
@@ -194,12 +194,12 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> UnifiedLog:
-        """The log; made in the directory with the fewest logs when there is none. Not on stable storage before its
-        first flush.
+        """The log, created if missing in the directory with the fewest logs. A new log is not on stable storage until
+        its first flush.
 
-        `is_new` False says that this broker should have the log: with a directory offline, it may be there and is
-        not made again. Raises ApiError: INCONSISTENT_TOPIC_ID when the files are another topic's,
-        KAFKA_STORAGE_ERROR (NoRoomError when a disk that works was too full).
+        With `is_new` False this broker should already have the log: it is not created while a directory is offline,
+        because it may be there. Raises ApiError: INCONSISTENT_TOPIC_ID when the files belong to another topic,
+        KAFKA_STORAGE_ERROR (NoRoomError when a working disk was too full).
         """
         log = self.logs.get(topic_partition)
         if log is not None and log.directory.failure is not None:
@@ -238,8 +238,8 @@ class LogManager:
     def _create(
         self, topic_partition: TopicPartition, topic_id: Uuid | None, config: LogConfig, now_ms: int
     ) -> UnifiedLog:
-        """Where somebody wanted it (AlterReplicaLogDirs), or where the fewest logs are; a disk that fails at it is
-        followed by the next.
+        """Create the log in the directory requested by AlterReplicaLogDirs, or in the one with the fewest logs; if a
+        disk fails, try the next one.
         """
         preferred = self.futures.take_preferred(topic_partition)
         directories = [preferred] if preferred is not None else sorted(self.directories, key=_rank)
@@ -263,11 +263,12 @@ class LogManager:
         raise detached(refusal)
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Take the log away: its directory is renamed at once and removed after `file_delete_delay_ms`.
+        """Delete the log: its directory is renamed at once and removed after `file_delete_delay_ms`.
 
-        No log of that name is no error. Raises ApiError KAFKA_STORAGE_ERROR.
+        A missing log is ignored. Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        # A crash in between leaves the log alone: its topic is deleted again, a future log's would not be.
+        # The future log goes first: if a crash leaves only the log, its topic is deleted again; a future log alone
+        # would stay.
         self.futures.forget_partition(topic_partition, now_ms)
         log = self.logs.get(topic_partition)
         if log is not None and log.directory.failure is not None:
@@ -280,8 +281,8 @@ class LogManager:
         directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
 
     def reading_failed(self, path: str, error: OSError) -> None:
-        """The log file at `path` could not be read for a reply: as any failed read of its log. One that is missing
-        because the log has given it up is no failure.
+        """Handle a failed read of the log file at `path` for a reply, like any failed read of its log. A file that is
+        missing because the log deleted it is ignored.
         """
         for log in self.logs.values():
             if path.startswith(f"{log.path}/") and any(segment.path == path for segment in log.segments):
@@ -292,20 +293,22 @@ class LogManager:
             self.directories.reading_failed(path, error)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> str:
-        """Rename the directory of a log that belongs to no topic, so that nothing of it is used, or lost; gives its
-        new path. Raises ApiError KAFKA_STORAGE_ERROR.
+        """Rename the directory of a log that belongs to no topic, so that it is neither used nor lost; returns the new
+        path. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         return self._take_away(self.logs[topic_partition], STRAY_SUFFIX, now_ms)
 
     def replace_with_future(self, topic_partition: TopicPartition) -> UnifiedLog:
-        """The end of a move: the future log is the log from now on; see `FutureLogs.replace`. Raises ApiError
+        """Complete a move: the future log becomes the log; see `FutureLogs.replace`. Raises ApiError
         KAFKA_STORAGE_ERROR.
         """
         log = self.logs[topic_partition] = self.futures.replace(self.logs[topic_partition])
         return log
 
     def _drop_failed(self, log: UnifiedLog, now_ms: int) -> None:
-        """A log that is not wanted any more has failed. On a disk that failed it is a stray when that works again."""
+        """Forget a failed log that is no longer wanted. If its disk failed, it becomes a stray when the disk works
+        again.
+        """
         failed = log.directory
         if isinstance(failed, FailedLog) and failed.directory.failure is None:
             log.local.directory = failed.directory
@@ -325,9 +328,10 @@ class LogManager:
         return target
 
     def resolve_conflicting_logs(self, topic_ids: Callable[[TopicPartition], Uuid | None], now_ms: int) -> list[str]:
-        """Set aside, of two logs of one name, the one that is not of today's topic; gives the new paths.
+        """For each pair of logs with one name, rename the log of the deleted topic out of the way; returns the new
+        paths.
 
-        A directory that failed, and works again, still has what was deleted meanwhile. Raises ApiError
+        A directory that works again after a failure still has logs deleted meanwhile. Raises ApiError
         KAFKA_STORAGE_ERROR.
         """
         paths = []
@@ -346,10 +350,10 @@ class LogManager:
     # -- stable storage -----------------------------------------------------------------------------------------------
 
     def due_flushes(self, now_ms: int) -> list[tuple[UnifiedLog, int]]:
-        """The logs that have to be flushed now, and up to which offset: sealed segments of logs that rolled, and all
-        of logs whose `flush_ms` is over. They stay due until a FlushTask for them is made.
+        """The logs that are due for a flush, with the offset to flush up to: the sealed segments of logs that rolled,
+        and the whole log after `flush_ms`. They stay due until a FlushTask for them is created.
 
-        When the clock was set back nobody knows how long they have waited, and that counts as too long.
+        If the clock was set back, how long they have waited is unknown, and they are due as well.
         """
         due = []
         for log in self.online_logs():
@@ -362,22 +366,21 @@ class LogManager:
         return due
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
-        """A task that reads of `logs` all that is needed before `UnifiedLog.expire_segments` can decide without
-        waiting.
+        """A task that reads everything from `logs` that `UnifiedLog.expire_segments` needs to decide without waiting.
         """
         return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
 
     def online_logs(self) -> Iterable[UnifiedLog]:
-        """The logs that work, as their directory does."""
+        """The logs whose directory works."""
         return [log for log in self.logs.values() if log.local.directory.failure is None]
 
     def logs_to_close(self) -> list[UnifiedLog]:
-        """All logs that `begin_close` has to close."""
+        """All logs that `begin_close` must close."""
         return [*self.online_logs(), *self.futures.online()]
 
     def begin_close(self, logs: Iterable[UnifiedLog]) -> list[FlushTask]:
-        """Close `logs`; what this returns is to be run (`run_together`). Several threads may do both at a time, each
-        with a share of `logs_to_close`.
+        """Close `logs`; the caller must run the returned tasks (`run_together`). Several threads may do both
+        concurrently, each with a share of `logs_to_close`.
         """
         tasks = []
         for log in logs:
@@ -391,11 +394,11 @@ class LogManager:
         return tasks
 
     def complete_close(self, tasks: Sequence[FlushTask], broker_epoch: int) -> None:
-        """The logs of `tasks` are closed and flushed: checkpoint, and leave the marker of a clean stop in each
-        directory that allowed all of it.
+        """Finish closing the flushed logs of `tasks`: write the checkpoints, and the clean shutdown marker in each
+        directory where everything succeeded.
         """
         for task in tasks:
-            with contextlib.suppress(ApiError):  # the directory is offline, and its owner has been told
+            with contextlib.suppress(ApiError):  # the directory is offline, which was reported already
                 task.complete()
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
@@ -409,13 +412,13 @@ class LogManager:
                 try:
                     write_clean_shutdown(self._file_system, directory.path, broker_epoch)
                 except OSError as error:
-                    if not is_disk_full(error):  # without the marker the next start looks at more, and nothing is lost
+                    if not is_disk_full(error):  # without the marker the next start reads more, but nothing is lost
                         directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
         self.directories.unlock()
 
 
 def _rank(directory: LogDirectory) -> tuple[bool, bool, int]:
-    """Where a new log goes first: a directory that works and has room, with the fewest logs; as configured among
-    equals.
+    """The order of directories to try for a new log: working ones with free space first, then the fewest logs, then the
+    configured order.
     """
     return directory.failure is not None, directory.is_reserve_reached, directory.log_count

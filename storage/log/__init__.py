@@ -2,5 +2,5 @@
 leader epochs.
 
 `UnifiedLog` is made of parts that own one state each (docs/decisions/storage.md): `LocalLog` the segments and offsets,
-`LogDurability` the recovery point, `LogProducers` and `LogEpochs` what they are named after.
+`LogDurability` the recovery point, `LogProducers` the producers, `LogEpochs` the leader epochs.
 """

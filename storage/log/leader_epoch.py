@@ -1,10 +1,10 @@
-"""Which leader epoch began at which offset of a log (Kafka class `LeaderEpochFileCache`, KIP-101, KIP-279). A log opens
-its epochs on first use: in most partitions nothing happens in most epochs.
+"""The start offset of each leader epoch of a log (Kafka class `LeaderEpochFileCache`, KIP-101, KIP-279). A log loads
+its epochs on first use, because most partitions see no records in most epochs.
 
-Followers find the point of divergence with it after a change of leader; without the entry of an epoch a replica
-would cut too much or too little. The file `leader-epoch-checkpoint` is written before the first record of an epoch
-is appended, so process death never loses an entry. It is fsynced when the log is flushed: what a power cut takes
-away before that can be read again from the batches above the recovery point, each of which carries its epoch.
+After a change of leader, followers use it to find the point of divergence; if an entry were missing, a replica would
+truncate too much or too little. The file `leader-epoch-checkpoint` is written before the first record of an epoch is
+appended, so process death never loses an entry. It is fsynced when the log is flushed. Entries that a power cut loses
+before that are rebuilt from the batches above the recovery point, because every batch carries its epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeaderEpochFileCache:
     __slots__ = ("_dirty", "_entries", "_file_system", "_path", "_unsynced")
 
     def __init__(self, file_system: FileSystem, path: str, entries: Iterable[EpochEntry] = ()) -> None:
-        """`path` of the checkpoint; `entries` as they are in it. See `load`."""
+        """Use the checkpoint at `path`, which holds `entries`. See `load`."""
         self._file_system = file_system
         self._path = path
         self._entries = list(entries)
@@ -51,7 +51,7 @@ class LeaderEpochFileCache:
     def load(
         cls, file_system: FileSystem, path: str, rebuild: Callable[[], Iterable[EpochEntry]]
     ) -> LeaderEpochFileCache:
-        """Read the checkpoint; when it is damaged, take the entries from `rebuild`, which walks the log."""
+        """Read the checkpoint; if it is damaged, use the entries of `rebuild`, which walks the log."""
         try:
             return cls(file_system, path, _parse(path, file_system.read_file(path)))
         except FileNotFoundError:
@@ -70,14 +70,14 @@ class LeaderEpochFileCache:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest epoch; -1 when there is none."""
+        """The newest epoch, or -1."""
         return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` began at `start_offset`.
 
-        Entries that this one contradicts (same or newer epoch, same or later offset) are dropped, as nothing was
-        written in them. An epoch that is already the newest keeps its start.
+        Entries that contradict this one (same or newer epoch, same or later offset) are dropped, because no record was
+        written in those epochs. If `epoch` is already the newest, it keeps its start.
         """
         entries = self._entries
         if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
@@ -90,7 +90,7 @@ class LeaderEpochFileCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """The largest known epoch not above `epoch`, and where it ended; (-1, -1) when `epoch` is not known yet.
 
-        For an epoch older than all that are known: (`epoch`, start of the oldest).
+        For an epoch older than all known ones: (`epoch`, start of the oldest).
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
@@ -112,7 +112,7 @@ class LeaderEpochFileCache:
             self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that ended at or before `start_offset`; the one it lies in begins there now."""
+        """Forget the epochs that ended at or before `start_offset`; the epoch that contains it now begins there."""
         entries = self._entries
         after = bisect_right(entries, start_offset, key=lambda entry: entry.start_offset)
         if after and (after > 1 or entries[0].start_offset != start_offset):
@@ -120,17 +120,17 @@ class LeaderEpochFileCache:
             self._dirty = True
 
     def remove(self) -> None:
-        """Forget all, the file as well. Raises OSError."""
+        """Forget all entries and remove the file. Raises OSError."""
         self._entries, self._dirty, self._unsynced = [], False, False
         with contextlib.suppress(FileNotFoundError):
             self._file_system.remove(self._path)
 
     def use_path(self, path: str) -> None:
-        """The checkpoint is at `path` now."""
+        """Use `path` for the checkpoint from now on."""
         self._path = path
 
     def write_if_changed(self) -> None:
-        """Hand the entries to the operating system, replacing the file atomically. Raises OSError."""
+        """Replace the file atomically, without fsync. Raises OSError."""
         if self._dirty:
             data = format_checkpoint([f"{epoch} {offset}" for epoch, offset in self._entries])
             write_atomically(self._file_system, self._path, data, sync=False)
@@ -138,7 +138,7 @@ class LeaderEpochFileCache:
             self._unsynced = True
 
     def take_unsynced(self) -> str | None:
-        """The path to fsync (file, then directory) before the recovery point may advance; None for nothing."""
+        """The path to fsync (file, then directory) before the recovery point may advance, or None."""
         self.write_if_changed()
         if not self._unsynced:
             return None
@@ -158,30 +158,28 @@ def _parse(path: str, data: bytes) -> list[EpochEntry]:
 
 
 NO_EPOCH_WRITTEN = -2
-"""Below every epoch that a batch can have."""
+"""Lower than the epoch of any batch."""
 
 
 class LogEpochs:
-    """The `LeaderEpochFileCache` of a log once it was read, the epoch that began last, and the one written last."""
+    """The `LeaderEpochFileCache` of a log, loaded on first use, and the pending and last written epoch."""
 
     __slots__ = ("_led_from", "_loaded", "written")
 
     def __init__(self) -> None:
         self._loaded: LeaderEpochFileCache | None = None
         self._led_from: EpochEntry | None = None
-        """An epoch that has begun and is not in the file yet."""
+        """The current epoch while it is not in the file yet."""
         self.written = -1
-        """The epoch of the batch before; one of another epoch has to be noted on disk first."""
+        """The epoch of the last appended batch; a new epoch must be on disk before its first batch."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the file was read, or will not be."""
+        """Whether the file was read or replaced."""
         return self._loaded is not None
 
     def load(self, local: LocalLog) -> LeaderEpochFileCache:
-        """The epochs of `local`, read from their checkpoint if they were not yet. Raises ApiError
-        KAFKA_STORAGE_ERROR.
-        """
+        """The epochs of `local`, read from their checkpoint on first use. Raises ApiError KAFKA_STORAGE_ERROR."""
         epochs = self._loaded
         if epochs is None:
             path = f"{local.path}/{LEADER_EPOCH_CHECKPOINT}"
@@ -189,7 +187,7 @@ class LogEpochs:
                 epochs = LeaderEpochFileCache.load(local.file_system, path, lambda: _epochs_in_batches(local))
             except OSError as error:
                 raise local.fail(error, f"Error while reading {path}") from error
-            # The file may still have epochs of records that a crash or retention removed.
+            # The file may still list epochs of records that a crash or retention removed.
             epochs.truncate_from_end(local.log_end_offset)
             epochs.truncate_from_start(local.log_start_offset)
             self._loaded = epochs
@@ -204,30 +202,30 @@ class LogEpochs:
         self._led_from = None
 
     def begin(self, entry: EpochEntry) -> None:
-        """An epoch begins. Only remembered here, until the epochs are asked for."""
+        """Begin an epoch. It is only remembered here until `load` is called."""
         self._led_from = entry
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log begins at `offset` now."""
-        if self._loaded is not None:  # otherwise they are cut when they are read
+        """Forget the epochs below `offset`, the new log start."""
+        if self._loaded is not None:  # otherwise `load` truncates them
             self._loaded.truncate_from_start(offset)
 
     def forget_from(self, local: LocalLog, offset: int) -> None:
-        """Nothing at or above `offset` is in `local`; an epoch that was to begin there has none."""
+        """Forget the epochs from `offset` on, which `local` no longer holds, including a pending one."""
         self.load(local).truncate_from_end(offset)
         self.written = -1
 
     def write_if_changed(self) -> None:
-        """Write the file where it is not up to date. Raises OSError."""
+        """Write the file if it is out of date. Raises OSError."""
         if self._loaded is not None:
             self._loaded.write_if_changed()
 
     def take_unsynced(self) -> str | None:
-        """See `LeaderEpochFileCache.take_unsynced`. An epoch without a record in it is not worth a file."""
+        """See `LeaderEpochFileCache.take_unsynced`. An epoch without records does not need a file."""
         return None if self._loaded is None else self._loaded.take_unsynced()
 
     def use_path(self, path: str) -> None:
-        """The directory of the log is `path` now."""
+        """Use `path` as the directory of the log from now on."""
         if self._loaded is not None:
             self._loaded.use_path(f"{path}/{LEADER_EPOCH_CHECKPOINT}")
 

@@ -1,6 +1,6 @@
-"""The segments of a log and the offsets that they reach from and to (Kafka class `LocalLog`).
+"""The segments of a log, its log start and its log end (Kafka class `LocalLog`).
 
-It knows neither producers nor leader epochs: `UnifiedLog` has those, and decides what is appended and dropped.
+It does not know producers or leader epochs: `UnifiedLog` owns those, and decides what is appended and dropped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED_BOUNDARIES = 64
-"""The newest that are known in any case; there are twice as many at most."""
+"""The number of newest boundaries that are always kept; the cache holds at most twice as many."""
 
 
 class LocalLog:
-    """See the module's docstring. Reads may come from any thread; everything else belongs to the log's owner."""
+    """See the module's docstring. Any thread may read; everything else belongs to the log's owner."""
 
     __slots__ = (
         "_boundaries",
@@ -62,38 +62,41 @@ class LocalLog:
         self.path = path
         self.topic_partition = topic_partition
         self.config = config
-        """May be replaced at any time; holds from the next call on."""
+        """May be replaced at any time; takes effect from the next call on."""
         self.segments = tuple(segments)
-        """Replaced by others with every change, as other threads may be reading them."""
+        """Every change makes a new tuple, because other threads may be reading it."""
         self.active_segment = segments[-1]
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.durability = durability
         self._boundaries: dict[int, tuple[LogSegment, int]] | None = None
-        """Segments and positions at which batches begin, by offset; None while there are none, as in most logs."""
+        """Segment and position where a batch begins, by offset. It is None until first used, as in most logs."""
         self.truncations = 0
-        """How often the end was cut off; what began before such a moment, a flush or a read, proves nothing."""
+        """The number of truncations so far. The result of a flush or a read that began before a truncation must be
+        ignored.
+        """
         self.truncation: TruncationTask | None = None
-        """The one that was made and is not complete."""
+        """The truncation in progress, if any."""
 
     @property
     def flush_limit_offset(self) -> int:
-        """Records from here on may be neither acknowledged nor shown, because of flush.messages: fewer than so many
-        below are not on stable storage. With flush.messages=1 it is the end of what is; the log end without a limit.
+        """Records from this offset on must not be acknowledged or shown yet, because of flush.messages: fewer than that
+        many records below it are not on stable storage. With flush.messages=1 it is the recovery point; without a limit
+        it is the log end.
 
-        It bounds the high watermark, and it is what a follower may tell its leader as its fetch offset.
+        It bounds the high watermark, and the fetch offset that a follower sends to its leader.
         """
         return min(self.log_end_offset, self.durability.recovery_point + self.config.flush_messages - 1)
 
     def use_path(self, path: str) -> None:
-        """The directory of the log has been renamed to `path`; what is open stays open."""
+        """Follow a rename of the log's directory to `path`; open files stay open."""
         self.path = path
         for segment in self.segments:
             segment.files.use_directory(path)
 
     def remember_boundary(self, offset: int, segment: LogSegment, position: int) -> None:
-        """Remember that the batch with base offset `offset` is, or will be, at `position` of `segment`, as an append or
-        a read has ended there. An entry that compaction outdates does no harm.
+        """Remember that the batch with base offset `offset` is, or will be, at `position` of `segment`, because an
+        append or a read ended there. Compaction may leave stale entries, which do no harm.
         """
         boundaries = self._boundaries
         if boundaries is None:
@@ -104,17 +107,17 @@ class LocalLog:
                 boundaries.pop(oldest, None)  # another thread may have been faster
 
     def known_boundary(self, offset: int, segment: LogSegment) -> int | None:
-        """Position in `segment` of the batch with `offset`, if it was remembered."""
+        """The remembered position in `segment` of the batch with `offset`, if any."""
         boundaries = self._boundaries
         known = None if boundaries is None else boundaries.get(offset)
         return known[1] if known is not None and known[0] is segment else None
 
     def forget_boundaries(self) -> None:
-        """Positions are about to change."""
+        """Forget all remembered positions before they change."""
         self._boundaries = None
 
     def begin_segment(self, base_offset: int, now_ms: int) -> LogSegment:
-        """Begin a new segment at `base_offset`. Raises OSError; then nothing has changed."""
+        """Begin a new segment at `base_offset`. Raises OSError and then has changed nothing."""
         self.file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
         segment = LogSegment(self.file_system, self.path, base_offset, 0, now_ms, is_new=True)
         self.segments = (*self.segments, segment)
@@ -125,7 +128,7 @@ class LocalLog:
         return segment
 
     def defer_deletion(self, paths: Iterable[str], readers: Iterable[LogSegment] = ()) -> None:
-        """Remove the files at `paths` after file.delete.delay.ms, as `readers` may still be at them."""
+        """Remove the files at `paths` after file.delete.delay.ms, because `readers` may still use them."""
         files = tuple(paths)
         if files:
             self.directory.deferred_deletions.append(
@@ -137,8 +140,8 @@ class LocalLog:
     # -- failing ------------------------------------------------------------------------------------------------------
 
     def fail(self, error: OSError, doing: str) -> ApiError:
-        """Take the directory offline because of `error`; or this log alone where one of its files is missing, as it
-        says nothing about the disk. Gives the error to raise. Any thread may call it.
+        """Take the directory offline because of `error`; if a file of the log is missing, only this log, because that
+        says nothing about the disk. Returns the error to raise. Any thread may call it.
         """
         directory = self.directory
         is_missing = isinstance(error, FileNotFoundError) and directory.failure is None
@@ -149,15 +152,17 @@ class LocalLog:
         return self.directory.offline_error()
 
     def failed(self, error: OSError, doing: str) -> ApiError:
-        """The error to raise for one of the disk that left the log as it was: unless the disk is just full, it is
-        offline now.
+        """The error to raise for a disk error that left the log unchanged. Unless the disk is only full, the directory
+        goes offline.
         """
         if is_disk_full(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
         return self.fail(error, doing)
 
     def append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
-        """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
+        """Undo a failed append. A full disk leaves the log unchanged; any other error, or one in the clean-up, takes
+        the directory offline.
+        """
         doing = f"Error while appending records to {self.topic_partition} in dir {self.directory.path}"
         if is_disk_full(error):
             try:
@@ -176,15 +181,15 @@ class LocalLog:
             raise self.directory.offline_error()
 
     def refuse_while_truncated(self) -> None:
-        """Raises RuntimeError while a TruncationTask is under way: its owner has to wait for it."""
+        """Raises RuntimeError while a TruncationTask is in progress: the owner must wait for it."""
         if self.truncation is not None:
             raise RuntimeError(f"{self.topic_partition} is being truncated")
 
     def report_corrupt_ranges(self, segment: LogSegment) -> None:
-        """Report what was found to be damaged in `segment`; each damage is reported once. Any thread may.
+        """Report the corrupt ranges found in `segment`, each once. Any thread may call it.
 
-        What was found while the end was being cut off is no damage. In this order: a task takes itself away after it
-        has replaced the segment.
+        Findings during a truncation are ignored. The order of the checks matters: a truncation replaces the segment
+        before it resets `truncation`.
         """
         if self.truncation is not None or segment not in self.segments:
             return
@@ -196,7 +201,7 @@ class LocalLog:
 
 
 def take_away(segments: Iterable[LogSegment]) -> list[str]:
-    """Rename the files of `segments` out of the way; gives the paths that are left to be removed. Raises OSError."""
+    """Rename the files of `segments` out of the way; returns the new paths, to be removed later. Raises OSError."""
     paths: list[str] = []
     for segment in segments:
         try:
@@ -204,5 +209,5 @@ def take_away(segments: Iterable[LogSegment]) -> list[str]:
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            segment.files.remove()  # even a longer name may need room that only this gives back
+            segment.files.remove()  # a longer name may need disk space that only a removal frees
     return paths

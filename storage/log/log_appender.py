@@ -20,9 +20,9 @@ from storage.segment.transaction_index import CompletedTxn, aborted_by
 
 
 class LogAppendInfo(Value, frozen=False):
-    """The place of an append in the log. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+    """Where an append went in the log. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
 
-    Of a duplicate, the offsets (and time) are those of the batch that was appended first.
+    For a duplicate, the offsets (and time) are those of the original batch.
     """
 
     first_offset: int
@@ -31,7 +31,7 @@ class LogAppendInfo(Value, frozen=False):
     log_start_offset: int
     duplicate: bool = False
     is_acknowledged: bool = True
-    """Whether the append may be acknowledged. Set by the `Partition`, which knows the conditions."""
+    """Whether the append may be acknowledged. The `Partition` sets it, because it knows the conditions."""
 
 
 ANY_EPOCH = 2**31 - 1
@@ -56,11 +56,11 @@ class LogAppender:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
-        """Give the one batch in `records` the next offsets and append it; they are written into `records` if it is
-        writable. A client's transactional batch needs a `guard` (`ProducerStateManager.begin_verification`).
+        """Assign the next offsets to the one batch in `records` and append it; the offsets are written into `records`
+        if it is writable. A client's transactional batch needs a `guard` (`ProducerStateManager.begin_verification`).
 
         Raises ApiError: those of `log_validator.validate_produced`, of `ProducerStateManager.check`, and
-        KAFKA_STORAGE_ERROR when it could not be written; after none of them has anything changed.
+        KAFKA_STORAGE_ERROR when the write failed. After any error the log is unchanged.
         """
         local = self._local
         directory = local.directory
@@ -106,12 +106,13 @@ class LogAppender:
         )
 
     def has_batch(self, records: memoryview) -> bool:
-        """Whether the one batch in `records` is a duplicate of one that its producer has sent before. Raises ApiError
+        """Whether the one batch in `records` is a duplicate of an earlier batch of its producer. Raises ApiError
         KAFKA_STORAGE_ERROR.
 
-        A duplicate is answered where others are refused for a while (too few replicas in sync, no room). Librdkafka
-        believes that what is refused so is not stored, and stores it twice if it begins a new producer epoch. It does
-        when the sequence of a batch behind is refused, so that is not checked before there is room.
+        Duplicates are acknowledged even while other batches are refused (too few in-sync replicas, disk full).
+        Librdkafka assumes that a refused batch is not stored, and would store it twice under a new producer epoch. It
+        begins a new epoch when the sequence of a later batch is refused, so the sequence is checked only once there is
+        room.
         """
         if len(records) < HEADER_BYTES:
             return False
@@ -122,11 +123,11 @@ class LogAppender:
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, leader_epoch: int = ANY_EPOCH
     ) -> LogAppendInfo | None:
-        """Append batches as the leader sent them; an incomplete one at the end is left out. None when there is no
-        whole one.
+        """Append batches as the leader sent them, except for an incomplete last one. Returns None without a whole
+        batch.
 
-        `leader_epoch` is the one that they were fetched in. A batch of a higher one is left out with all behind it: the
-        leader had lost its role when it read them, and may have cut off what lies before (KAFKA-18723).
+        `leader_epoch` is the epoch of the fetch. From the first batch with a higher epoch on, all are left out: the
+        leader had lost its role when it read them, and may have truncated records before them (KAFKA-18723).
 
         Raises ApiError CORRUPT_MESSAGE (CRC, sizes), OFFSET_OUT_OF_RANGE (offsets that do not follow the log end),
         KAFKA_STORAGE_ERROR.
@@ -158,7 +159,7 @@ class LogAppender:
         return LogAppendInfo(first, last, -1, local.log_start_offset)
 
     def _end_transaction(self, completed: CompletedTxn, batch: RecordBatch) -> None:
-        """Note the transaction that `batch`, just appended, has ended, if it was aborted."""
+        """Add an entry to the transaction index if `batch`, just appended, aborted a transaction."""
         entry = aborted_by(batch, completed)
         if entry is None:
             return
@@ -173,13 +174,13 @@ class LogAppender:
             local.durability.has_unsynced_names = True
 
     def _append_one_by_one(self, batches: Sequence[RecordBatch], now_ms: int) -> LogAppendInfo:
-        """Append batches from a segment that spans more offsets than one of our segments may."""
+        """Append batches of a segment that spans more offsets than our segments allow."""
         for batch in batches:
             self.append_as_follower(batch.buffer, now_ms=now_ms)
         return LogAppendInfo(batches[0].base_offset, batches[-1].last_offset, -1, self._local.log_start_offset)
 
     def _forget_epochs_behind_the_end(self) -> None:
-        """Forget the epochs of batches that a full disk did not take."""
+        """Forget the epochs of batches that did not fit on a full disk."""
         local = self._local
         if local.directory.failure is None:
             self._epochs.load(local).truncate_from_end(local.log_end_offset + 1)
@@ -210,11 +211,11 @@ class LogAppender:
         local.remember_boundary(end_offset, segment, segment.batches.size)
 
     def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
-        """Whatever has to be on disk before a batch of an epoch that the one before did not have."""
+        """Write everything that must be on disk before the first batch of a new epoch."""
         local = self._local
         local.refuse_while_truncated()
         if local.durability.has_unsynced_cut:
-            self.prepare_flush(now_ms).finish()  # the process before died amid it
+            self.prepare_flush(now_ms).finish()  # the previous process died during a truncation
         if leader_epoch < 0:
             return
         epochs = self._epochs.load(local)
@@ -229,10 +230,10 @@ class LogAppender:
     def roll(self, now_ms: int, base_offset: int | None = None, *, sealed_is_kept: bool = True) -> LogSegment:
         """Seal the active segment and begin a new one at the log end; an empty active segment stays.
 
-        It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; only what is
-        about to be written too far off for an index gets a `base_offset` of its own. What is sealed is flushed later:
-        `has_unflushed_sealed_segments` remembers it. With `sealed_is_kept` False it is about to be deleted, and nothing
-        is fsynced for its sake. Raises ApiError KAFKA_STORAGE_ERROR.
+        It begins there even if the next batch skips offsets, so that recovery can tell a gap from a loss. A different
+        `base_offset` is given only when the batch is too far away for an index. The sealed segment is flushed later
+        (`has_unflushed_sealed_segments`). With `sealed_is_kept` False the sealed segment will be deleted, and is not
+        fsynced. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         local = self._local
         local.refuse_while_truncated()
@@ -247,7 +248,7 @@ class LogAppender:
             state.map_end_offset = base_offset
             state.take_snapshot()
             if sealed_is_kept and local.durability.highest_recovery_point >= local.log_end_offset:
-                # Recovery will not look at the sealed segment again, so its records and its indexes must be safe.
+                # Recovery will not read the sealed segment again, so its records and its indexes must be safe.
                 for file in active.files_to_flush(with_indexes=True):
                     file.flush()
                 local.file_system.sync_dir(local.path)
@@ -257,7 +258,7 @@ class LogAppender:
             raise local.failed(error, doing) from error
 
     def skip_to(self, offset: int, now_ms: int) -> None:
-        """Continue at `offset`, above the log end, where compaction has left nothing in between."""
+        """Continue at `offset`, above the log end; compaction removed everything in between."""
         local = self._local
         local.refuse_offline()
         local.refuse_while_truncated()
@@ -270,14 +271,14 @@ class LogAppender:
         local.durability.gaps_end = offset
 
     def prepare_flush(self, now_ms: int, offset: int | None = None, *, closing: bool = False) -> FlushTask:
-        """The fsyncs that make everything below `offset` (default: the log end) safe; with `closing` also what spares
-        the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR.
+        """The fsyncs that make everything below `offset` (default: the log end) safe; with `closing` also the files
+        that make recovery at the next start unnecessary. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         return FlushTask(self._local, self._producers, self._epochs, now_ms, offset, closing=closing)
 
 
 def _jitter_ms(segment: LogSegment, config: LogConfig) -> int:
-    """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll together."""
+    """A part of `segment_jitter_ms` specific to this segment, so that logs do not all roll at once."""
     jitter_ms = min(config.segment_jitter_ms, config.max_segment_ms)
     if jitter_ms <= 0:
         return 0

@@ -1,4 +1,4 @@
-"""How much of a log is on stable storage, and flushing it without holding up the thread that owns it."""
+"""The recovery point of a log, and flushing the log without blocking the thread that owns it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LogDurability:
-    """The recovery point of a log, and what stands between it and the log end. Belongs to the log's owner."""
+    """The recovery point of a log, and the state of everything above it. Belongs to the log's owner."""
 
     __slots__ = (
         "_file_system",
@@ -41,29 +41,29 @@ class LogDurability:
         self.recovery_point = min(recovery_point, log_end_offset)
         """Everything below is on stable storage."""
         self.highest_recovery_point = recovery_point
-        """The most that a checkpoint on disk may say. More than `recovery_point` once the end was cut off."""
+        """The highest value that a checkpoint on disk may hold. Above `recovery_point` after a truncation."""
         self.flush_in_flight: FlushTask | None = None
-        """The last task that was made and is not completed."""
+        """The newest task, until it completes."""
         self.last_flushed_ms = now_ms
         self.has_unsynced_names = not names_are_synced
         """Whether files were created since the directories were fsynced."""
         self.has_unflushed_sealed_segments = False
-        """Whether the log was rolled since a FlushTask last reached its active segment."""
+        """Whether the log rolled since a FlushTask last reached its active segment."""
         self.has_unsynced_cut = False
-        """Whether a power cut could undo that the end was cut off; nothing may be written behind such a cut."""
+        """Whether a power cut could undo the last truncation; until it is durable, nothing may be appended."""
         self.truncation_marker: int | None = None
-        """The offset in the name of the TRUNCATION_MARKER, if there is one. It is there because of `has_unsynced_cut`,
-        which the process after a sudden death of this one has to know, or because `recovery_point` has not come to
-        `highest_recovery_point` again.
+        """The offset in the name of the TRUNCATION_MARKER, if the file exists. It exists while `has_unsynced_cut`,
+        which the next process must know after a crash, and until `recovery_point` has reached `highest_recovery_point`
+        again.
         """
         self.gaps_end = 0
-        """Below it a sealed segment may end before the next one begins without a loss. Until that is below the
-        checkpointed recovery point, a start after a crash cannot know it.
+        """Below this offset, a sealed segment may end before the next one begins although nothing was lost. A start
+        after a crash cannot know that until the checkpointed recovery point has passed this offset.
         """
 
     def mark_truncation(self, path: str, recovery_point: int) -> None:
-        """Note in the directory of the log, `path`, that its end was cut off; everything below `recovery_point` stays,
-        on stable storage. Raises OSError.
+        """Record in the log's directory, `path`, that its end is truncated; everything below `recovery_point` stays,
+        and is on stable storage. Raises OSError.
         """
         noted = min(recovery_point, self.recovery_point)
         write_truncation_marker(self._file_system, path, self.truncation_marker, noted)
@@ -72,8 +72,8 @@ class LogDurability:
         self.has_unsynced_names = self.has_unsynced_cut = True
 
     def advance(self, offset: int) -> int | None:
-        """Everything below `offset` is on stable storage, and the cut if there is one. Gives the truncation marker that
-        nobody needs any more, for `remove_truncation_marker`.
+        """Advance the recovery point: everything below `offset`, and any truncation, is on stable storage. Returns the
+        obsolete truncation marker, if any, for `remove_truncation_marker`.
         """
         self.recovery_point = max(self.recovery_point, offset)
         if self.recovery_point < self.highest_recovery_point:
@@ -86,19 +86,21 @@ class LogDurability:
 
     @property
     def known_recovery_point(self) -> int:
-        """The offset from which a start after a crash recovers, once `recovery_point` is checkpointed."""
+        """The offset where recovery would start after a crash, once `recovery_point` is checkpointed."""
         return (
             self.recovery_point if self.truncation_marker is None else min(self.recovery_point, self.truncation_marker)
         )
 
 
 def truncation_marker_path(path: str, offset: int) -> str:
-    """The TRUNCATION_MARKER that says `offset`, in the directory `path` of a log."""
+    """The path of the TRUNCATION_MARKER for `offset`, in the directory `path` of a log."""
     return f"{path}/{TRUNCATION_MARKER}{offset}"
 
 
 def write_truncation_marker(file_system: FileSystem, path: str, known: int | None, noted: int) -> None:
-    """Have the marker in the directory `path` say `noted`; it says `known`, or is not there (None). Raises OSError."""
+    """Write the marker for `noted` in the directory `path`; `known` is the offset of the existing marker, if any.
+    Raises OSError.
+    """
     if known is None:
         file_system.create(truncation_marker_path(path, noted))
     elif known != noted:
@@ -106,7 +108,7 @@ def write_truncation_marker(file_system: FileSystem, path: str, known: int | Non
 
 
 def remove_truncation_marker(file_system: FileSystem, path: str, offset: int) -> None:
-    """Remove the marker that says `offset`; none is no error. Raises OSError."""
+    """Remove the marker for `offset` if it exists. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         file_system.remove(truncation_marker_path(path, offset))
 
@@ -117,9 +119,9 @@ _MANY_FLUSHES = 64
 class FlushTask:
     """The fsyncs that make a log safe up to `offset`: files first, then the directories that hold their names.
 
-    `run` (or `run_together`) may be called on any thread and touches nothing of the log; making the task and
-    `complete` belong to the log's owner. Whatever an earlier task of the log has not completed yet is done again by
-    this one: a file counts as clean from the moment its fsync begins.
+    Any thread may call `run` (or `run_together`), which does not touch the log; the log's owner creates the task and
+    calls `complete`. The task repeats the fsyncs of an earlier task that is not complete, because a file is marked
+    clean when its fsync begins.
     """
 
     __slots__ = (
@@ -145,9 +147,7 @@ class FlushTask:
         *,
         closing: bool = False,
     ) -> None:
-        """See `UnifiedLog.prepare_flush`. Raises ApiError KAFKA_STORAGE_ERROR when what is still in memory cannot be
-        written.
-        """
+        """See `UnifiedLog.prepare_flush`. Raises ApiError KAFKA_STORAGE_ERROR when buffered data cannot be written."""
         log.refuse_offline()
         durability = log.durability
         self.file_system = log.file_system
@@ -162,7 +162,7 @@ class FlushTask:
         self.directories: list[str] = []
         self.error: OSError | None = None
         try:
-            # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
+            # Closing a log that was always empty needs no fsync: its first flush will do it.
             is_worth_it = (log.active_segment.files.was_used or log.log_end_offset > 0) and not is_as_loaded(
                 durability, producers, epochs
             )
@@ -190,7 +190,7 @@ class FlushTask:
                 self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
-        if closing:  # the next start believes it
+        if closing:  # the next start trusts this file
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
         if durability.has_unsynced_cut and log.active_segment.file not in self.files:
             self.files.append(log.active_segment.file)
@@ -227,9 +227,9 @@ class FlushTask:
         if log.truncations == self._truncations:
             offset, segment = self.offset, self._without_indexes
             if segment is not None and segment is not log.active_segment:
-                # It was sealed meanwhile. Recovery has to look at it until a flush has covered its indexes.
+                # It was sealed meanwhile. Recovery must read it until a flush has covered its indexes.
                 offset = min(offset, segment.base_offset)
-            # Behind an unsynced cut nothing was written yet, so a task that reaches the cut reaches the end.
+            # Appends wait for an unsynced truncation, so a task that reaches the truncation reaches the end.
             durability.has_unsynced_cut = durability.has_unsynced_cut and self.offset < log.log_end_offset
             marker = durability.advance(offset)
             if marker is not None:
@@ -251,14 +251,12 @@ class FlushTask:
 
 
 def is_as_loaded(durability: LogDurability, producers: LogProducers, epochs: LogEpochs) -> bool:
-    """Whether nothing was changed, or only read, since the log was opened after a clean stop: then closing it again has
-    nothing to do.
-    """
+    """Whether the log was not changed since it was opened after a clean stop. Then closing it has nothing to do."""
     return producers.loaded is None and not epochs.is_loaded and not durability.has_unsynced_names
 
 
 def run_together(tasks: Sequence[FlushTask]) -> None:
-    """`FlushTask.run` for all of them, every directory only once."""
+    """Call `FlushTask.run` for all tasks, but fsync every directory only once."""
     if len(tasks) > _MANY_FLUSHES:
         tasks[0].file_system.start_sync()
     directories: dict[str, list[FlushTask]] = {}

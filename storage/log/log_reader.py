@@ -1,9 +1,8 @@
-"""Finding records in a log, by offset and by timestamp, with the aborted transactions that
-read_committed readers need.
+"""Finding records in a log, by offset and by timestamp, with the aborted transactions that read_committed readers need.
 
-A read is answered with a position in a file, never with bytes. It ends on a batch boundary: Kafka cuts the last
-batch in two, and its clients throw the half away. Consumers read in sequence, so each read leaves behind where it
-ended, and the next one neither searches an index nor walks headers.
+A read returns a position in a file, never bytes. It ends on a batch boundary: Kafka cuts the last batch in two, and its
+clients discard the partial batch. Consumers read in sequence, so each read remembers where it ended, and the next one
+neither searches an index nor walks headers.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CHECK_AHEAD_BYTES = 2 << 20
-"""How much is checked at once, so that a consumer in sequence waits once for several reads."""
+"""Bytes to check at once, so that a sequential consumer waits only once for several reads."""
 
 
 class FetchDataInfo(Value, frozen=False):
-    """`size` bytes at `position` of `file` are whole batches, the first of which reaches the offset asked for.
+    """`size` bytes at `position` of `file` are whole batches; the first one reaches the requested offset.
 
-    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only
-    because the first batch is larger than what was asked for.
+    With size 0, `file` is None; `first_entry_incomplete` then says that the first batch is larger than the requested
+    size.
     """
 
     file: File | None
@@ -92,8 +91,8 @@ def _read_segment(
     *,
     may_wait: bool,
 ) -> FetchDataInfo | None:
-    """The bytes to read in the segment, which ends before the offset `end_of_segment` (None: the last one has no end
-    yet); None when there is nothing.
+    """The bytes to read in the segment, which ends before the offset `end_of_segment` (None for the active segment).
+    Returns None when it has nothing to read.
     """
     start = _position_of(log, segment, offset, may_wait=may_wait)
     sound_end = segment.batches.size
@@ -104,7 +103,7 @@ def _read_segment(
     limit = start + max_bytes
     indexed = segment.batches.boundary_before(limit, start, may_wait=may_wait) if limit < sound_end else None
     if indexed is not None and indexed[1] <= bound:
-        # The usual case, unless the log ends here: where the readable part ends does not matter.
+        # The usual case, except near the end of the log: no need to look for the end of the readable part.
         end, next_offset = indexed
     else:
         if end_of_segment is not None and end_of_segment <= bound:
@@ -127,11 +126,11 @@ def _read_segment(
 def _checked(
     log: LocalLog, segment: LogSegment, offset: int, start: int | None, max_bytes: int, *, may_wait: bool
 ) -> tuple[int | None, int]:
-    """Where the first batch that reaches `offset` begins in a segment that was not checked to its end, `start` as far
-    as that was known before; and where the sound bytes from there on end.
+    """The position of the first batch that reaches `offset` in a segment that was not checked to its end (`start` is
+    the position before the check), and the end of the sound bytes from there on.
 
-    Raises ApiError CORRUPT_MESSAGE when a damage has taken `offset`; WouldWaitError unless `may_wait` when the first
-    batch was not checked yet.
+    Raises ApiError CORRUPT_MESSAGE when `offset` is in a corrupt range; WouldWaitError when the first batch was not
+    checked yet, unless `may_wait`.
     """
     while start is not None and start < segment.batches.size and segment.batches.sound_until(start) == start:
         corrupt_range = segment.batches.corrupt_range_at(start)
@@ -150,7 +149,7 @@ def _checked(
 
 
 def _position_of(log: LocalLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
-    """Position of the first batch that reaches `offset`; None when this segment has none."""
+    """Position of the first batch in the segment that reaches `offset`, or None."""
     if offset <= segment.base_offset:
         return 0
     known = log.known_boundary(offset, segment)
@@ -161,10 +160,10 @@ def _position_of(log: LocalLog, segment: LogSegment, offset: int, *, may_wait: b
 
 
 def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
-    """Where the batches below `bound` end.
+    """The position where the batches below `bound` end.
 
-    Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
-    from, so it is the answer only when no batch reaches `bound`.
+    Another thread may be appending: `size` may already include batches above the log end that `bound` came from, so it
+    is correct only when no batch reaches `bound`.
     """
     size = segment.batches.size
     position = _position_of(log, segment, bound, may_wait=may_wait)
@@ -174,8 +173,8 @@ def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: b
 def _cut(
     segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
 ) -> tuple[int, int]:
-    """End of the whole batches between `start` and `limit` < `end`, none of which is indexed, and the offset there;
-    (`start`, -1) if not even one fits.
+    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even one
+    fits. The index has no entry between them.
     """
     cut, next_offset = start, -1
     for position, size, _, _, fields in segment.batches.headers(start, may_wait=may_wait):
@@ -187,7 +186,7 @@ def _cut(
 
 
 def of_one_moment(log: LocalLog, look: Callable[[], T]) -> T:
-    """The result of `look`, on any thread, in a log that is not truncated meanwhile."""
+    """Call `look` and return its result, repeating it if the log was truncated meanwhile. Any thread may call it."""
     has_missed = False
     while True:
         truncations = log.truncations
@@ -197,7 +196,7 @@ def of_one_moment(log: LocalLog, look: Callable[[], T]) -> T:
             if log.truncations != truncations:
                 continue
             if isinstance(error, FileNotFoundError) and not has_missed:
-                # The owner was just giving the segment another name. By now it has, or the log begins behind it.
+                # The owner was just renaming the segment. By now it has, or the log start has passed the segment.
                 has_missed = True
                 continue
             if isinstance(error, OSError):
@@ -249,7 +248,7 @@ def _in_segment(
 def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
     """The aborted transactions of all segments, in the order of their markers. May wait for the disk, on any thread.
 
-    Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
+    Raises ApiError CORRUPT_MESSAGE for an invalid file, KAFKA_STORAGE_ERROR.
     """
     try:
         return [each for segment in log.segments for each in segment.files.aborted_transactions()]
@@ -261,7 +260,7 @@ def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
 
 
 def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
-    """Give the segments of `future`, which holds the same batches, the entries that belong to them; they are on stable
+    """Copy the transaction index entries to the segments of `future`, which holds the same batches; they are on stable
     storage when this returns. Raises as `read_aborted`.
     """
     by_base: dict[int, list[AbortedTxn]] = {}
@@ -280,22 +279,22 @@ def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
 
 
 class AbortedTransactions:
-    """The aborted transactions that a reader of a log has to know; `learn` reads them from the `.txnindex` files, and
-    the segments keep them.
+    """The aborted transactions that readers of a log need; `learn` reads them from the `.txnindex` files, and the
+    segments cache them.
 
-    What is appended afterwards is known; segments that compaction or a truncation has replaced are read again. (A
-    cleaner drops records with their markers, and a reader that is told of a transaction without a marker would drop the
-    producer's next one too.)
+    Later appends update the cache; segments replaced by compaction or a truncation are read again. (A cleaner drops
+    records with their markers, and a reader that gets an aborted transaction without its marker would also drop the
+    producer's next transaction.)
     """
 
     __slots__ = ("_known_segments",)
 
     def __init__(self) -> None:
         self._known_segments: Sequence[LogSegment] = ()
-        """`log.segments` when all of them were known; every change makes a new tuple."""
+        """`log.segments` when `learn` last read them; every change makes a new tuple."""
 
     def are_known(self, log: UnifiedLog) -> bool:
-        """Whether `between` can be asked about `log`."""
+        """Whether `between` may be called for `log`."""
         segments = log.local.segments
         if segments is not self._known_segments:
             if not all(segment.files.knows_transactions for segment in segments):
@@ -304,12 +303,12 @@ class AbortedTransactions:
         return segments[-1].files.knows_transactions
 
     def learn(self, log: UnifiedLog) -> None:
-        """Read them. May wait for the disk, on any thread. Raises as `read_aborted`."""
+        """Read the entries. May wait for the disk, on any thread. Raises as `read_aborted`."""
         read_aborted(log)
 
     def between(self, log: UnifiedLog, start_offset: int, end_offset: int) -> Sequence[AbortedTxn]:
-        """Those that a reader of the records from `start_offset` to before `end_offset` may meet in the one segment
-        that it is given records of, in the order of their markers.
+        """The aborted transactions that overlap the offsets from `start_offset` to before `end_offset` within one
+        segment, in the order of their markers.
         """
         segments = log.local.segments
         first = segment_index(segments, start_offset)

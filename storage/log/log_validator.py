@@ -1,12 +1,12 @@
-"""Checks of batches before they become part of a log (Kafka classes `UnifiedLog`, `LogValidator`), and which
-transactional batches it may take (KIP-890; Kafka classes `VerificationGuard`, `VerificationStateEntry`).
+"""Checks of batches before they become part of a log (Kafka classes `UnifiedLog`, `LogValidator`), and the verification
+of transactional batches (KIP-890; Kafka classes `VerificationGuard`, `VerificationStateEntry`).
 
-The header decides nearly everything; the records are decoded only where the meaning needs it: keys of a compacted
-topic, a timestamp limit that the header leaves open, and `validate_records=deep`.
+The header decides nearly everything; the records are decoded only where necessary: keys of a compacted topic, a
+timestamp limit that the header leaves open, and `validate_records=deep`.
 
-Before the first batch of a transaction, the broker asks the transaction's coordinator whether the partition is part of
-it. A guard stands for the question, from before it is asked until a batch or a marker of the producer is appended. So
-an answer that comes after the marker, which ended the transaction meanwhile, lets nothing pass.
+Before the first batch of a transaction, the broker asks the transaction coordinator whether the partition is part of
+it. A guard stands for that request, from before it is sent until a batch or a marker of the producer is appended. So a
+response that arrives after the marker, which ended the transaction, admits no batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from storage.log_config import UNLIMITED, LogConfig, ValidateRecords
 
 
 class AppendOrigin(Enum):
-    """The origin of an append, which decides the checks of a batch (Kafka class `AppendOrigin`)."""
+    """The origin of an append, which selects the checks (Kafka class `AppendOrigin`)."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -47,7 +47,7 @@ _CLIENT = AppendOrigin.CLIENT
 
 
 class NotOneBatchError(ApiError):
-    """The records sent are not the one batch of message format 2 that an append takes."""
+    """The records are not exactly one batch of message format 2, as an append requires."""
 
 
 def validate_produced(
@@ -59,13 +59,13 @@ def validate_produced(
     *,
     in_transaction: bool = False,
 ) -> tuple[RecordBatch, int | None]:
-    """The one batch that `records` must be for partition `name`, fit to be appended; a new one if it had to be
-    recompressed. Bytes behind it that are not a whole batch are cut off, as Kafka does. With it the largest timestamp
-    (ms) of its records, None where they were not read. Clients may send transactional batches only `in_transaction`.
+    """Validate the one batch in `records` for partition `name`. Returns the batch, a new one if it was recompressed,
+    and the largest timestamp (ms) of its records, None if they were not read. Trailing bytes that are not a whole batch
+    are cut off, as in Kafka. Clients may send transactional batches only `in_transaction`.
 
     Raises ApiError: NotOneBatchError (INVALID_RECORD, CORRUPT_MESSAGE), INVALID_RECORD for a batch that contradicts
     itself, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    RecordValidationError (INVALID_RECORD, INVALID_TIMESTAMP) where single records are at fault.
+    RecordValidationError (INVALID_RECORD, INVALID_TIMESTAMP) for single invalid records.
     """
     size = len(records)
     if size < HEADER_BYTES:
@@ -111,8 +111,8 @@ def validate_produced(
 
 
 def check_copied(batches: Sequence[RecordBatch], name: TopicPartition, expected: int) -> tuple[int, int, int]:
-    """Check batches that a follower is to append to partition `name` at the offset `expected` or behind it. Gives their
-    size in bytes, their largest timestamp, and the last offset of the first batch that has it.
+    """Check batches that a follower will append to partition `name` at the offset `expected` or after it. Returns their
+    size in bytes, their largest timestamp, and the last offset of the first batch with that timestamp.
 
     Raises ApiError CORRUPT_MESSAGE (CRC, sizes), OFFSET_OUT_OF_RANGE for offsets that do not ascend.
     """
@@ -133,8 +133,7 @@ def check_copied(batches: Sequence[RecordBatch], name: TopicPartition, expected:
 
 
 def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:
-    """The batch at the beginning of `records`, which may be followed by anything but another one (Kafka's
-    ProduceRequest.validateRecords).
+    """The batch at the beginning of `records`; no second batch may follow it (Kafka's ProduceRequest.validateRecords).
     """
     size = _first_size(records)
     if size is None:
@@ -152,16 +151,16 @@ def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:
 
 
 def _no_batch(records: memoryview, name: TopicPartition) -> ApiError:
-    """The error to raise when there is no whole batch with a header."""
+    """The error to raise when the records do not contain a whole batch."""
     if _first_size(records) is None:
         return NotOneBatchError(ErrorCode.INVALID_RECORD, f"An append to {name} must have at least one record batch")
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"The record batch for {name} is shorter than its header")
 
 
 def _first_size(records: memoryview) -> int | None:
-    """Bytes of the first batch or message, None when there is no whole one (Kafka's ByteBufferLogInputStream).
+    """Size of the first batch or message in bytes, None if it is incomplete (Kafka's ByteBufferLogInputStream).
 
-    Raises NotOneBatchError CORRUPT_MESSAGE for a length or magic that no batch can have.
+    Raises NotOneBatchError CORRUPT_MESSAGE for an impossible length or magic.
     """
     if len(records) <= LOG_OVERHEAD_BYTES:
         return None
@@ -189,7 +188,7 @@ def _refuse_size(size: int, name: TopicPartition, config: LogConfig) -> None:
 
 
 def _must_decode(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether the header leaves something open, or shows a fault that has to be reported for each record."""
+    """Whether the header does not suffice, or shows an error that must be reported for each record."""
     if config.validate_records is ValidateRecords.DEEP or config.is_compacted:
         return True
     if config.uses_append_time:
@@ -199,21 +198,21 @@ def _must_decode(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
     before = config.message_timestamp_before_max_ms
     if before == UNLIMITED:
         return False
-    # The header has the first and the largest timestamp; the smallest is known only where there are no others.
+    # The header has the first and the largest timestamp; the smallest is known only if no other record follows.
     return batch.count > 2 or now_ms - min(batch.base_timestamp, batch.max_timestamp) > before
 
 
 class VerificationGuard:
-    """One question to a coordinator; only its identity counts."""
+    """One verification request to a coordinator, compared by identity."""
 
     __slots__ = ()
 
 
 NOT_VERIFIED: Final = VerificationGuard()
-"""Lets everything pass: verification is switched off."""
+"""Admits everything: verification is switched off."""
 
 ONGOING: Final = VerificationGuard()
-"""The log had the transaction when it was looked at, so nobody was asked: lets pass what it still has."""
+"""The transaction was ongoing in the log, so the coordinator was not asked. Admits batches while it still is."""
 
 
 class _Question(Value, frozen=False):
@@ -224,7 +223,7 @@ class _Question(Value, frozen=False):
 
 
 class TransactionVerification:
-    """The questions of one log that no append has settled yet, by producer id."""
+    """The verification requests of one log that no append has settled yet, by producer id."""
 
     __slots__ = ("questions",)
 
@@ -232,7 +231,7 @@ class TransactionVerification:
         self.questions: dict[int, _Question] = {}
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
-        """The guard for a batch that begins with `sequence`. All batches of a producer that wait have the same."""
+        """The guard for a batch that begins with `sequence`. All waiting batches of a producer share it."""
         question = self.questions.get(producer_id)
         if question is None:
             question = _Question(VerificationGuard(), producer_epoch, sequence, now_ms)
@@ -244,8 +243,8 @@ class TransactionVerification:
         return question.guard
 
     def check(self, batch: RecordBatch, guard: VerificationGuard, name: str) -> None:
-        """Raise ApiError INVALID_TXN_STATE unless `guard` lets `batch` pass, which is about to begin a transaction in
-        partition `name`.
+        """Raise ApiError INVALID_TXN_STATE unless `guard` admits `batch`, which would begin a transaction in partition
+        `name`.
         """
         question = self.questions.get(batch.producer_id)
         if guard is not NOT_VERIFIED and (question is None or question.guard is not guard):
@@ -255,11 +254,11 @@ class TransactionVerification:
             )
 
     def check_sequence(self, batch: RecordBatch, offset: int, name: str) -> None:
-        """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for a batch when one before it was refused while it waited: the
-        producer will send that one again.
+        """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for a batch if an earlier one was refused while this one waited:
+        the producer will resend the earlier one.
 
         A late copy of a batch from the previous transaction has the same effect: the next transaction is refused, and
-        its producer aborts it and goes on under its next epoch. Kafka's brokers do the same.
+        its producer aborts it and continues with its next epoch. Kafka's brokers do the same.
         """
         question = self.questions.get(batch.producer_id)
         if question is not None and batch.base_sequence > question.lowest_sequence:
@@ -271,15 +270,15 @@ class TransactionVerification:
             )
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker of the producer was appended: no guard from before lets anything pass."""
+        """Invalidate the producer's guard, because a batch or a marker of the producer was appended."""
         self.questions.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget questions that are older than `expiration_ms`."""
+        """Forget requests older than `expiration_ms`."""
         for producer_id, question in list(self.questions.items()):
             if now_ms - question.asked_ms >= expiration_ms:
                 del self.questions[producer_id]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all requests."""
         self.questions.clear()

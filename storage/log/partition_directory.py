@@ -1,8 +1,8 @@
-"""The directory of a partition: made for a new log, and given another name to be out of the way (Kafka: `UnifiedLog`'s
-`logDeleteDirName` and its likes).
+"""The directory of a partition: creating it for a new log, and renaming it out of the way (Kafka:
+`UnifiedLog.logDeleteDirName` and similar).
 
-`<topic>-<partition>` is the log in use. Behind `.<32 hex digits>` stands what else such a directory may be: `-delete`
-waits for its removal, `-stray` belongs to no topic, `-future` is the copy that will replace the log (see
+`<topic>-<partition>` is the log in use. Other directories end in `.<32 hex digits>` and a suffix: `-delete` waits for
+its removal, `-stray` belongs to no topic, `-future` is the copy that will replace the log (see
 `storage.relocation.future_logs`).
 """
 
@@ -26,7 +26,8 @@ STRAY_SUFFIX = "-stray"
 
 
 def name_with_suffix(topic_partition: TopicPartition, suffix: str, seed: str) -> str:
-    """`<topic>-<partition>.<32 hex digits><suffix>`; the digits follow from `seed`. May be longer than `MAX_NAME`."""
+    """`<topic>-<partition>.<32 hex digits><suffix>`; the digits are derived from `seed`. May be longer than `MAX_NAME`.
+    """
     from hashlib import blake2b  # late: most brokers never rename a directory
 
     return f"{topic_partition}.{blake2b(seed.encode(), digest_size=16).hexdigest()}{suffix}"
@@ -43,8 +44,8 @@ def create_log(
     *,
     base_offset: int = 0,
 ) -> UnifiedLog:
-    """An empty log that begins at `base_offset`, in a new directory of that name. Not on stable storage before its
-    first flush.
+    """Create an empty log that begins at `base_offset`, in a new directory of that name. It is not on stable storage
+    until its first flush.
 
     Raises ApiError KAFKA_STORAGE_ERROR: NoRoomError when the disk is only full, and the directory stays online.
     """
@@ -81,7 +82,7 @@ def create_log(
 
 
 def _remove_at_once(file_system: FileSystem, directory: LogDirectory, path: str) -> None:
-    """On a full disk: what is there must not stand in the way of another of its name."""
+    """Clean up on a full disk: leftovers must not block another directory of the same name."""
     if not file_system.exists(path):
         return
     try:
@@ -92,12 +93,12 @@ def _remove_at_once(file_system: FileSystem, directory: LogDirectory, path: str)
 
 def _path_away(log: UnifiedLog, suffix: str, seed: str) -> str:
     name, topic = name_with_suffix(log.topic_partition, suffix, seed), log.topic_partition.topic
-    # A long topic name is cut, as Kafka does.
+    # A long topic name is cut, as in Kafka.
     return f"{log.directory.path}/{topic[: len(topic) - max(len(name) - MAX_NAME, 0)]}{name[len(topic) :]}"
 
 
 def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: int) -> str:
-    """Rename the directory of `log`, which refuses every access from now on. Gives the new path. Reads under way
+    """Rename the directory of `log`, which refuses every access from now on. Returns the new path. Reads in progress
     continue. Raises ApiError KAFKA_STORAGE_ERROR.
     """
     directory = log.directory
@@ -105,7 +106,7 @@ def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: i
         raise directory.offline_error()
     source, seed = log.path, f"{log.path} {log.topic_id} {now_ms}"
     try:
-        # The clock may stand still or be set back: what was put away before keeps its name.
+        # The clock may stand still or be set back: a directory renamed earlier keeps its name.
         while file_system.exists(target := _path_away(log, suffix, seed)):
             seed += "+"
         log.discard()
@@ -115,8 +116,8 @@ def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: i
         if is_disk_full(error):
             if suffix != DELETE_SUFFIX:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
-            _remove_at_once(file_system, directory, source)  # even a longer name may need room that only this gives
-        elif not (isinstance(error, FileNotFoundError) and file_system.exists(directory.path)):  # not removed already
+            _remove_at_once(file_system, directory, source)  # needs disk space that only a removal frees
+        elif not (isinstance(error, FileNotFoundError) and file_system.exists(directory.path)):  # not already removed
             raise directory.fail(error, doing) from error
     log.use_path(target)
     return target

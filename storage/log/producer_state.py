@@ -1,14 +1,15 @@
-"""The memory of a log of each producer, which makes producers idempotent (Kafka classes `ProducerStateManager`,
-`ProducerStateEntry`, `BatchMetadata`). A log opens it on first use: most logs of a broker are idle most of the time.
+"""The producer state of a log, which makes producers idempotent (Kafka classes `ProducerStateManager`,
+`ProducerStateEntry`, `BatchMetadata`). A log loads it on first use, because most logs of a broker are idle most of the
+time.
 
-Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the
-file. A failed write therefore leaves no trace. The last five batches of a producer are known, so that a retry of
-any of them is answered with its original offset (a client has at most five requests in flight).
+Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the file.
+So a failed write changes nothing. The state holds the last five batches of a producer, and a retry of any of them gets
+its original offset (a client has at most five requests in flight).
 
-Snapshots (`<end offset>.snapshot`) are in Kafka's format. They bound how much of the log has to be read again at start.
-Kafka writes the newest batch of every producer, and takes the last entry of a producer when it reads; an older one that
-is sent again after a restart then seems out of order, and is lost or appended twice. Here each batch that is known has
-an entry, the newest last.
+Snapshots (`<end offset>.snapshot`) are in Kafka's format. They bound how much of the log must be read again at start.
+Kafka writes only the newest batch of every producer, and uses the last entry of a producer when it reads. So an older
+batch that is resent after a restart seems out of order, and is lost or appended twice. Here each known batch has an
+entry, the newest last.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ NO_PRODUCER_EPOCH = -1
 
 
 def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:
-    """The marker in a control batch; None when its record is compacted away, not read, or of another kind."""
+    """The marker in a control batch, or None if its record was compacted away, was not read, or is of another type."""
     try:
         record = next(batch.records(), None)
         return None if record is None else decode_end_txn_marker(record)
@@ -155,7 +156,7 @@ def _in_sequence(last_sequence: int, first_sequence: int) -> bool:
 
 
 class ProducerStateManager:
-    """State of all producers of one log, as of `map_end_offset` (exclusive)."""
+    """State of all producers of one log up to `map_end_offset` (exclusive)."""
 
     __slots__ = (
         "_directory",
@@ -172,7 +173,7 @@ class ProducerStateManager:
     def __init__(
         self, file_system: FileSystem, directory: str, name: str, snapshot_offsets: Iterable[int] = ()
     ) -> None:
-        """`name` of the partition, for messages; `snapshot_offsets` of the snapshots in `directory`."""
+        """`name` is the partition's, for messages; `snapshot_offsets` are those of the snapshots in `directory`."""
         self._file_system = file_system
         self._directory = directory
         self.name = name
@@ -183,12 +184,12 @@ class ProducerStateManager:
         self._ongoing: dict[int, int] = {}
         """First offsets of the open transactions by producer, the oldest first."""
         self._unreplicated: dict[int, int] = {}
-        """Transactions that are over and whose marker may not be below the high watermark yet: last offset by first."""
+        """Completed transactions whose marker may not be below the high watermark yet: last offset by first offset."""
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction began that is open, or that readers take for open until `on_high_watermark` has
-        told of its end.
+        """The first offset of the oldest transaction that is open, or whose marker has not passed the high watermark
+        (see `on_high_watermark`).
         """
         ongoing = next(iter(self._ongoing.values())) if self._ongoing else None
         if not self._unreplicated:
@@ -197,20 +198,20 @@ class ProducerStateManager:
         return unreplicated if ongoing is None else min(unreplicated, ongoing)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """A transaction whose marker is below is over for readers, too (Kafka's `onHighWatermarkUpdated`)."""
+        """Complete the transactions whose markers are below the high watermark (Kafka's `onHighWatermarkUpdated`)."""
         unreplicated = self._unreplicated
         if unreplicated:
             self._unreplicated = {first: last for first, last in unreplicated.items() if last >= high_watermark}
 
     def use_directory(self, directory: str) -> None:
-        """The snapshots are in `directory` now."""
+        """Use `directory` for the snapshots from now on."""
         self._directory = directory
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
     ) -> VerificationGuard:
-        """A guard with which a transactional batch that begins with `sequence` may be appended once its coordinator has
-        agreed; ONGOING when the transaction is known here, and nobody has to be asked.
+        """The guard that admits a transactional batch with first sequence number `sequence` once its coordinator has
+        agreed; ONGOING when the transaction is known here, so that no request is necessary.
         """
         if producer_id in self._ongoing:
             return ONGOING
@@ -224,13 +225,13 @@ class ProducerStateManager:
     def check(
         self, batch: RecordBatch, offset: int, origin: AppendOrigin, guard: VerificationGuard | None = None
     ) -> BatchMetadata | None:
-        """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a
-        duplicate. What would begin a transaction needs its `guard`, unless that is None.
+        """Check a batch with a producer id before it is appended at `offset`; returns the original if it is a
+        duplicate. A batch that would begin a transaction needs its `guard`, unless that is None.
 
         Raises ApiError INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap,
-        INVALID_TXN_STATE for what is outside of a transaction or should not be, TRANSACTION_COORDINATOR_FENCED for the
-        marker of a coordinator that is deposed. A producer that is not known may begin with any sequence number: its
-        earlier records may have been deleted.
+        INVALID_TXN_STATE for a batch wrongly inside or outside of a transaction, TRANSACTION_COORDINATOR_FENCED for the
+        marker of a deposed coordinator. An unknown producer may begin with any sequence number: its earlier records may
+        have been deleted.
         """
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
@@ -292,8 +293,8 @@ class ProducerStateManager:
             )
 
     def update(self, batch: RecordBatch, base_offset: int, timestamp: int) -> CompletedTxn | None:
-        """Take note of a batch that was appended at `base_offset` with largest `timestamp` (ms); also used to replay
-        a log. Gives the transaction that it has ended.
+        """Record a batch that was appended at `base_offset` with largest `timestamp` (ms); also used to replay a log.
+        Returns the transaction that it completed, if any.
         """
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
@@ -336,8 +337,8 @@ class ProducerStateManager:
         return CompletedTxn(producer_id, first_offset, last_offset, next(iter(self._ongoing.values()), last_offset + 1))
 
     def replay(self, batch: RecordBatch) -> CompletedTxn | None:
-        """Take note of a batch read from the log, unless it is known already; gives the transaction that it has
-        ended.
+        """Record a batch read from the log, unless it is already known; returns the transaction that it completed, if
+        any.
         """
         completed = None
         if batch.base_offset >= self.map_end_offset or batch.last_offset >= self.map_end_offset:
@@ -347,7 +348,7 @@ class ProducerStateManager:
         return completed
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that were silent for `expiration_ms`; returns how many."""
+        """Forget producers without an open transaction that were idle for `expiration_ms`; returns how many."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()
@@ -364,7 +365,7 @@ class ProducerStateManager:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
     def take_snapshot(self) -> str | None:
-        """Write the state as of `map_end_offset`, if there is no snapshot of it yet; returns its path, not fsynced yet.
+        """Write a snapshot at `map_end_offset` unless it exists; returns its path, not fsynced yet.
 
         Raises OSError.
         """
@@ -377,9 +378,10 @@ class ProducerStateManager:
         return path
 
     def load(self, start_offset: int, end_offset: int) -> None:
-        """Replace the state by the newest snapshot from `start_offset` to `end_offset` that can be read.
+        """Replace the state by the newest readable snapshot from `start_offset` to `end_offset`.
 
-        Snapshots outside are removed and damaged ones too. Without any, the state is empty as of `start_offset`.
+        Snapshots outside this range and damaged ones are removed. Without a snapshot, the state is empty as of
+        `start_offset`.
         """
         self.entries = {}
         self._ongoing = {}
@@ -428,7 +430,7 @@ class ProducerStateManager:
                 except OSError as error:
                     if not is_disk_full(error):
                         raise
-                    self._file_system.remove(path)  # a longer name may need room that only this gives back
+                    self._file_system.remove(path)  # a longer name may need disk space that only a removal frees
                     continue
                 paths.append(path + DELETED_SUFFIX)
         return paths
@@ -443,14 +445,14 @@ class ProducerStateManager:
 
 
 class LogProducers:
-    """The producers of a log: a `ProducerStateManager`, or the snapshots that it will be loaded from."""
+    """The producers of a log: a `ProducerStateManager`, or the snapshots to load it from."""
 
     __slots__ = ("_snapshot_offsets", "loaded")
 
     def __init__(self, snapshot_offsets: Sequence[int]) -> None:
         self._snapshot_offsets = snapshot_offsets
         self.loaded: ProducerStateManager | None = None
-        """The state up to the log end; None until it is first used."""
+        """The state up to the log end, or None until it is first used."""
 
     @property
     def snapshot_offsets(self) -> Sequence[int]:
@@ -458,16 +460,16 @@ class LogProducers:
         return self._snapshot_offsets if self.loaded is None else self.loaded.snapshot_offsets
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers silent for that long; returns how many. State that was not read yet is left alone."""
+        """Forget the producers idle for that long; returns how many. State that is not loaded is left alone."""
         return 0 if self.loaded is None else self.loaded.remove_expired(now_ms, expiration_ms)
 
     def use(self, state: ProducerStateManager) -> None:
-        """Take the state that was gathered up to the log end."""
+        """Use this state, which reaches up to the log end."""
         self.loaded = state
         self._snapshot_offsets = ()
 
     def load(self, local: LocalLog) -> ProducerStateManager:
-        """The state up to the end of `local`, read from snapshot and log if it was not yet. Raises ApiError."""
+        """The state up to the end of `local`, read from snapshot and log on first use. Raises ApiError."""
         state = self.loaded
         if state is None:
             name = str(local.topic_partition)
@@ -486,8 +488,8 @@ def load_producers(
 ) -> None:
     """Read `state` as of `end_offset`, where `segments` end, from the newest snapshot and the batches behind it.
 
-    `start_offset` is the base of the first segment of the log, not the log start: what can still be known of a producer
-    is worth knowing. Raises OSError, ApiError CORRUPT_MESSAGE.
+    `start_offset` is the base of the first segment of the log, not the log start, to keep as much producer state as
+    possible. Raises OSError, ApiError CORRUPT_MESSAGE.
     """
     state.load(start_offset, end_offset)
     if state.map_end_offset < end_offset:

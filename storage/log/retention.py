@@ -1,7 +1,7 @@
-"""Which segments a log's retention no longer keeps (Kafka: `UnifiedLog.deleteOldSegments` and its three rules).
+"""Finding the segments that retention deletes (Kafka: `UnifiedLog.deleteOldSegments` and its three rules).
 
-Only whole segments go, the oldest first, none that reaches the high watermark, and each rule stops at the first segment
-that it keeps. This module decides; `UnifiedLog.expire_segments` and `UnifiedLog.delete_old_segments` act.
+Only whole segments below the high watermark are deleted, the oldest first, and each rule stops at the first segment
+that it keeps. This module only decides; `UnifiedLog.expire_segments` and `UnifiedLog.delete_old_segments` delete.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from storage.segment.log_segment import LogSegment, segment_index
 from storage.segment.segment_files import TIME_INDEX_SUFFIX
 
 UNLIMITED_RETENTION = -1
-"""Any negative limit means that there is none."""
+"""Any negative limit means no limit."""
 
 
 class Expiry(Value):
     """The first `expired` segments of a log have expired. `reasons` say why, in Kafka's words; `warning` names records
-    with future timestamps that keep other segments.
+    whose future timestamps keep other segments from expiring.
     """
 
     expired: int
@@ -32,7 +32,7 @@ class Expiry(Value):
 
 
 class _Rules:
-    """The rules one after the other; `count` segments have been given up so far."""
+    """Applies the rules in order; `count` segments have expired so far."""
 
     def __init__(self, log: LocalLog, high_watermark: int) -> None:
         self._log = log
@@ -46,7 +46,7 @@ class _Rules:
             self._deletable = segment_index(segments, high_watermark)
 
     def log_start(self) -> None:
-        """Give up the segments that lie wholly below the log start."""
+        """Expire the segments that lie wholly below the log start."""
         start = self._log.log_start_offset
         self.count = min(segment_index(self._segments, start), self._deletable)
         if self.count:
@@ -54,7 +54,7 @@ class _Rules:
             self.reasons.append(f"Deleting segments due to log start offset {start} breach: {names}")
 
     def size(self, retention_bytes: int) -> None:
-        """As many of the oldest as go into what the log is larger than `retention_bytes`."""
+        """Expire the oldest segments that fit into the excess over `retention_bytes`."""
         left = sum(segment.size for segment in self._segments[self.count :])
         if retention_bytes <= UNLIMITED_RETENTION or left < retention_bytes:
             return
@@ -68,8 +68,8 @@ class _Rules:
             )
 
     def time(self, retention_ms: int, now_ms: int) -> None:
-        """The segments whose newest record is older than `retention_ms`. A segment without timestamps counts by the
-        time of its file.
+        """Expire the segments whose newest record is older than `retention_ms`. A segment without timestamps uses the
+        modification time of its file.
         """
         if retention_ms <= UNLIMITED_RETENTION:
             return
@@ -104,9 +104,10 @@ def check_new_start(name: TopicPartition, offset: int, high_watermark: int) -> N
 
 
 def find_expired(log: LocalLog, now_ms: int, high_watermark: int) -> Expiry:
-    """Which segments are to go now. A log without cleanup.policy `delete` gives up only what lies below its log start.
+    """Find the segments that have expired. In a log without cleanup.policy `delete`, only segments below the log start
+    expire.
 
-    May wait for the disk where a `TimestampLookup` did not come before. Raises ApiError CORRUPT_MESSAGE, OSError.
+    May wait for the disk unless a `TimestampLookup` ran before. Raises ApiError CORRUPT_MESSAGE, OSError.
     """
     rules = _Rules(log, high_watermark)
     rules.log_start()
@@ -128,8 +129,8 @@ def describe(segment: LogSegment) -> str:
 class TimestampLookup:
     """The largest timestamps that `find_expired` would have to read from the disk, for many logs.
 
-    Made and completed by the owner of the logs; `run` may be called on any thread, and changes nothing: a segment may
-    be appended to meanwhile.
+    The owner of the logs creates and completes it; any thread may call `run`, which changes nothing, so the log may be
+    appended to meanwhile.
     """
 
     __slots__ = ("_file_system", "_found", "_unknown")
@@ -151,9 +152,9 @@ class TimestampLookup:
         return bool(self._unknown)
 
     def run(self) -> None:
-        """Read the ends of the time indexes, of each log up to the first segment that stays.
+        """Read the ends of the time indexes, for each log up to the first segment that stays.
 
-        What cannot be read is left to `find_expired`, which repairs or reports it.
+        Unreadable indexes are left to `find_expired`, which repairs or reports them.
         """
         for segments, oldest_ms in self._unknown:
             for segment in segments:
@@ -173,6 +174,6 @@ class TimestampLookup:
                     break
 
     def complete(self) -> None:
-        """Give the segments what was found, as far as they do not know better by now."""
+        """Store the timestamps in the segments, unless they have newer ones by now."""
         for segment, found in self._found:
             segment.learn_max_timestamp(found)

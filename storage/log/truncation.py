@@ -1,9 +1,9 @@
-"""Cutting off the end of a log without holding up the thread that owns it (Kafka: `UnifiedLog.truncateTo`,
+"""Truncating a log without blocking the thread that owns it (Kafka: `UnifiedLog.truncateTo`,
 `truncateFullyAndStartAt`).
 
-Other threads may be reading what is cut off, and checking it. Whatever they find out is noted in the object of the
-segment that they were given. So the segment that is cut gets a new object, and what is noted in the old one is seen by
-nobody. A reader looks at `UnifiedLog.truncations` when it has finished, and begins again when that has changed.
+Other threads may be reading and checking the truncated batches. They store their findings in the segment object that
+they were given. So the truncated segment gets a new object, and findings in the old one are lost. A reader compares
+`UnifiedLog.truncations` when it has finished, and starts over if the value changed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class TruncationTask:
     """Drops everything at or above an offset, batches that reach beyond it included; or (`fully`) everything, so that
     the log is empty and begins at the offset.
 
-    Made by the owner of the log; `run` may be called on any thread; `complete` belongs to the owner again.
+    The owner of the log creates the task; any thread may call `run`; the owner calls `complete`.
 
-    From the moment it is made until `complete`, the log ends below the offset: reads stop at the base of the segment
-    that is cut, lookups by time are refused with OFFSET_NOT_AVAILABLE, retention and compaction leave the log alone.
-    The owner must not append, roll or close meanwhile (RuntimeError). It lowers its high watermark to the log end when
-    the task is made and again when it is complete. What a reader was given before may still be on its way; a cut below
-    the high watermark (an unclean election) may show it bytes of what comes next.
+    From its creation until `complete`, the log ends below the offset: reads stop at the base of the truncated segment,
+    lookups by time fail with OFFSET_NOT_AVAILABLE, retention and compaction skip the log. The owner must not append,
+    roll or close meanwhile (RuntimeError). It must lower its high watermark to the log end after creating the task and
+    again after completing it. Replies to earlier reads may not be sent yet; after a truncation below the high watermark
+    (an unclean election), they may contain bytes of later appends.
 
-    The cut is on stable storage when the task is complete, so no append has to wait for it. A log that begins anew
-    where it ended (`fully`) ends there whatever the task is interrupted by.
+    The truncation is on stable storage when the task is complete, so appends do not wait for it. A log that restarts
+    empty at its end (`fully`) ends there even if the task is interrupted at any point.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class TruncationTask:
         self._now_ms = now_ms
         self.offset = offset
         self.is_needed = fully or offset < log.log_end_offset
-        """Whether there is anything to cut off."""
+        """Whether the truncation would remove anything."""
         self.is_full = fully or offset < log.segments[0].base_offset
         self._old_segments = log.segments
         self._old_end_offset = log.log_end_offset
@@ -100,7 +100,7 @@ class TruncationTask:
             file_system, log.path, str(log.topic_partition), unified.producers.snapshot_offsets
         )
         if self.is_needed:
-            # In this order: a reader that has seen the new number sees the task too.
+            # The order matters: a reader that sees the new number also sees the task.
             log.truncation = self
             log.truncations += 1
             log.log_end_offset = min(log.log_end_offset, offset)
@@ -109,15 +109,15 @@ class TruncationTask:
                 log.active_segment = log.segments[-1]
 
     def run(self) -> None:
-        """Cut the files; an error is kept for `complete`."""
+        """Truncate the files; an error is kept for `complete`."""
         if not self.is_needed:
             return
         try:
             self._mark()
             self._is_marked = True
             if self._is_roll:
-                # A follower that has told its leader of this end may be in the ISR for it. So the log ends here
-                # whatever this is interrupted by, as when it rolls and its oldest segments expire.
+                # The follower may be in the ISR because it fetched from this end. So the log must end here even if this
+                # is interrupted, just as when it rolls and its oldest segments expire.
                 self._begin_segment()
                 self._drop(self._dropped)
                 self._file_system.sync_dir(self._log.path)
@@ -126,26 +126,28 @@ class TruncationTask:
                 self._begin_segment()
             else:
                 self._drop(reversed(self._dropped))
-                # For good before the cut: a power cut must not leave a hole below the recovery point.
+                # Make this durable before truncating: a power cut must not leave a gap below the recovery point.
                 self._file_system.sync_dir(self._log.path)
                 self._cut_last(self._old_segments[len(self._old_segments) - len(self._dropped) - 1])
         except (OSError, ApiError) as error:
             self._error = detached(error)
 
     def _mark(self) -> None:
-        """Leave a note for the next process: below what it says everything stays, and is on stable storage."""
+        """Write the truncation marker for the next process: everything below its offset stays, and is on stable
+        storage.
+        """
         log = self._log
         noted = min(self._recovery_point, log.durability.recovery_point)
         write_truncation_marker(self._file_system, log.path, self._known_marker, noted)
         self._known_marker = noted
 
     def _drop(self, segments: Iterable[LogSegment]) -> None:
-        """Rename them out of the way; the files go later, as readers may still be at it."""
+        """Rename the files out of the way; they are removed later, because readers may still use them."""
         self._paths += take_away(segments)
         self._paths += self._producer_state.mark_deleted(segment.base_offset for segment in self._dropped)
 
     def _begin_segment(self) -> None:
-        """Have the segment at the offset on stable storage, and no leader epoch."""
+        """Create the empty segment durably and remove the leader epochs."""
         log, last = self._log, self._old_segments[-1]
         if last in self._dropped:
             self._file_system.create(f"{log.path}/{file_name(self.offset, LOG_SUFFIX)}")
@@ -153,7 +155,7 @@ class TruncationTask:
         else:
             self._new_segment = last.again()
         self._leader_epochs = LeaderEpochFileCache(self._file_system, f"{log.path}/{LEADER_EPOCH_CHECKPOINT}")
-        self._leader_epochs.remove()  # the next start would believe what it says of epochs below `offset`
+        self._leader_epochs.remove()  # the next start would trust its entries below `offset`
         self._file_system.sync_dir(log.path)
         self._producer_state.clear(self.offset)
 
@@ -166,8 +168,8 @@ class TruncationTask:
         self._new_segment = new
 
     def complete(self) -> None:
-        """Let the log go on behind the cut. Raises ApiError KAFKA_STORAGE_ERROR; the log is as it was before when the
-        disk was too full to begin, else its directory is offline.
+        """Apply the truncation to the log. Raises ApiError KAFKA_STORAGE_ERROR; if the disk was too full to begin, the
+        log is unchanged, otherwise its directory is offline.
         """
         log = self._log
         if not self.is_needed:
@@ -190,7 +192,7 @@ class TruncationTask:
         self._publish()
 
     def finish(self) -> None:
-        """`run` and `complete`, waiting for the disk. Raises as `complete`."""
+        """Call `run` and `complete`, which waits for the disk. Raises as `complete`."""
         self.run()
         self.complete()
 
@@ -219,5 +221,5 @@ class TruncationTask:
         unified.producers.use(self._producer_state)
         log.forget_boundaries()
         unified.epochs.written = NO_EPOCH_WRITTEN
-        # Last: a reader that does not see the task sees the new segment.
+        # Reset the task last: a reader that does not see it sees the new segment.
         log.truncation = None

@@ -1,8 +1,8 @@
 """The log of one replica: segments, producer state and leader epochs under one owner (Kafka classes `UnifiedLog`,
 `LocalLog`).
 
-All methods belong to one thread, and none of them waits for an fsync but `flush`. To flush on another thread:
-`prepare_flush` here, `FlushTask.run` there, `FlushTask.complete` here again.
+All methods belong to one thread, and only `flush` waits for an fsync. To flush on another thread: call `prepare_flush`
+here, `FlushTask.run` there, and `FlushTask.complete` here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _NO_TIMESTAMP = -1
 
 
 class UnifiedLog:
-    """Made by `storage.recovery.log_loader` (existing directories) and `storage.log.partition_directory` (new ones)."""
+    """Created by `storage.recovery.log_loader` (existing directories) and `storage.log.partition_directory` (new ones).
+    """
 
     __slots__ = (
         "appender",
@@ -78,13 +79,13 @@ class UnifiedLog:
         self.epochs = LogEpochs()
         self.appender = LogAppender(self.local, self.producers, self.epochs)
         self.cleaner_checkpoint: int | None = None
-        """Below it every key has one value; None when the log was never cleaned."""
+        """Below this offset every key has one value; None if the log was never cleaned."""
         self.replacements = 0
         """How often segments were replaced by cleaned ones."""
         self.uncleanable_reason: str | None = None
-        """Why the cleaner has set this log aside until the next start."""
+        """The reason why the cleaner skips this log until the next start."""
 
-    # -- the log as it is ---------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------------
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -96,7 +97,7 @@ class UnifiedLog:
 
     @property
     def directory(self) -> LogDirectory:
-        """The log directory that the log is in."""
+        """The log directory (entry of `log.dirs`) of the log."""
         return self.local.directory
 
     @property
@@ -106,7 +107,7 @@ class UnifiedLog:
 
     @property
     def config(self) -> LogConfig:
-        """May be replaced at any time; holds from the next call on."""
+        """May be replaced at any time; takes effect from the next call on."""
         return self.local.config
 
     @config.setter
@@ -120,17 +121,17 @@ class UnifiedLog:
 
     @property
     def active_segment(self) -> LogSegment:
-        """The last segment, which is appended to."""
+        """The last segment, which receives appends."""
         return self.local.active_segment
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read."""
+        """The first readable offset."""
         return self.local.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self.local.log_end_offset
 
     @property
@@ -140,7 +141,7 @@ class UnifiedLog:
 
     @property
     def truncations(self) -> int:
-        """How often the end was cut off."""
+        """The number of truncations so far."""
         return self.local.truncations
 
     @property
@@ -151,11 +152,11 @@ class UnifiedLog:
 
     @property
     def producer_state(self) -> ProducerStateManager:
-        """State of the producers up to the log end. Read from snapshot and log on first use. Raises ApiError."""
+        """State of the producers up to the log end, read from snapshot and log on first use. Raises ApiError."""
         return self.producers.load(self.local)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Offset below which every transaction is decided, with its marker below the high watermark."""
+        """The offset below which every transaction is completed, with its marker below the high watermark."""
         state = self.producers.loaded
         if state is None:
             state = self.producers.load(self.local)
@@ -166,27 +167,29 @@ class UnifiedLog:
         return max(first_unstable, self.local.log_start_offset)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget the transactions whose markers are below; to be called when the high watermark has moved."""
+        """Complete the transactions whose markers are below the high watermark; call it when that has moved."""
         state = self.producers.loaded
         if state is not None:
             state.on_high_watermark(high_watermark)
 
     @property
     def leader_epochs(self) -> LeaderEpochFileCache:
-        """Leader epochs of this log. Read from their checkpoint on first use. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Leader epochs of this log, read from their checkpoint on first use. Raises ApiError KAFKA_STORAGE_ERROR."""
         return self.epochs.load(self.local)
 
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its records are."""
+        """Begin `leader_epoch` at the log end; call it on becoming leader. The file has the epoch before its first
+        record.
+        """
         if leader_epoch >= 0:
             self.epochs.begin(EpochEntry(leader_epoch, self.local.log_end_offset))
 
     def latest_epoch(self) -> int:
-        """The newest leader epoch of this log; -1 when there is none."""
+        """The newest leader epoch of this log, or -1."""
         return self.leader_epochs.latest_epoch
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """The largest known epoch not above `epoch` and its end offset (KIP-101, KIP-279); (-1, -1) when not known."""
+        """The largest known epoch not above `epoch` and its end offset (KIP-101, KIP-279); (-1, -1) if unknown."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # -- appending and flushing ---------------------------------------------------------------------------------------
@@ -194,7 +197,9 @@ class UnifiedLog:
     def append_as_leader(
         self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> LogAppendInfo:
-        """See `LogAppender.append_as_leader`, which `Partition` calls itself: it is called for each batch produced."""
+        """See `LogAppender.append_as_leader`. `Partition` calls that directly, because it runs for every produced
+        batch.
+        """
         return self.appender.append_as_leader(records, leader_epoch=leader_epoch, now_ms=now_ms, origin=origin)
 
     def append_as_follower(
@@ -208,8 +213,8 @@ class UnifiedLog:
         return self.appender.roll(now_ms)
 
     def prepare_flush(self, now_ms: int, offset: int | None = None, *, closing: bool = False) -> FlushTask:
-        """The fsyncs that make everything below `offset` (default: the log end) safe; with `closing` also what spares
-        the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR.
+        """The fsyncs that make everything below `offset` (default: the log end) safe; with `closing` also the files
+        that make recovery at the next start unnecessary. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         return self.appender.prepare_flush(now_ms, offset, closing=closing)
 
@@ -225,12 +230,12 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
     ) -> FetchDataInfo:
-        """Where the batches from the one that reaches `offset` are: at most `max_bytes`, in one segment, all below
-        `upper_bound_offset` (the log end by default).
+        """The file range of the batches from the one that reaches `offset` on: at most `max_bytes`, in one segment, all
+        below `upper_bound_offset` (the log end by default).
 
-        With `min_one_message` the first batch is given even when it is larger than `max_bytes`. May wait for the
-        disk, and may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log
-        start, log end], CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        With `min_one_message` the first batch is returned even if it is larger than `max_bytes`. May wait for the disk,
+        on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log start, log end], CORRUPT_MESSAGE,
+        KAFKA_STORAGE_ERROR.
         """
         log, bound = self.local, upper_bound_offset
         look = partial(read, log, offset, max_bytes, bound, min_one_message=min_one_message, may_wait=True)
@@ -239,7 +244,7 @@ class UnifiedLog:
     def try_read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
     ) -> FetchDataInfo | None:
-        """As `read`, or None when the disk would have to be waited for to find out. For the log's owner only."""
+        """As `read`, but returns None instead of waiting for the disk. For the log's owner only."""
         log, bound = self.local, upper_bound_offset
         try:
             return read(log, offset, max_bytes, bound, min_one_message=min_one_message, may_wait=False)
@@ -249,37 +254,36 @@ class UnifiedLog:
             raise log.read_failed(error) from error
 
     def offset_after_corrupt_range(self, offset: int) -> int | None:
-        """The first readable offset behind the corrupt range that has `offset`; None when there is none."""
+        """The first readable offset after the corrupt range that contains `offset`, or None."""
         segments = self.local.segments
         corrupt_range = segments[segment_index(segments, offset)].batches.corrupt_range_of(offset)
         return None if corrupt_range is None else corrupt_range.end_offset
 
     def offset_for_timestamp(self, timestamp: int, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not
-        below `upper_bound_offset`. May wait for the disk, and may be called on any thread. Raises ApiError
-        CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE while the end is being cut off.
+        """The first record from the log start on whose timestamp (ms) is at least `timestamp`, or None if it is not
+        below `upper_bound_offset`. May wait for the disk, on any thread. Raises ApiError CORRUPT_MESSAGE,
+        OFFSET_NOT_AVAILABLE during a truncation.
         """
         return of_one_moment(self.local, partial(offset_for_timestamp, self.local, timestamp, upper_bound_offset))
 
     def offset_of_max_timestamp(self, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of the log; None if that is not below `upper_bound_offset`.
+        """The first record with the largest timestamp of the log, or None if it is not below `upper_bound_offset`.
 
-        May wait for the disk, and may be called on any thread. Raises ApiError CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE
-        while the end is being cut off.
+        May wait for the disk, on any thread. Raises ApiError CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE during a truncation.
         """
         return of_one_moment(self.local, partial(offset_of_max_timestamp, self.local, upper_bound_offset))
 
     def earliest(self) -> TimestampAndOffset:
-        """The log start, and the epoch of the record there."""
+        """The log start and the leader epoch of its record."""
         offset = self.log_start_offset
         return TimestampAndOffset(_NO_TIMESTAMP, offset, self.leader_epochs.epoch_for_offset(offset))
 
     # -- shortening ---------------------------------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int, high_watermark: int) -> int:
-        """Move the log start to `offset`; returns the log start. The segments below go with `delete_old_segments`.
+        """Move the log start to `offset`; returns the log start. `delete_old_segments` removes the segments below it.
 
-        Raises ApiError OFFSET_OUT_OF_RANGE when that would reach beyond the high watermark.
+        Raises ApiError OFFSET_OUT_OF_RANGE for an offset above the high watermark.
         """
         check_new_start(self.topic_partition, offset, high_watermark)
         self._move_log_start(offset)
@@ -291,10 +295,9 @@ class UnifiedLog:
             self.epochs.truncate_from_start(offset)
 
     def expire_segments(self, now_ms: int, high_watermark: int) -> Expiry:
-        """Move the log start behind the segments that retention no longer keeps; when these are all, a new one is begun
-        first.
+        """Move the log start past the expired segments; if all have expired, roll first.
 
-        Their files stay until `delete_old_segments`, so that the new log start can be made durable before it. Raises
+        Their files stay until `delete_old_segments`, so that the new log start can be made durable first. Raises
         ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
         local = self.local
@@ -314,8 +317,8 @@ class UnifiedLog:
     def delete_old_segments(self, limit: int | None = None) -> Sequence[LogSegment]:
         """Drop the oldest segments that lie wholly below the log start, at most `limit` of them; returns them.
 
-        After a power cut some of them may be back, and others not. So the log start has to be durable before, or
-        recovery would take what is missing between them for a loss. Raises ApiError KAFKA_STORAGE_ERROR.
+        After a power cut some of them may reappear and others not. So the log start must be durable before this call,
+        or recovery would take the gaps between them for lost records. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         local = self.local
         local.refuse_offline()
@@ -331,30 +334,33 @@ class UnifiedLog:
         except OSError as error:
             doing = f"Error while deleting segments for {local.topic_partition} in dir {local.directory.path}"
             raise local.fail(error, doing) from error
-        local.defer_deletion(paths, dropped)  # readers may still be at it
+        local.defer_deletion(paths, dropped)  # readers may still use it
         local.forget_boundaries()
         local.segments = local.segments[len(dropped) :]
         return dropped
 
     def prepare_truncation(self, offset: int, now_ms: int) -> TruncationTask:
-        """Dropping everything at or above `offset`, batches that reach beyond it included; see `TruncationTask` for
-        what its owner has to heed. The log ends with its last batch then, below `offset` if offsets were skipped there.
+        """A task that drops everything at or above `offset`, including batches that reach beyond it; see
+        `TruncationTask` for the duties of the owner. The log then ends with its last batch, which may be below `offset`
+        where offsets were skipped.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
         return TruncationTask(self, offset, now_ms)
 
     def prepare_new_start(self, offset: int, now_ms: int) -> TruncationTask:
-        """Dropping everything, so that the log is empty and begins at `offset`; as `prepare_truncation`."""
+        """A task that drops everything, so that the log is empty and begins at `offset`; as `prepare_truncation`."""
         return TruncationTask(self, offset, now_ms, fully=True)
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Do `prepare_truncation` at once, waiting for the disk; whether anything was dropped. Raises ApiError."""
+        """Run `prepare_truncation` at once, which waits for the disk; returns whether anything was dropped. Raises
+        ApiError.
+        """
         task = self.prepare_truncation(offset, now_ms)
         task.finish()
         return task.is_needed
 
-    # -- letting go ---------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Close all files of a partition that is being deleted, and refuse every access from now on."""
@@ -362,13 +368,13 @@ class UnifiedLog:
         self.local.directory = FailedLog(self.directory, self.path, f"{self.topic_partition} has been deleted")
 
     def close(self) -> None:
-        """Write everything that spares the next start a recovery. To be flushed afterwards. Raises ApiError
-        KAFKA_STORAGE_ERROR.
+        """Write the files that make recovery at the next start unnecessary; the caller flushes them afterwards. Raises
+        ApiError KAFKA_STORAGE_ERROR.
         """
         local = self.local
         local.refuse_while_truncated()
         try:
-            # A segment whose records were all deleted is appended to after the next start, as any other.
+            # A segment whose records were all deleted receives appends after the next start, like any other.
             is_empty = local.log_end_offset == local.log_start_offset and not local.active_segment.size
             if not is_empty and not is_as_loaded(self.durability, self.producers, self.epochs):
                 local.active_segment.seal()
@@ -378,7 +384,7 @@ class UnifiedLog:
             raise local.failed(error, f"Error while closing {self.topic_partition}") from error
 
     def use_path(self, path: str) -> None:
-        """The directory of the log has been renamed to `path`; what is open stays open."""
+        """Follow a rename of the log's directory to `path`; open files stay open."""
         self.local.use_path(path)
         self.epochs.use_path(path)
         if self.producers.loaded is not None:

@@ -1,3 +1,3 @@
-"""Opening logs: after a clean stop by looking at their ends, after any other by reading them; and looking for damage
+"""Opening logs: after a clean stop by reading their ends, otherwise by recovering them; and scrubbing them for damage
 later.
 """

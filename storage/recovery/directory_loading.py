@@ -1,9 +1,9 @@
 """Opening all logs of a directory on several threads (Kafka's `LogManager.loadLogs`).
 
-The owner of the logs makes a `DirectoryLoad` for each directory, as many threads as it likes `work` on it, and the
-owner completes it. Nothing that threads share is changed by them but two queues: each log is loaded as if its
-directory were there for it alone, and what has to be told to the directory is told at the end, in the order of the
-logs. So the result does not depend on how many threads there were, or on who was faster.
+The owner of the logs creates a `DirectoryLoad` for each directory, any number of threads call `work`, and the owner
+completes it. The threads share and change only two queues: each log is loaded as if it were alone in its directory, and
+reports to the directory are made at the end, in the order of the logs. So the result does not depend on the number or
+the timing of the threads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from storage.recovery.log_loader import LogLoader
 
 
 class LoadProgress(Value):
-    """How far a directory is. Bytes are those read to repair logs after an unclean stop: done, and in all as far as
-    known.
+    """The progress of a directory. The byte counts cover the reads that repair logs after an unclean stop: done, and
+    the total as far as known.
     """
 
     directory: str
@@ -34,8 +34,8 @@ class LoadProgress(Value):
 
 
 class LoadTask:
-    """One log to open. Any thread may call `run`, which touches nothing shared. It sets `result`, `refusal` (the files
-    cannot be used) or `failure` (the disk failed).
+    """One log to open. Any thread may call `run`, which uses no shared state. It sets `result`, `refusal` (unusable
+    files) or `failure` (the disk failed).
     """
 
     __slots__ = (
@@ -68,7 +68,9 @@ class LoadTask:
         self._files: list[FileInfo] | None = None
         self.topic_partition = topic_partition
         self.directory = LogDirectory(path, lambda _path, _reason: None)
-        """A stand-in for the log directory, which belongs to the owner of the logs, while this log is loaded."""
+        """Stands in for the log directory while this log is loaded, because the real one belongs to the owner of the
+        logs.
+        """
         self.total_bytes = 0
         self.recovered_bytes = 0
         self.is_done = False
@@ -77,7 +79,7 @@ class LoadTask:
         self.failure: str | None = None
 
     def survey(self) -> None:
-        """Find out how much `run` will have to read. An error is left for `run` to meet."""
+        """Compute how much `run` will read. An error is left for `run` to raise."""
         try:
             name = self.options.name or self.topic_partition
             self._files = self._file_system.list_dir(f"{self.directory.path}/{name}")
@@ -111,10 +113,10 @@ class LoadTask:
 
 
 class DirectoryLoad:
-    """The logs of one directory, in the order in which they were found."""
+    """The logs of one directory, in the order of discovery."""
 
     def __init__(self, directory: LogDirectory, tasks: Sequence[LoadTask], *, is_clean: bool) -> None:
-        """`is_clean`: the directory was closed in order, so nothing has to be read to repair it."""
+        """`is_clean`: the directory had a clean shutdown, so its logs need not be repaired."""
         self.directory = directory
         self.tasks = tasks
         self.is_clean = is_clean
@@ -122,7 +124,7 @@ class DirectoryLoad:
         self._to_run = deque(tasks)
 
     def work(self) -> None:
-        """Load logs until none is left, or the disk fails. Any number of threads may be in here at a time."""
+        """Load logs until all are loaded or the disk fails. Any number of threads may call it concurrently."""
         while (task := _next_of(self._to_survey)) is not None:
             task.survey()
         while (task := _next_of(self._to_run)) is not None:

@@ -1,4 +1,4 @@
-"""The knowledge of a log before it is opened, and the outcome of opening it."""
+"""The inputs and the result of opening a log."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ _LOG_FILE = re.compile(r"\d{20}\.log")
 
 
 class LoadResult(Value, frozen=False):
-    """A loaded log, and what had to be repaired in it."""
+    """A loaded log and the repairs it needed."""
 
     log: UnifiedLog
     recovered_segments: int = 0
     truncated_bytes: int = 0
-    """Cut off at the end because they were not whole batches, segments behind them included."""
+    """Bytes cut off at the end, from the first incomplete or damaged batch on, including later segments."""
     high_watermark: int = 0
-    """The least that it was before: that of the checkpoint, or the log start."""
+    """A lower bound of the log end before the stop: the checkpointed recovery point or the log start."""
     lost_its_end: bool = False
-    """Whether the log ended below its start, and begins there anew. Records are deleted up to the high watermark only:
-    what was committed behind the start is lost with the end, and nobody knows how much that was.
+    """Whether the log ended below its start, and restarts there empty. Since records are only deleted up to the high
+    watermark, committed records above the start may be lost too, and their number is unknown.
     """
     split_segments: list[str] = field(default_factory=list)
-    """Paths of the segments that reached further than an index can."""
+    """Paths of the segments whose offsets exceeded the range of an index."""
 
     @property
     def lost_below_high_watermark(self) -> int:
-        """How many offsets, at least, had been committed and are no longer there, before anything is appended again."""
+        """The least number of committed offsets that were lost, before the first new append."""
         return max(self.high_watermark - self.log.log_end_offset, int(self.lost_its_end))
 
 
 class LoadOptions(Value):
-    """The knowledge of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have
-    none.
-    """
+    """The inputs for opening a log. The offsets come from the directory's checkpoints, 0 without an entry."""
 
     clean: bool
     recovery_point: int
@@ -46,15 +44,15 @@ class LoadOptions(Value):
     now_ms: int
     cleaner_checkpoint: int | None
     may_have_gaps: bool
-    """Whether segments above the recovery point may end before the next one begins without a loss: when Kafka wrote
-    them, and the topic is not known never to be compacted (`checkpoints.WHOLE_SEGMENTS`).
+    """Whether segments above the recovery point may end before the next one begins although nothing was lost: when
+    Kafka wrote them and the topic may have been compacted (`checkpoints.WHOLE_SEGMENTS`).
     """
     name: str = ""
-    """Of the partition's directory, where it is not that of the partition itself."""
+    """The name of the partition's directory, if it differs from the partition's."""
 
 
 def bytes_to_recover(files: Iterable[FileInfo], recovery_point: int) -> int:
-    """How many bytes `LogLoader` will read of a partition with these files after an unclean stop."""
+    """The number of bytes that `LogLoader` will read for a partition with these files after an unclean stop."""
     sizes = {int(info.name[:20]): info.size for info in files if _LOG_FILE.fullmatch(info.name)}
     first = max((base for base in sizes if base <= recovery_point), default=0)
     return sum(size for base, size in sizes.items() if base >= first)

@@ -1,4 +1,4 @@
-"""A survey of a log directory before its logs are opened: which there are, and their entries in the checkpoints."""
+"""A survey of a log directory before its logs are opened: the logs in it, and their checkpoint entries."""
 
 from __future__ import annotations
 
@@ -29,24 +29,22 @@ from storage.recovery.load_options import LoadOptions, LoadResult
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _SET_ASIDE = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-(delete|future|stray)")
 _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
-"""The root of a file system has the first; Kafka leaves the other two beside its partitions."""
+"""The root of a file system has the first; Kafka writes the other two next to its partitions."""
 
 
 class LoadReport(Value, frozen=False):
-    """The findings of a start. `repaired` holds only logs that were not sound."""
+    """The findings of a start. `repaired` holds only logs that needed repair."""
 
     clean: bool = True
     broker_epochs: dict[int, None] = field(default_factory=dict)
-    """Those that the markers of clean ends tell, -1 for one that tells none."""
+    """The broker epochs in the clean shutdown markers, -1 for a marker without one."""
     repaired: list[LoadResult] = field(default_factory=list)
     has_stale_checkpoints: bool = False
-    """Whether a checkpoint has an entry of a log that is gone. It must not be applied to the next log of that name."""
+    """Whether a checkpoint still lists a missing log. The entry must not be applied to the next log of that name."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
     ignored: list[str] = field(default_factory=list)
-    """Directories that were left alone (`-stray`) or are of no use (a `-future` without its log), and checkpoints that
-    could not be read.
-    """
+    """Ignored directories (`-stray`), useless ones (a `-future` without its log), and unreadable checkpoints."""
 
     @property
     def broker_epoch(self) -> int:
@@ -55,7 +53,7 @@ class LoadReport(Value, frozen=False):
 
 
 class FoundPartition(NamedTuple):
-    """A directory that holds a log; `name` is its own where it is not that of the partition (`-future`)."""
+    """A directory that holds a log; `name` is that of the directory if it differs from the partition's (`-future`)."""
 
     topic_partition: TopicPartition
     name: str
@@ -64,8 +62,8 @@ class FoundPartition(NamedTuple):
 def find_partitions(
     file_system: FileSystem, directory: LogDirectory, file_delete_delay_ms: int, report: LoadReport
 ) -> list[FoundPartition]:
-    """The logs in `directory`; what waits there to be removed is noted in it. Raises OSError, and LogDirError for what
-    no log directory can hold.
+    """Find the logs in `directory` and register its pending deletions. Raises OSError, and LogDirError for content that
+    is invalid in a log directory.
     """
     partitions: list[FoundPartition] = []
     for info in file_system.list_dir(directory.path):
@@ -100,9 +98,7 @@ def begin_load(
     default_config: LogConfig,
     report: LoadReport,
 ) -> DirectoryLoad:
-    """The logs to load, with their entries in the checkpoints; the marker of a clean stop is taken away. Raises
-    OSError.
-    """
+    """The logs to load, with their checkpoint entries; also removes the clean shutdown marker. Raises OSError."""
     path = directory.path
     shutdown = take_clean_shutdown(file_system, path)
     if shutdown is None:
@@ -121,8 +117,8 @@ def begin_load(
     tasks = []
     for partition, name in partitions:
         config = topic_configs.get(partition.topic)
-        # After a crash an entry may be that of the log itself, from when it was here before: a future log is
-        # believed nothing, and what it lacks is copied again.
+        # After a crash an entry may stem from the log itself, when it was in this directory before. So the entries of a
+        # future log are not used, and its missing records are copied again.
         is_known = shutdown is not None or not name
         options = LoadOptions(
             clean=shutdown is not None,

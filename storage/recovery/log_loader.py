@@ -1,8 +1,8 @@
-"""Opening the directory of a partition: sound after a clean stop, repaired after any other (Kafka class `LogLoader`).
+"""Opening the directory of a partition, and repairing it after an unclean stop (Kafka class `LogLoader`).
 
-After a clean stop only the end of the last segment is looked at. Otherwise everything above the recovery point is
-read batch by batch, the tail is cut at the first batch that is not whole, and indexes, leader epochs and producer
-state are built anew from there.
+After a clean stop only the end of the last segment is read. Otherwise everything above the recovery point is read batch
+by batch, the tail is cut at the first incomplete or damaged batch, and indexes, leader epochs and producer state are
+rebuilt from the recovery point.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from storage.segment.segment_files import (
     file_name,
 )
 
-_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32 of what follows it, magic (Kafka class LegacyRecord)
+_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32 of the bytes after it, magic (Kafka class LegacyRecord)
 _CRC_BYTES = 4
 _MIN_OLD_MESSAGE_BYTES = 14
 
@@ -56,7 +56,7 @@ class UnsupportedFormatError(ValueError):
 def refuse_old_format(path: str, data: bytes) -> None:
     """Raises UnsupportedFormatError when `data`, the start of a file, begins with a message of format v0 or v1.
 
-    Only a message whose CRC agrees is one: zeros, which a power cut leaves in a file, have the magic of format v0.
+    The CRC must match, because the zeros that a power cut leaves in a file have the magic of format v0.
     """
     if len(data) <= MAGIC_AT:
         return
@@ -71,12 +71,12 @@ def refuse_old_format(path: str, data: bytes) -> None:
 
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
-"""Size above which a first message counts as damage, not as an old format."""
+"""A first message above this size is treated as damage, not as an old format."""
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
 class LogLoader:
-    """Loads one log; made for one call of `load`."""
+    """Loads one log; each object serves one call of `load`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogLoader:
         options: LoadOptions,
         on_bytes: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        """`on_bytes` is called with the bytes read so far, while the log is repaired."""
+        """`on_bytes` is called with the number of bytes read so far during repair."""
         self._file_system = file_system
         self._directory = directory
         self._topic_partition = topic_partition
@@ -101,10 +101,10 @@ class LogLoader:
         self._split_segments: list[str] = []
         self._gaps_end = 0
         self._limit: int | None = None
-        """Where the log ends, if that is known although its last batch says otherwise."""
+        """The log end, if known in spite of a damaged last batch."""
 
     def load(self, found: Iterable[FileInfo] | None = None) -> LoadResult:
-        """Open the log; `found` is what its directory holds, where that was looked up already.
+        """Open the log; `found` is the content of its directory, if already listed.
 
         Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file), OSError.
         """
@@ -123,8 +123,8 @@ class LogLoader:
             return result
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
-        # First of all: a power cut can bring back some of the segments deleted last, and what is missing between them
-        # is no loss.
+        # This comes first: a power cut can restore some of the segments deleted last, and the gaps between them are not
+        # a loss.
         below = segment_index(segments, log_start)
         self._drop(segments[:below])
         del segments[:below]
@@ -142,7 +142,7 @@ class LogLoader:
         else:
             log = self._make_log(topic_id, segments, log_start, log_end, log_end, snapshots)
             if self._recovered:
-                _ = log.producer_state  # it is no longer as it was closed
+                _ = log.producer_state  # the log has changed since it was closed
             for segment in (segments[0], segments[-1]):
                 segment.files.put_away()
         known = segment_index(segments, self._options.recovery_point) if log_end is None else len(segments)
@@ -152,7 +152,7 @@ class LogLoader:
         high_watermark, lost_its_end = self._options.high_watermark, log.log_end_offset < log_start
         if lost_its_end:
             high_watermark = max(high_watermark, log_start)
-            # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
+            # The checkpointed log start lies beyond the log end: restart empty at the log start.
             log.prepare_new_start(log_start, self._options.now_ms).finish()
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
         if log.cleaner_checkpoint is not None and noted is not None:
@@ -165,8 +165,8 @@ class LogLoader:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _heed_truncation_marker(self, files: dict[str, FileInfo]) -> int | None:
-        """Heed a TRUNCATION_MARKER and give its offset: the end was cut off, and the checkpoint may still say more than
-        is true; unless the log was closed since.
+        """Find a TRUNCATION_MARKER and return its offset: after a truncation the checkpointed recovery point may still
+        be too high, unless the log was closed since.
         """
         name = next((name for name in files if name.startswith(TRUNCATION_MARKER)), None)
         if name is None:
@@ -179,7 +179,7 @@ class LogLoader:
         return noted
 
     def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
-        """Leave a truncation marker for the next process that opens the log. Raises OSError."""
+        """Write a truncation marker for the next process that opens the log. Raises OSError."""
         log.durability.highest_recovery_point = max(self._checkpointed, log.recovery_point)
         if noted is not None:
             log.durability.has_unsynced_cut, log.durability.truncation_marker = True, noted
@@ -202,7 +202,7 @@ class LogLoader:
         return segments
 
     def _check_format(self, segment: LogSegment) -> None:
-        """Refuse records of format v0 and v1, which only the oldest segment can have if any does.
+        """Refuse records of format v0 and v1; if the log has any, the oldest segment does.
 
         Raises UnsupportedFormatError.
         """
@@ -212,8 +212,8 @@ class LogLoader:
             refuse_old_format(segment.path, segment.file.pread(0, size))
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
-        """Rebuild indexes that are missing, cut off, or refer to records that a power cut removed, unless recovery will
-        do so.
+        """Rebuild indexes that are missing, truncated, or refer to records that a power cut removed, unless recovery
+        will do so.
         """
         at, recovered_from = 0, segments[self._first_to_recover(segments)].base_offset
         while at < len(segments):
@@ -235,9 +235,9 @@ class LogLoader:
         return find_overflow(segments[at], position, after, recovery_point, may_have_gaps=may_have_gaps)
 
     def _split(self, segment: LogSegment, pieces: Sequence[Piece]) -> list[LogSegment]:
-        """Put segments that are no longer than an index can say in the place of `segment`; their indexes are missing.
+        """Replace `segment` with segments that fit the range of an index; their indexes are missing.
 
-        Whatever this is interrupted by, the next start finds the one or the others.
+        After an interruption the next start finds either the old segment or all new ones.
         """
         self._split_segments.append(segment.path)
         new = split_segment(self._file_system, self._path, segment, pieces)
@@ -287,10 +287,10 @@ class LogLoader:
         return LoadResult(log, high_watermark=max(self._options.high_watermark, base), lost_its_end=base > 0)
 
     def _is_not_the_end(self, segment: LogSegment, log_end: int) -> bool:
-        """Whether the last batch of a log that was closed in order does not have its offsets any more.
+        """Whether the offsets in the last batch of a cleanly closed log have changed.
 
-        They are not covered by its CRC; but where the log ended was written down. If that says less than what `segment`
-        holds without it, it is older than the log, and says nothing.
+        The CRC does not cover them, but the log end was recorded. If the batches before the last one already reach the
+        recorded end, that end is outdated and proves nothing.
         """
         closed_at = self._options.recovery_point
         if not segment.base_offset < closed_at < log_end:
@@ -355,7 +355,7 @@ class LogLoader:
         if known_end <= log_end:
             producers.map_end_offset = log_end
             log.producers.use(producers)
-        # Otherwise the snapshot knows of batches that are gone: an older one has to do.
+        # Otherwise the snapshot includes batches that are gone, so use an older one.
         _ = log.producer_state  # built now rather than on the first append
         return log
 
@@ -363,18 +363,19 @@ class LogLoader:
         return segment_index(segments, min(self._options.recovery_point, segments[-1].base_offset))
 
     def _producers_before(self, segments: list[LogSegment], first: int, snapshots: list[int]) -> ProducerStateManager:
-        """The producers as of the start of segment number `first`, or of a snapshot behind it."""
+        """The producers as of the start of segment number `first`, or of a later snapshot."""
         state = ProducerStateManager(self._file_system, self._path, str(self._topic_partition), snapshots)
-        # Not those above: a power cut can bring back what a truncation removed, and what they know is read anyway, from
-        # the start of the segment, as its transactions have to be found again. But the one where the log begins is all
-        # that is left of the producers before.
+        # Skip later snapshots: a power cut can restore those that a truncation removed, and the segment is read from
+        # its start anyway to find its transactions. But the snapshot at the log start is the only record of earlier
+        # producers.
         load_producers(state, segments[:first], segments[0].base_offset, segments[first].base_offset)
         return state
 
     def _is_cut_short(self, end: int, following: LogSegment | None) -> bool:
-        """Whether a sealed segment lost its tail: a power cut can shorten a file by exactly some batches.
+        """Whether a sealed segment lost its tail: a power cut can shorten a file by whole batches.
 
-        Ours have no such gaps but where offsets were skipped that no index could have spanned; Kafka's may.
+        In our logs such gaps only occur where the skipped offsets exceed the range of an index; Kafka's logs may have
+        others.
         """
         if following is None or not 0 < following.base_offset - end <= MAX_RELATIVE_OFFSET:
             return False
@@ -388,9 +389,7 @@ class LogLoader:
         return not is_far
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
-        """Set aside for good (`LogSegment.cut`) the segments behind a torn batch: nobody can tell what they
-        followed.
-        """
+        """Drop the segments after a torn batch for good (`LogSegment.cut`): the records before them are unknown."""
         self._truncated_bytes += sum(segment.size for segment in segments[at:])
         self._drop(segments[at:])
         if len(segments) > at:
@@ -406,10 +405,10 @@ class LogLoader:
 
 
 def _note_epochs(log: UnifiedLog, found: Sequence[EpochEntry], from_offset: int) -> None:
-    """Add the epochs `found` in batches from `from_offset` on to `log`."""
+    """Add to `log` the epochs `found` in batches from `from_offset` on."""
     epochs = log.leader_epochs
     if found and found[-1].epoch < epochs.latest_epoch:
-        # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
+        # A power cut can undo a truncation but keep the epoch that was to begin there.
         epochs.truncate_from_end(from_offset)
     for epoch, offset in found:
         if epoch > epochs.latest_epoch:

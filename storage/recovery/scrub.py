@@ -1,7 +1,7 @@
-"""Reading sealed segments again and again, to find what the disk has changed before somebody needs it.
+"""Re-reading sealed segments continuously, to find corruption before a reader does.
 
-What was checked when it was first read, or written by this process, is read once more in every pass: bits flip at any
-time. The position is kept in memory only; a broker that starts again begins a new pass.
+Every pass also re-reads batches that were checked before or written by this process: bits flip at any time. The
+position is only kept in memory; a restarted broker begins a new pass.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from storage.segment.log_segment import LogSegment
 
 
 class SegmentCheck:
-    """A piece of one segment, from `place` (None: its begin) on. `run` on any thread, then `complete` by the logs'
-    owner; then `place` is where to go on, None when the disk could not read.
+    """The check of a piece of one segment from `place` on (None: its start). Any thread calls `run`, then the logs'
+    owner calls `complete`; then `place` is the next position, or None after a read error.
     """
 
     __slots__ = ("_error", "_size", "checked_bytes", "log", "place", "segment")
@@ -32,7 +32,7 @@ class SegmentCheck:
         self.checked_bytes = 0
 
     def run(self) -> None:
-        """Check about so many bytes as the task was made for; an error is kept for `complete`."""
+        """Check about as many bytes as the task was created for; an error is kept for `complete`."""
         begin = 0 if self.place is None else self.place.position
         try:
             self.place = self.segment.batches.check_again(self.place, begin + self._size)
@@ -42,15 +42,15 @@ class SegmentCheck:
             self.place = None
 
     def complete(self) -> None:
-        """Report the corrupt ranges found. A disk that cannot be read takes its directory offline."""
-        if self.segment in self.log.segments:  # otherwise it was deleted or compacted meanwhile, and proves nothing
+        """Report the corrupt ranges found. A read error takes the directory offline."""
+        if self.segment in self.log.segments:  # otherwise it was deleted or compacted meanwhile
             if self._error is not None:
                 self.log.local.fail(self._error, f"Exception while reading from {self.log.topic_partition}")
             self.log.local.report_corrupt_ranges(self.segment)
 
 
 class ScrubTask(SegmentCheck):
-    """The next piece of a pass, which remembers where to go on."""
+    """The next piece of a pass; the pass remembers its position."""
 
     __slots__ = ("_scrub",)
 
@@ -64,23 +64,23 @@ class ScrubTask(SegmentCheck):
 
 
 class Scrub:
-    """Where the pass through all sealed segments is."""
+    """The progress of a pass through all sealed segments."""
 
     def __init__(self) -> None:
         self.checked_bytes = 0
-        """In all passes of this process."""
+        """The total of all passes of this process."""
         self.last_pass_ended_ms: int | None = None
-        """When every sealed segment had been read to its end; None before the first time."""
+        """The time when the last complete pass ended, or None."""
         self._waiting: list[TopicPartition] | None = None
-        """Partitions that this pass has not come to, the next one last; None between passes."""
+        """Partitions that this pass has not reached yet, the next one last. It is None between passes."""
         self._partition: TopicPartition | None = None
         self._done_below = -1
-        """Segments of `_partition` with lower base offsets are through."""
+        """Segments of `_partition` with lower base offsets are done."""
         self._place: Place | None = None
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a pass is."""
+        """Whether a pass is running."""
         return self._waiting is not None
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
@@ -93,7 +93,7 @@ class Scrub:
         self._done_below, self._place = -1, None
 
     def next_task(self, logs: Mapping[TopicPartition, UnifiedLog], size: int, now_ms: int) -> ScrubTask | None:
-        """The next piece of about `size` bytes; None when the pass is over."""
+        """The next piece of about `size` bytes, or None when the pass is complete."""
         while self._partition is not None:
             log = logs.get(self._partition)
             if log is not None and log.directory.failure is None:
@@ -107,7 +107,7 @@ class Scrub:
         return None
 
     def came_to(self, segment: LogSegment, place: Place | None, checked_bytes: int) -> None:
-        """A task has read up to `place`; None when it could not."""
+        """Record that a task has read up to `place`, which is None after a read error."""
         self.checked_bytes += checked_bytes
         if place is None or place.position >= segment.size:
             self._done_below, self._place = segment.base_offset + 1, None

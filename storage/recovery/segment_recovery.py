@@ -1,7 +1,7 @@
-"""Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's `LogSegment.recover`),
-its transaction index, and segments that were taking the place of others.
+"""Repair after a crash: a segment, batch by batch up to the first incomplete or damaged one (Kafka's
+`LogSegment.recover`), its transaction index, and interrupted replacements of segments.
 
-This is the loop that a start after a crash waits for, so it makes no object for a batch but the tuple of its fields.
+A start after a crash spends its time in this loop, so the only object per batch is the tuple of its fields.
 """
 
 from __future__ import annotations
@@ -42,20 +42,22 @@ def recover_segment(
     *,
     may_have_gaps: bool = True,
 ) -> int:
-    """Walk all batches of `segment`, build its indexes anew and cut the file behind the last valid one; returns the
-    next offset.
+    """Walk all batches of `segment`, rebuild its indexes and cut the file after the last valid batch; returns the next
+    offset.
 
-    What is below `recovery_point` was on stable storage, so what is wrong there is no torn end: the segment goes on
-    behind such a `CorruptRange`, and the log does not end before that offset.
+    Batches below `recovery_point` were on stable storage, so damage there is not a torn end: the segment continues
+    after such a `CorruptRange`, and the log does not end before `recovery_point`.
 
-    Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
-    and stay below `end_offset` (the base of the next segment), and leader epochs agree below `recovery_point`.
-    `on_batch` sees each valid batch that begins a leader epoch or has a producer id (its header at least, and all of a
-    control batch), `on_bytes` how many bytes were read.
-    Raises OSError, and SegmentOverflowError when it is to be split first; `may_have_gaps` is for `find_overflow`, too.
+    A batch is valid if size, magic and CRC match. The CRC does not cover all fields, so offsets must also ascend from
+    the base offset and stay below `end_offset` (the base of the next segment), and leader epochs must be consistent
+    below `recovery_point`. `on_batch` gets each valid batch that begins a leader epoch or has a producer id (at least
+    its header, control batches whole), `on_bytes` the number of bytes read.
+
+    Raises OSError, and SegmentOverflowError when the segment must be split first; `may_have_gaps` is passed to
+    `find_overflow`.
     """
     if segment.size == 0:
-        return segment.base_offset  # thousands of partitions may be empty: no file is looked at for them
+        return segment.base_offset  # thousands of partitions may be empty: do not open their files
     builder = IndexBuilder(segment.base_offset, index_interval_bytes)
     add = builder.add_batch
     next_offset, valid_bytes, latest_epoch = segment.base_offset, 0, -1
@@ -71,7 +73,7 @@ def recover_segment(
             and position + size == segment.size
             and end_offset is None
         ):
-            # The last batch: nothing follows to give a raised offset away, but where the log ended when it was flushed.
+            # The last batch has no successor that would expose a raised offset, but the flushed log end does.
             limit = recovery_point
             break
         if producer_id >= 0 or epoch > latest_epoch:
@@ -102,8 +104,9 @@ def _go_on_behind_damage(
     builder: IndexBuilder,
     on_batch: Callable[[RecordBatch], None],
 ) -> tuple[int, int, list[CorruptRange]]:
-    """Recover what is sound from `place` on, where a batch is not, as far as it was on stable storage. Gives position
-    and offset at which the segment ends, and the damages before it. The other arguments are those of `recover_segment`.
+    """Recover the sound batches after the damaged one at `place`, as far as they were on stable storage. Returns the
+    position and the offset where the segment ends, and the corrupt ranges before that. The other arguments are those of
+    `recover_segment`.
     """
     valid_bytes, next_offset = place.position, place.next_offset
     corrupt_ranges: list[CorruptRange] = []
@@ -121,7 +124,7 @@ def _go_on_behind_damage(
             position, batch = each
             is_last = end_offset is None and isinstance(following, CorruptRange) and following.end == segment.size
             if is_last and position == valid_bytes and next_offset < min(batch.base_offset, recovery_point):
-                # As in `recover_segment`: the log ended at the recovery point, so another batch was here then.
+                # As in `recover_segment`: the log ended at the recovery point, so this batch has changed since.
                 is_raised = next_offset + batch.last_offset_delta < recovery_point < batch.next_offset
                 if is_raised and not (corrupt_ranges and corrupt_ranges[-1].end == position):
                     reason = f"offsets {batch.base_offset} to {batch.last_offset} where {next_offset} was due"
@@ -147,15 +150,15 @@ def _readable(segment: LogSegment, position: int, batch: RecordBatch) -> RecordB
 def _valid_batches(
     segment: LogSegment, limit: int, recovery_point: int, on_bytes: Callable[[int], None]
 ) -> Iterator[Found]:
-    """The batches up to the first that is damaged, or whose offsets do not ascend or are not below `limit`; without the
-    last of these if it alone is to blame for that, or may be.
+    """The batches up to the first that is damaged, or whose offsets do not ascend or are not below `limit`. The last
+    batch before it is left out if that one alone is, or may be, the wrong one.
 
-    A flipped bit can raise the base offset of a batch. It then seems to skip offsets that its successor goes on with.
-    Where the successor is damaged as well, and below `recovery_point`, what follows has to be looked at first. There, a
-    batch is not valid either whose leader epoch is another than the one that both its neighbours have.
+    A flipped bit can raise the base offset of a batch. The batch then seems to skip offsets that its successor has. If
+    the successor is damaged too and lies below `recovery_point`, the batches after it decide. Below `recovery_point`, a
+    batch is also invalid if both neighbours share another leader epoch.
     """
     held: Found | None = None
-    changer: Found | None = None  # the first batch of the epoch of `held`, which came after `epoch_before`
+    changer: Found | None = None  # the first batch of the epoch of `held`, which followed `epoch_before`
     held_epoch = epoch_before = UNKNOWN_EPOCH
     held_first = held_last = -1
     first_offset = due = segment.base_offset
@@ -185,28 +188,28 @@ def _valid_batches(
 
 
 class AbortedTransactionsFound:
-    """Gathers the aborted transactions while recovery shows it the batches of one segment after the other."""
+    """Collects the aborted transactions while recovery reads one segment after the other."""
 
     def __init__(self, producers: ProducerStateManager, files: Mapping[str, FileInfo]) -> None:
-        """`producers` as of the first batch that is shown; `files` of the log's directory."""
+        """`producers` is the state before the first batch; `files` are those of the log's directory."""
         self._producers = producers
         self._sizes = {name: info.size for name, info in files.items() if name.endswith(TXN_INDEX_SUFFIX)}
         self._found: list[AbortedTxn] = []
 
     def note(self, batch: RecordBatch) -> None:
-        """Take the next batch with a producer id; a control batch comes with its records."""
+        """Process the next batch with a producer id; a control batch must include its record."""
         completed = self._producers.replay(batch)
         entry = None if completed is None else aborted_by(batch, completed)
         if entry is not None:
             self._found.append(entry)
 
     def split(self, segment: LogSegment) -> None:
-        """The segment came out of another one, with a part of its index."""
+        """Note that the segment was split off another one, with a part of its index."""
         self._sizes[file_name(segment.base_offset, TXN_INDEX_SUFFIX)] = -1
 
     def finish(self, segment: LogSegment, end_offset: int) -> None:
-        """All batches of the segment, which ends before `end_offset`, were shown: write its index where it differs.
-        Either way it is on stable storage then: what a process that was killed has written need not be. Raises OSError.
+        """Finish the segment that ends before `end_offset`: write its index if it differs. The index is fsynced either
+        way, because a killed process may have written it without fsync. Raises OSError.
         """
         entries = [each for each in self._found if each.last_offset < end_offset]
         self._found = [each for each in self._found if each.last_offset >= end_offset]
@@ -234,7 +237,7 @@ def rebuild_torn_indexes(
     snapshots: Sequence[int],
     files: Mapping[str, FileInfo],
 ) -> int:
-    """Rebuild the transaction indexes that end within an entry. Gives how many."""
+    """Rebuild the transaction indexes that end within an entry. Returns their number."""
     count = 0
     for at, segment in enumerate(segments):
         info = files.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX))
@@ -258,12 +261,12 @@ _LOG_FILE = re.compile(r"\d{20}\.log")
 
 
 def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
-    """Leave no `.deleted`, `.cleaned` and `.swap` files in the directory of a log at `path`, which holds `files`; gives
-    what it holds then.
+    """Resolve the `.deleted`, `.cleaned` and `.swap` files in the directory of a log at `path`, which holds `files`;
+    returns the remaining files.
 
-    `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their
-    range of offsets. A `.swap` at or above a `.cleaned` belongs to a split that was not finished (KAFKA-6264),
-    drop.
+    `.cleaned`: compaction had not finished, so the file is removed. `.swap`: it had, so the new segments replace those
+    in their offset range. A `.swap` at or above a `.cleaned` belongs to an unfinished split (KAFKA-6264) and is
+    removed.
     """
     leftovers = [name for name in files if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX))]
     if not leftovers:
@@ -279,7 +282,7 @@ def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str
         first, end = int(swaps[0][:20]), int(swaps[-1][:20]) + 1
         for name in swaps:
             file = file_system.attach(f"{path}/{name}", files[name].size)
-            # The split segment may be damaged. Then its pieces replace only the segment that they were copied from.
+            # The split segment may be damaged. Then its pieces replace only that segment.
             with contextlib.suppress(ApiError):
                 for *_, fields in BatchReader(file.path, file.pread, file.size, HEADERS).batches(0):
                     end = max(end, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
@@ -288,7 +291,8 @@ def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str
             match = _SEGMENT_FILE.fullmatch(name)
             if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
                 file_system.remove(f"{path}/{name}")
-    # The `.log` first, as compaction does it: without it, the `.swap` files beside it belong to what it became.
+    # Rename the `.log` first, as compaction does: if it is gone, the remaining `.swap` files belong to the renamed
+    # segment.
     for name in swaps + [name for name in files if name.endswith(SWAP_SUFFIX) and name not in swaps]:
         file_system.rename(f"{path}/{name}", f"{path}/{name.removesuffix(SWAP_SUFFIX)}")
     file_system.sync_dir(path)
@@ -296,8 +300,8 @@ def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str
 
 
 def _first_replaced(file_system: FileSystem, path: str, files: dict[str, FileInfo], first: int) -> int:
-    """The base of the first segment that gives way to `.swap` segments from offset `first` on. One that was split
-    may have a lower base: its first piece is named by its first batch.
+    """The base of the first segment that `.swap` segments from offset `first` on replace. A split segment may have a
+    lower base, because its first piece is named after its first batch.
     """
     below = max((name for name in files if _LOG_FILE.fullmatch(name) and int(name[:20]) < first), default=None)
     if below is not None:

@@ -1,8 +1,8 @@
-"""Segments that reach further than their indexes can say, and splitting them (KAFKA-6264; Kafka:
+"""Finding and splitting segments that exceed the offset range of their indexes (KAFKA-6264; Kafka:
 `LocalLog.splitOverflowedSegment`).
 
-An index holds offsets as distances from the base, in 31 bits. The cleaner of Kafka before 2.0 put sparse segments of
-compacted topics together without regard for that. What it has made is cut before each batch that lies too far off.
+An index holds offsets as distances from the base, in 31 bits. The cleaner of Kafka before 2.0 merged sparse segments of
+compacted topics without checking that. Such segments are split before each batch whose offset is too far from the base.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_LIMIT = 2**63 - 1
 
 
 class Piece(Value):
-    """The bytes of a segment from position `start` to `end`, which become one of their own at `base_offset`."""
+    """The bytes of a segment from position `start` to `end`, which become a new segment at `base_offset`."""
 
     base_offset: int
     start: int
@@ -33,7 +33,7 @@ class Piece(Value):
 
 
 class SegmentOverflowError(Exception):
-    """A segment has offsets too far above its base, and is to be split into `pieces`."""
+    """A segment has offsets too far above its base, and must be split into `pieces`."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(f"to be split into {len(pieces)}")
@@ -43,7 +43,7 @@ class SegmentOverflowError(Exception):
 def refuse_overflow(
     segment: LogSegment, position: int, end_offset: int | None, recovery_point: int, *, may_have_gaps: bool
 ) -> None:
-    """Raises SegmentOverflowError with what `find_overflow` finds behind the batches up to `position`, if anything."""
+    """Raises SegmentOverflowError if `find_overflow` finds pieces after the batches up to `position`."""
     if position < segment.size:
         pieces = find_overflow(segment, position, end_offset, recovery_point, may_have_gaps=may_have_gaps)
         if pieces:
@@ -53,16 +53,15 @@ def refuse_overflow(
 def find_overflow(
     segment: LogSegment, position: int, end_offset: int | None, recovery_point: int, *, may_have_gaps: bool
 ) -> list[Piece]:
-    """The pieces that the segment is to be split into, if it is for its offset alone that the batch at `position`
-    cannot be part of it; else nothing.
+    """The pieces into which the segment must be split if the batch at `position` is valid except for its distance from
+    the base; otherwise empty.
 
-    An offset is not covered by the CRC: it counts when the batches around it agree, and `end_offset` (the base of the
-    next segment, None for the last one). Of the last batch of a log, which nothing sound follows, `recovery_point` says
-    whether the log came that far; beyond it, an offset that differs in one byte from the one that was due is taken for
-    damaged.
+    The CRC does not cover an offset: it is trusted if it fits the batches around it and `end_offset` (the base of the
+    next segment, None for the last one). For the last sound batch of a log, `recovery_point` shows whether the log
+    reached that far; beyond it, an offset that differs from the expected one in a single byte is treated as damaged.
 
-    A piece begins at its first batch, as Kafka's do. Unless the log `may_have_gaps`, it begins where the one before
-    ended, if that is near enough: recovery would take what is missing in between for a loss. Raises OSError.
+    A piece begins at its first batch, as in Kafka. Unless the log `may_have_gaps`, it begins where the previous piece
+    ended, if that is close enough: recovery would take a gap between them for a loss. Raises OSError.
     """
     header = segment.file.pread(position, HEADER_BYTES)
     if len(header) < HEADER_BYTES or not _is_far(RecordBatch(memoryview(header)), segment.base_offset):
@@ -95,7 +94,7 @@ def _is_far(batch: RecordBatch, base_offset: int) -> bool:
 
 
 def _did_come_to(batch: RecordBatch, next_offset: int, recovery_point: int) -> bool:
-    """Whether the last batch of a log, where `next_offset` was due, really has the offset that it says."""
+    """Whether the offset of the last batch of a log is credible although `next_offset` was expected."""
     if recovery_point > next_offset:
         return recovery_point >= batch.next_offset
     difference = batch.base_offset ^ next_offset
@@ -105,10 +104,10 @@ def _did_come_to(batch: RecordBatch, next_offset: int, recovery_point: int) -> b
 def split_segment(
     file_system: FileSystem, directory: str, segment: LogSegment, pieces: Sequence[Piece]
 ) -> list[LogSegment]:
-    """Copy `pieces` into segments with the suffix `.cleaned`, on stable storage but for their names, and without
-    indexes: whoever puts them in the place of `segment` makes these.
+    """Copy `pieces` into segments with the suffix `.cleaned`. Their content, though not their names, is on stable
+    storage. The caller that replaces `segment` with them builds their indexes.
 
-    Raises OSError, ApiError KAFKA_STORAGE_ERROR when the disk is full; no file is left then.
+    Raises OSError, ApiError KAFKA_STORAGE_ERROR when the disk is full; then it leaves no files.
     """
     names = [f"{directory}/{file_name(piece.base_offset, '')}" for piece in pieces]
     try:
@@ -136,7 +135,7 @@ def _copy(
     try:
         for position in range(piece.start, piece.end, _COPY_BYTES):
             file.append([segment.file.pread(position, min(_COPY_BYTES, piece.end - position))])
-        # Retention may go by it.
+        # Retention may use the modification time.
         file_system.set_modified_ms(new.path, segment.modified_ms)
         file.flush()
     finally:
@@ -149,7 +148,7 @@ def _copy(
 
 
 def _aborted_in(segment: LogSegment, number: int, pieces: Sequence[Piece]) -> list[AbortedTxn]:
-    """The entries of the transaction index that belong to piece `number`, which has their markers."""
+    """The transaction index entries whose markers are in piece `number`."""
     try:
         found = segment.files.aborted_transactions()
     except ValueError:

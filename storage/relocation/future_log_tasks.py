@@ -1,5 +1,5 @@
-"""The disk work of moving a log: copying it to its future log, and making a future log fit its log again, off the
-thread that owns the logs.
+"""The disk work of moving a log, off the thread that owns the logs: copying a log to its future log, and adjusting a
+future log after changes to its log.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from protocol.value import Value
 from storage.log.unified_log import UnifiedLog
 
 READ_BYTES = 1 << 20
-"""Read from the log at a time."""
+"""Bytes per read from the log."""
 INDEXED_BYTES = 16 << 10
-"""Appended to the future log at a time: an append makes one index entry at most."""
+"""Bytes per append to the future log: an append adds at most one index entry."""
 
 
 class CopyTask:
-    """One step of a move: some bytes of `log` to the end of `future`.
+    """One step of a move: copy some bytes of `log` to the end of `future`.
 
-    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future
-    log meanwhile. `error` is what ended it: the log start has moved on, the future log was dropped, a disk failed.
+    The owner of the logs creates and completes it; any thread may call `run`, while nothing else uses the future log.
+    `error` is the reason why the copying ended: the log start has moved, the future log was dropped, a disk failed.
     """
 
     __slots__ = ("_future", "_log", "_max_bytes", "_now_ms", "copied_bytes", "error")
@@ -35,7 +35,7 @@ class CopyTask:
         self.error: ApiError | None = None
 
     def run(self) -> None:
-        """Copy until the end of the log, or `max_bytes` (a batch at least)."""
+        """Copy up to the end of the log or `max_bytes` (at least one batch)."""
         log, future = self._log, self._future
         try:
             while future.log_end_offset < log.log_end_offset and self.copied_bytes < self._max_bytes:
@@ -43,7 +43,7 @@ class CopyTask:
                 wanted = min(READ_BYTES, self._max_bytes - self.copied_bytes)
                 info = log.read(max(future.log_end_offset, log.log_start_offset), wanted, end_offset)
                 if info.file is None:
-                    # Compaction has removed the records that were there.
+                    # Compaction has removed the records in between.
                     future.appender.skip_to(end_offset, self._now_ms)
                     return
                 try:
@@ -55,7 +55,7 @@ class CopyTask:
             self.error = detached(error)
 
     def complete(self) -> None:
-        """Raises ApiError when something has ended the copying."""
+        """Raises ApiError if an error ended the copying."""
         if self.error is not None:
             raise detached(self.error)
 
@@ -74,19 +74,18 @@ class CopyTask:
 
 
 class Cut(Value):
-    """A truncation of a future log to `offset`. One that `is_full` leaves it empty, and beginning there."""
+    """A truncation of a future log to `offset`. With `is_full` the future log restarts empty at `offset`."""
 
     offset: int
     is_full: bool = False
     cleaner_checkpoint: int | None = None
-    """How far the log is clean where the copy begins anew because of a cleaning."""
+    """The cleaner checkpoint of the log when a cleaning forces the copy to restart."""
 
 
 class AdjustTask:
-    """Cuts off the end of a future log, so that it can be appended to again.
+    """Truncates a future log, so that it can be appended to again.
 
-    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future log
-    meanwhile.
+    The owner of the logs creates and completes it; any thread may call `run`, while nothing else uses the future log.
     """
 
     __slots__ = ("_cut", "_future", "_on_complete", "_truncation")
@@ -99,11 +98,11 @@ class AdjustTask:
         self._truncation = prepare(cut.offset, now_ms)
 
     def run(self) -> None:
-        """Cut the files; an error is kept for `complete`."""
+        """Truncate the files; an error is kept for `complete`."""
         self._truncation.run()
 
     def complete(self) -> None:
-        """Let the future log go on behind the cut. Raises ApiError KAFKA_STORAGE_ERROR, also when it was dropped."""
+        """Apply the truncation to the future log. Raises ApiError KAFKA_STORAGE_ERROR, also if the log was dropped."""
         self._truncation.complete()
         if self._cut.cleaner_checkpoint is not None:
             self._future.cleaner_checkpoint = self._cut.cleaner_checkpoint
@@ -111,7 +110,7 @@ class AdjustTask:
 
 
 class Begin(Value):
-    """A copy of a log begins at `offset` as long as its log start and the count of its truncations are these."""
+    """A copy of a log begins at `offset` as long as the log still has this log start and number of truncations."""
 
     log_start_offset: int
     truncations: int
@@ -119,9 +118,9 @@ class Begin(Value):
 
 
 class BeginTask:
-    """Reads where a copy of a log has to begin: at its log start, or at the base of the batch that this lies in.
+    """Finds the offset where a copy of a log begins: its log start, or the base of the batch that contains it.
 
-    Made and completed by the owner of the logs; `run` may be called on any thread.
+    The owner of the logs creates and completes it; any thread may call `run`.
     """
 
     __slots__ = ("_error", "_found", "_log", "_on_found")
@@ -153,7 +152,7 @@ class BeginTask:
         return min(header.base_offset, start)
 
     def complete(self) -> None:
-        """Tell what was found. Raises ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE."""
+        """Pass on the offset found. Raises ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE."""
         if self._error is not None:
             raise detached(self._error)
         if self._found is not None:

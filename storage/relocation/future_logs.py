@@ -1,21 +1,21 @@
 """Moving a log to another log directory while it is in use (KIP-113; Kafka classes `LogManager`,
 `ReplicaAlterLogDirsThread`).
 
-A future log grows in a `-future` directory where the log is to be. `CopyTask`s fill it off the owner's thread; the last
-bytes are copied by the owner, so that nothing is appended in between (`FutureLogs.catch_up`). Then it takes the place
-of the log in two steps, because two directories cannot be renamed at once:
+A future log grows in a `-future` directory at the destination. `CopyTask`s fill it off the owner's thread; the owner
+copies the last bytes itself, so that no append comes in between (`FutureLogs.catch_up`). Then it replaces the log in
+two steps, because two directories cannot be renamed atomically:
 
 1. `replace`: the future directory gets the name of the log, which from now on *is* the future log. The old directory
-   keeps its name until all that it holds is on stable storage in the new one, the new name included.
+   keeps its name until its whole content is on stable storage in the new one, including the new name.
 2. `retire`: the old directory becomes `-delete`.
 
-A crash between the two leaves two directories of one name. Both hold the same up to the moment of the first step, so
-the one that goes further is the right one (`further`). Kafka refuses to start then.
+A crash between the steps leaves two directories with the same name. Their content is identical up to the first step, so
+the longer log is the right one (`further`). Kafka refuses to start in this case.
 
-A future log that a stop interrupted is found at the next start, and the move goes on.
+If the broker stops during a move, the next start finds the future log and continues.
 
-While a log is moved, nobody may clean it (Kafka's `abortAndPauseCleaning`): the copy could have a value, and no longer
-the tombstone that deletes it. So how far the log is clean holds for the copy as well, and goes with it.
+A log must not be cleaned while it is moved (Kafka's `abortAndPauseCleaning`): the copy could hold a value but not the
+tombstone that deletes it. So the cleaner checkpoint of the log is valid for the copy too, and moves with it.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from storage.relocation.future_log_tasks import AdjustTask, Begin, BeginTask, Co
 from storage.segment.log_segment import segment_index
 
 LAST_BYTES = 1 << 20
-"""The most that the owner's thread copies: about a millisecond of work."""
+"""The most bytes that the owner's thread copies: about a millisecond of work."""
 
 
 class FutureLogs:
-    """The future logs by partition. Everything belongs to the thread that owns the logs."""
+    """The future logs by partition. All methods belong to the thread that owns the logs."""
 
     def __init__(self, file_system: FileSystem, directories: Sequence[LogDirectory]) -> None:
         self._file_system = file_system
         self._directories = directories
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self._replaced: dict[TopicPartition, UnifiedLog] = {}
-        """Logs to be retired; see the module."""
+        """Replaced logs that are not retired yet; see the module."""
         self.superseded_logs: list[UnifiedLog] = []
-        """Logs found by a start that another log of their name goes further than."""
+        """Logs found at start that are shorter than another log of the same name."""
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._truncations: dict[TopicPartition, int] = {}
-        """`truncations` of the log when the future log was last made to fit it."""
+        """`truncations` of the log when the future log was last adjusted to it."""
         self._begins: dict[TopicPartition, Begin] = {}
-        """The findings of `BeginTask`s."""
+        """The results of `BeginTask`s."""
 
-    # -- where logs are to be -----------------------------------------------------------------------------------------
+    # -- preferred directories ----------------------------------------------------------------------------------------
 
     def directory_at(self, path: str) -> LogDirectory:
         """The log directory of that path. Raises ApiError LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR when it is
@@ -77,14 +77,14 @@ class FutureLogs:
         raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
 
     def prefer(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
-        """Remember where a log that does not exist yet is to be made (Kafka's `maybeUpdatePreferredLogDir`)."""
+        """Remember the directory for a log that does not exist yet (Kafka's `maybeUpdatePreferredLogDir`)."""
         self._preferred[topic_partition] = directory
 
     def take_preferred(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The directory requested for the log, if any; the request is forgotten."""
+        """Remove and return the directory requested for the log, if any."""
         return self._preferred.pop(topic_partition, None)
 
-    # -- making and dropping ------------------------------------------------------------------------------------------
+    # -- creating and dropping ----------------------------------------------------------------------------------------
 
     def create(self, log: UnifiedLog, directory: LogDirectory, now_ms: int) -> UnifiedLog:
         """Create an empty future log of `log` in `directory`; `adjust` makes it begin where the log does.
@@ -104,7 +104,7 @@ class FutureLogs:
             now_ms,
             base_offset=log.log_start_offset,
         )
-        # Nothing is cleaned from now on until the move is over: what is clean will be so in the copy.
+        # Cleaning pauses until the move ends, so the clean part of the log will also be clean in the copy.
         future.cleaner_checkpoint = log.cleaner_checkpoint
         self._add(future)
         self._truncations[topic_partition] = log.truncations
@@ -115,7 +115,8 @@ class FutureLogs:
         future.directory.log_count += 1
 
     def drop(self, topic_partition: TopicPartition, now_ms: int, suffix: str = DELETE_SUFFIX) -> None:
-        """Give up a move. No future log is no error. One on a failed disk is forgotten, and found at the next start.
+        """Cancel a move, if there is one. A future log on a failed disk is only forgotten; the next start finds it
+        again.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
@@ -130,7 +131,7 @@ class FutureLogs:
                     directory.defer_tree(path, future.config.file_delete_delay_ms)
 
     def forget_partition(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """The partition is deleted: nothing of it stays here. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Forget everything about a deleted partition. Raises ApiError KAFKA_STORAGE_ERROR."""
         self._preferred.pop(topic_partition, None)
         self.drop(topic_partition, now_ms)
         if topic_partition in self._replaced:
@@ -139,7 +140,7 @@ class FutureLogs:
     # -- after a start ------------------------------------------------------------------------------------------------
 
     def found(self, future: UnifiedLog, now_ms: int) -> None:
-        """Take over a future log that a start has found; of two of a partition the one that goes further stays."""
+        """Add a future log found at start; if a partition has two, keep the longer one."""
         other = self.logs.get(future.topic_partition)
         if other is not None and further(other, future) is other:
             self._set_aside(future, DELETE_SUFFIX, now_ms)
@@ -148,11 +149,11 @@ class FutureLogs:
         self._add(future)
 
     def resolve(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
-        """Two directories have the name of one log: gives the one that goes further, the other is `superseded_logs`.
+        """Choose between two logs with the same name: returns the longer one, and adds the other to `superseded_logs`.
 
-        That is how a crash between `replace` and `retire` looks, and how a directory that failed there looks once it
-        works again. Of two that go equally far it is the newer one, so that the move stays done. It may hold nothing
-        yet that a power cut would leave, so the other has to stay until it is flushed and its log start checkpointed
+        This is the state after a crash between `replace` and `retire`, or when a directory works again that failed at
+        that point. If both are equally long, the newer one is chosen, so that the move stays completed. It may not be
+        on stable storage yet, so the other must stay until it is flushed and its log start checkpointed
         (`set_superseded_aside`).
         """
         is_tie = further(log, other) is log and further(other, log) is other
@@ -165,14 +166,16 @@ class FutureLogs:
         return best
 
     def _made_ms(self, log: UnifiedLog) -> int:
-        """When the directory of the log was made: its topic id is the first thing written, once; -1 without one."""
+        """The creation time of the log's directory: the time of its topic id file, which is written first and only
+        once; -1 without one.
+        """
         try:
             return self._file_system.modified_ms(f"{log.path}/{PARTITION_METADATA}")
-        except OSError:  # whoever needs the disk for more than this will say so
+        except OSError:  # the next operation that needs the disk will report the failure
             return -1
 
     def set_superseded_aside(self, now_ms: int) -> None:
-        """Set the `superseded_logs` aside, as they may go now. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Rename the `superseded_logs` for deletion, which is safe now. Raises ApiError KAFKA_STORAGE_ERROR."""
         while self.superseded_logs:
             self._set_aside(self.superseded_logs.pop(), DELETE_SUFFIX, now_ms)
 
@@ -184,10 +187,10 @@ class FutureLogs:
         return path
 
     def match(self, logs: Mapping[TopicPartition, UnifiedLog], *, all_online: bool, now_ms: int) -> list[str]:
-        """After loading: future logs whose log is where they are to be have nothing to do, and without any log they
-        are of no use. Gives the new paths of the latter.
+        """Clean up after loading: drop future logs whose log is already at the destination, and rename future logs
+        without a log. Returns the new paths of the latter.
 
-        With a directory offline, a log may be there.
+        While a directory is offline, the log may be in there.
         """
         strays = []
         for topic_partition, future in list(self.logs.items()):
@@ -203,10 +206,10 @@ class FutureLogs:
     # -- moving -------------------------------------------------------------------------------------------------------
 
     def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | BeginTask | None:
-        """Make the future log of `log` one that can be appended to: after DeleteRecords, retention, truncation, a
-        start, a change of configuration. To be called before each CopyTask.
+        """Adjust the future log of `log`, so that it can be appended to, after DeleteRecords, retention, truncation, a
+        start or a change of configuration. Call it before each CopyTask.
 
-        Gives a task when the disk has to be waited for first; after it, this is to be called again. Raises ApiError
+        Returns a task if the disk is needed first; call this again when the task is complete. Raises ApiError
         KAFKA_STORAGE_ERROR.
         """
         future = self.logs[log.topic_partition]
@@ -219,14 +222,15 @@ class FutureLogs:
         self._truncations[log.topic_partition] = log.truncations
         if log.cleaner_checkpoint is not None:
             known = future.cleaner_checkpoint
-            # It may have come only now, from a cleaning that was under way: gaps are no loss here either.
+            # A cleaning that was running may have set the log's checkpoint only now; the gaps in the copy are not a
+            # loss either.
             future.cleaner_checkpoint = future.log_start_offset if known is None else min(known, log.cleaner_checkpoint)
         if future.log_start_offset < log.log_start_offset <= future.log_end_offset:
             future.delete_records_before(log.log_start_offset, log.log_start_offset)
         return None
 
     def _due(self, log: UnifiedLog, future: UnifiedLog) -> Cut | BeginTask | None:
-        """The next truncation of `future` that `log` makes necessary, or what has to be known to tell."""
+        """The next truncation of `future` that `log` requires, or the task that finds the information to decide."""
         compared = self._truncations.get(log.topic_partition)
         must_begin_anew = compared is None and _was_cleaned_since(log, future)
         if not must_begin_anew and compared != log.truncations:
@@ -245,7 +249,7 @@ class FutureLogs:
         return None
 
     def _begin_of(self, log: UnifiedLog) -> int | None:
-        """Where a copy of `log` begins; None when a `BeginTask` has to find that out."""
+        """The offset where a copy of `log` begins, or None if a `BeginTask` must find it."""
         start = log.log_start_offset
         if start in {log.log_end_offset, log.segments[segment_index(log.segments, start)].base_offset}:
             return start
@@ -255,16 +259,16 @@ class FutureLogs:
         return None
 
     def _was_adjusted(self, log: UnifiedLog, truncations: int) -> None:
-        """The future log of `log` is a copy of what that was when its end had been cut off `truncations` times."""
+        """Note that the future log matches the state of `log` after `truncations` truncations."""
         if log.topic_partition in self.logs:
             self._truncations[log.topic_partition] = truncations
 
     def catch_up(self, log: UnifiedLog, now_ms: int) -> bool:
-        """Copy the last bytes on the owner's thread; whether `replace` may follow now, before anything is appended.
+        """Copy the last bytes on the owner's thread; returns whether `replace` may follow at once, before any append.
 
-        It may not while a gap that compaction has left in the log lies above the recovery point of the copy: that has
-        to be flushed, and its recovery point checkpointed, or a crash after the replacement would take the gap for a
-        loss. Raises ApiError.
+        It may not while a gap left by compaction lies above the recovery point of the copy: the copy must be flushed
+        and its recovery point checkpointed first, or recovery after a crash would take the gap for a loss. Raises
+        ApiError.
         """
         future = self.logs[log.topic_partition]
         if self._due(log, future) is not None:
@@ -273,14 +277,14 @@ class FutureLogs:
         task = CopyTask(log, future, LAST_BYTES, now_ms)
         task.run()
         task.complete()
-        if future.log_start_offset < log.log_start_offset:  # only now does it reach that far
+        if future.log_start_offset < log.log_start_offset:  # the copy reaches that far only now
             self.adjust(log, now_ms)
         return future.log_end_offset == log.log_end_offset and future.durability.gaps_end <= future.recovery_point
 
     def replace(self, log: UnifiedLog) -> UnifiedLog:
-        """The future log takes the name of `log`; gives it. `log` must not be appended to any more.
+        """Give the future log the name of `log` and return it. `log` must not be appended to any more.
 
-        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; then nothing has changed.
+        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE, and then has changed nothing.
         """
         topic_partition = log.topic_partition
         future = self.logs[topic_partition]
@@ -296,8 +300,8 @@ class FutureLogs:
             raise future.local.failed(error, f"Error while renaming {future.path} to {path}") from error
         future.use_path(path)
         future.durability.has_unsynced_names = True
-        # Until that is flushed a power cut can undo it, and leave what is on stable storage in `log`: no more may be
-        # acknowledged or shown.
+        # Until the rename is durable, a power cut can undo it and restore what is on stable storage in `log`: records
+        # beyond that must not be acknowledged or shown.
         future.durability.recovery_point = min(future.recovery_point, log.recovery_point)
         del self.logs[topic_partition]
         self._begins.pop(topic_partition, None)
@@ -305,7 +309,7 @@ class FutureLogs:
         return future
 
     def retire(self, topic_partition: TopicPartition, now_ms: int) -> LogDirectory | None:
-        """Rename the replaced log away. Gives the directory whose fsync makes that durable.
+        """Rename the replaced log for deletion. Returns the directory to fsync, which makes the rename durable.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
@@ -320,22 +324,23 @@ class FutureLogs:
         return directory
 
     def online(self) -> Iterable[UnifiedLog]:
-        """All that is here and on a disk that works; their offsets belong into the checkpoints of their directory."""
+        """All logs here on working disks; the checkpoints of their directories must list them."""
         logs = (*self.logs.values(), *self._replaced.values(), *self.superseded_logs)
         return [log for log in logs if log.directory.failure is None]
 
 
 def _take_over_epochs(log: UnifiedLog, future: UnifiedLog) -> None:
-    """Give `future`, which has the same records, the epochs of `log` that began behind its own last one."""
+    """Copy to `future`, which has the same records, the newer epochs of `log`."""
     for entry in log.leader_epochs.entries:
         if entry.epoch > future.leader_epochs.latest_epoch:
             future.leader_epochs.assign(entry.epoch, min(entry.start_offset, future.log_end_offset))
 
 
 def _was_cleaned_since(log: UnifiedLog, future: UnifiedLog) -> bool:
-    """Whether the log was cleaned after the copy, which a start has found, had begun: its directory was away meanwhile.
+    """Whether the log was cleaned after the copy found at start had begun, because the directory of the copy was
+    missing.
 
-    Then what a tombstone or an abort marker has deleted may be in the copy, and they are no longer there to follow.
+    Then the copy may hold records whose tombstone or abort marker is already gone from the log.
     """
     if log.cleaner_checkpoint is None:
         return False
@@ -344,19 +349,19 @@ def _was_cleaned_since(log: UnifiedLog, future: UnifiedLog) -> bool:
 
 
 def check_name(topic_partition: TopicPartition) -> None:
-    """Raises ApiError INVALID_TOPIC_EXCEPTION for a name that a `-future` directory cannot have (KAFKA-4893)."""
+    """Raises ApiError INVALID_TOPIC_EXCEPTION for a name too long for a `-future` directory (KAFKA-4893)."""
     if len(name_with_suffix(topic_partition, FUTURE_SUFFIX, "")) > MAX_NAME:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
 
 
 def further(log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
-    """Which of two logs of one partition goes further, as in an election: latest leader epoch, then the log end."""
+    """The longer of two logs of one partition, compared as in an election: latest leader epoch, then log end."""
     order: Callable[[UnifiedLog], tuple[int, int]] = lambda each: (each.latest_epoch(), each.log_end_offset)  # noqa: E731
     return log if order(log) >= order(other) else other
 
 
 def _common_end(log: UnifiedLog, future: UnifiedLog) -> int:
-    """Up to where both hold the same, as their leader epochs tell (KIP-101, KIP-279)."""
+    """The offset up to which both logs are identical according to their leader epochs (KIP-101, KIP-279)."""
     end = min(log.log_end_offset, future.log_end_offset)
     latest = future.latest_epoch()
     if latest < 0:

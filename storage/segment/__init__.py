@@ -1,5 +1,5 @@
-"""One segment of a log: its files, the batches in them, the indexes beside them, and what is known of their soundness.
+"""One segment of a log: its files, its batches, its indexes, and which batches are known to be sound.
 
-A `LogSegment` has `SegmentFiles` (four files and their names) and `CheckedBatches`, which serve no byte that was not
-checked. `BatchReader` is the only reader of batches. Nothing here knows of the log that the segment is a part of.
+A `LogSegment` has `SegmentFiles` (four files and their names) and `CheckedBatches`, which only serve bytes that were
+checked. `BatchReader` is the only reader of batches. The package does not know the log that a segment belongs to.
 """

@@ -1,8 +1,8 @@
-"""Reading the batches of a file: everything in storage that turns bytes of a file into batches is built on this.
+"""Reading the batches of a file. All code in storage that turns bytes of a file into batches uses this.
 
-A `Reading` says how much is read at a time and what is checked. Where the bytes are no batch, a `BatchReader` ends and
-its `fault` says why; or it raises, if its Reading `refuses`. The caller decides what follows: recovery ends the segment
-there, the cleaner sets the log aside, and a `BatchWalk` looks for the next batch that is sound.
+A `Reading` sets the size of reads and the checks. At bytes that are not a batch, a `BatchReader` stops and sets `fault`
+to the reason, or raises if its Reading `refuses`. The caller decides what to do: recovery ends the segment there, the
+cleaner marks the log uncleanable, and a `BatchWalk` looks for the next sound batch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Read: TypeAlias = Callable[[int, int], bytes | bytearray]
 Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """Base offset, batch length, leader epoch, magic, CRC, last offset delta, largest timestamp and producer id."""
 BASE_OFFSET, LAST_OFFSET_DELTA, MAX_TIMESTAMP = 0, 5, 6
-"""Where they are in `Fields`."""
+"""Their places in `Fields`."""
 
 Found: TypeAlias = tuple[int, int, memoryview, int, Fields]
-"""Position and size of a batch in the file, the window that its header is in and where in it, and its fields. A tuple,
-because an object for each batch would take as long as all the rest (see docs/decisions/storage.md).
+"""Position and size of a batch in the file, the window that holds its header, the header's position in the window, and
+the fields. It is a tuple, because an object for each batch would double the time (see docs/decisions/storage.md).
 """
 
 
@@ -40,30 +40,30 @@ class Reading(NamedTuple):
     """How a file is read, and how strictly."""
 
     window_bytes: int
-    """Read at once; a header at least."""
+    """Bytes per read; at least a header."""
     checks_crc: bool = False
-    """Without it only headers are looked at, and what a window does not have of the records is never read."""
+    """Whether to check the CRC. Otherwise only headers are read, and records outside the window are skipped."""
     is_whole: bool = False
-    """Every batch is in its window from begin to end, however long it is."""
+    """Whether the window always holds the whole batch, however long it is."""
     refuses: bool = False
-    """Bytes that cannot be a batch raise ApiError CORRUPT_MESSAGE naming file and position. A batch that is cut off
-    ends the iteration in any case.
+    """Whether bytes that cannot be a batch raise ApiError CORRUPT_MESSAGE, naming file and position. An incomplete
+    batch only ends the iteration.
     """
 
 
 HEADERS = Reading(16 * 1024, refuses=True)
-"""For the headers of a few batches of which the records were checked, or do not matter."""
+"""For the headers of a few batches, if their records were checked or do not matter."""
 SOUND = Reading(120 * 1024, checks_crc=True)
-"""A size that malloc still takes from its heap: fresh pages for every read would cost more than the CRC does."""
+"""malloc still serves this size from its heap: fresh pages for every read would cost more than the CRC."""
 
 
 class Fault(Value):
-    """The bytes at `position` are no batch."""
+    """The bytes at `position` are not a batch."""
 
     position: int
     reason: str
     is_cut_off: bool = False
-    """The file ends too early for what is there, which may be right as far as it goes."""
+    """The file ends within the batch, whose existing bytes may be right."""
 
 
 def header_of(found: Found) -> RecordBatch:
@@ -72,10 +72,10 @@ def header_of(found: Found) -> RecordBatch:
 
 
 class BatchReader:
-    """The batches of a file that ends at `end`. Belongs to one thread.
+    """Reads the batches of a file that ends at `end`. Belongs to one thread.
 
-    Checked are magic and size of each batch, and what its Reading says. Offsets are not: what is possible depends on
-    more than one batch.
+    It checks magic and size of each batch, and the CRC if its Reading says so. It does not check offsets, because that
+    takes more than one batch.
     """
 
     __slots__ = ("_end", "_on_read", "_path", "_read", "_reading", "_window", "_window_at", "fault")
@@ -83,7 +83,7 @@ class BatchReader:
     def __init__(
         self, path: str, read: Read, end: int, reading: Reading, on_read: Callable[[int], None] | None = None
     ) -> None:
-        """`path` is for errors; `on_read` is called with the bytes of every read."""
+        """`path` is for errors; `on_read` is called with the size of every read."""
         self._path = path
         self._read = read
         self._end = end
@@ -92,7 +92,7 @@ class BatchReader:
         self._window = _NOTHING
         self._window_at = 0
         self.fault: Fault | None = None
-        """Why the last iteration ended; None when it came to `end`, or was given up."""
+        """The reason why the last iteration ended, or None if it reached `end` or was abandoned."""
 
     def batches(self, position: int) -> Iterator[Found]:
         """The batches from `position` on, up to the first fault. Raises what `read` raises."""
@@ -138,15 +138,15 @@ class BatchReader:
             self._end_at(position, f"{end - position} bytes are no batch", is_cut_off=True)
 
     def window(self, position: int) -> memoryview:
-        """The bytes of the file from `position` on, a header at least unless it ends."""
+        """The bytes of the file from `position` on, at least a header unless the file ends."""
         at = position - self._window_at
         if at < 0 or len(self._window) - at < HEADER_BYTES:
             return self._fill(position, self._reading.window_bytes)
         return self._window[at:]
 
     def _fill(self, position: int, size: int, known: memoryview = _NOTHING) -> memoryview:
-        """Read the window of at most `size` bytes at `position`, of which the `known` come first."""
-        self._window = _NOTHING  # its memory may serve again
+        """Read the window of at most `size` bytes at `position`, which begins with the bytes `known`."""
+        self._window = _NOTHING  # lets malloc reuse its memory
         have = len(known)
         data = self._read(position + have, min(size, self._end - position) - have)
         if self._on_read is not None:
@@ -156,8 +156,8 @@ class BatchReader:
         return self._window
 
     def _reaches(self, position: int, size: int, known: memoryview, fields: Fields) -> bool:
-        """Whether a batch is all right that goes beyond the window, which has the `known` bytes of it. The window moves
-        to have it as a whole, if it has to be, or piece by piece to the end of it: a length can be wrong by a gigabyte.
+        """Check a batch that extends beyond the window, which holds its first bytes, `known`. The window moves to hold
+        the whole batch, if required, or moves piece by piece to its end: a length can be wrong by a gigabyte.
         """
         window_bytes, checks_crc, is_whole, _ = self._reading
         if size > self._end - position:

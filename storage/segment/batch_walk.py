@@ -1,13 +1,12 @@
-"""Walking the batches of a file from a place on, and telling which of them are sound.
+"""Walking the batches of a file from a place on, and finding out which of them are sound.
 
-Sizes, magic and CRC-32C of a batch are checked, and what the CRC does not cover, against its neighbours: offsets
-ascend and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is
-wrong, if only a change of that batch explains it: epochs only rise, so of 1, 0, 1 it may be the first that was
-changed. What fails is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch
-that does not go on where the one before it ended is believed only when a sound one behind it has been seen, whatever
-lies in between.
+The walk checks size, magic and CRC-32C of a batch, and compares the fields outside the CRC with its neighbours. Offsets
+must ascend and stay inside the segment. A leader epoch that differs from the one both neighbours share is wrong if only
+a change of this batch explains it: epochs only rise, so in 1, 0, 1 the first may be the wrong one. Damage becomes a
+`CorruptRange`, from the first invalid byte to the next sound batch. A batch that does not begin where the previous one
+ended is trusted only after a later sound batch was seen, whatever lies in between.
 
-A base offset that was changed to another one inside a gap that compaction left cannot be told from a true one.
+A base offset that changed to another one inside a gap left by compaction cannot be detected.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _MAGIC = bytes([MAGIC_V2])
 
 
 class CorruptRange(NamedTuple):
-    """The bytes from `start` to `end` of a segment are not sound batches. As far as can be known, they held the offsets
-    from `first_offset` up to `end_offset`.
+    """Damaged bytes of a segment, from `start` to `end`. As far as can be determined, they held the offsets from
+    `first_offset` up to `end_offset`.
     """
 
     start: int
@@ -37,8 +36,8 @@ class CorruptRange(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A position at which a batch begins; none from there on has an offset below `next_offset`. `epoch` is the leader
-    epoch of the batch before, -1 when it is not known; `is_shared` says that the batch before that one had it too.
+    """A position where a batch begins; offsets from there on are at least `next_offset`. `epoch` is the leader epoch of
+    the previous batch, -1 if unknown; `is_shared` says that the batch before that had the same epoch.
     """
 
     position: int
@@ -52,12 +51,13 @@ def _is_inside(batch: RecordBatch, first_offset: int, limit: int) -> bool:
 
 
 Found: TypeAlias = "tuple[int, RecordBatch] | CorruptRange"
-"""A sound batch and its position, or a range that is damaged."""
+"""A sound batch and its position, or a corrupt range."""
 
 
 def walk(read: Read, place: Place, stop: int, end: int, limit: int) -> Iterator[Found]:
-    """(position, header) of the sound batches of a file from `place` on, and the damages between them, in order, at
-    least up to the position `stop`; all end at or before `end` and have offsets below `limit`.
+    """Iterate over the sound batches of a file from `place` on, as (position, header), and the corrupt ranges between
+    them, in order, at least up to the position `stop`. All batches end at or before `end` and have offsets below
+    `limit`.
     """
     return BatchWalk(read, place, end, limit, gives_batches=True).run(stop)
 
@@ -66,23 +66,23 @@ class BatchWalk:
     """The state of one `walk`."""
 
     def __init__(self, read: Read, place: Place, end: int, limit: int, *, gives_batches: bool = False) -> None:
-        """Without `gives_batches`, give only the batches that needed a closer look, and all corrupt ranges."""
+        """Without `gives_batches`, only unusual batches and all corrupt ranges are yielded."""
         self._gives_batches = gives_batches
         self._read = read
         self._reader = BatchReader("", read, end, SOUND)
         self.place = place
-        """Behind what was given out last."""
+        """The end of the last result."""
         self._end = end
         self._limit = limit
         self._held: tuple[int, RecordBatch] | None = None
-        """Sound by itself; the batch that follows may still give it away."""
+        """A batch that looks sound; the next batch may still disprove it."""
         self._corrupt_range: tuple[int, str] | None = None
-        """Where one began, and what is wrong there. It lies before the held batch, if there is one."""
+        """Start and reason of the open corrupt range. It lies before the held batch, if any."""
         self._fault_behind: tuple[int, str] | None = None
-        """The same of one that lies behind the held batch, which waits for the next sound one."""
+        """Start and reason of a corrupt range after the held batch, which waits for the next sound batch."""
 
     def run(self, stop: int) -> Iterator[Found]:
-        """All findings at least up to the position `stop`. To be called once."""
+        """Yield all results at least up to the position `stop`. Call it only once."""
         position = self.place.position
         batches = self._reader.batches(position)
         while position < self._end and (position < stop or not self._is_settled()):
@@ -119,8 +119,8 @@ class BatchWalk:
             self.place = self.place._replace(position=self._end)
 
     def _pass_sound(self, batches: Iterator[BatchFound], stop: int) -> RecordBatch | str | None:
-        """Go over batches that go on where the one before ended, in the same epoch, without an object for each. Gives
-        what ends them: another batch, or what is wrong there; None behind `stop` and at the end.
+        """Skip batches that begin where the previous one ended, in the same epoch, without an object for each. Returns
+        the first other batch or fault, or None past `stop` and at the end.
         """
         position, next_offset, epoch, is_shared = self.place
         limit = self._limit
@@ -141,8 +141,8 @@ class BatchWalk:
         return odd
 
     def _next(self, batches: Iterator[BatchFound]) -> RecordBatch | str:
-        """The next batch if its size, magic and CRC are right, else what is wrong. `buffer` may hold only its
-        beginning.
+        """The next batch if its size, magic and CRC are right, otherwise the fault. `buffer` may hold only the
+        beginning of the batch.
         """
         for _, _, window, at, _ in batches:
             return RecordBatch(window[at:])
@@ -150,12 +150,10 @@ class BatchWalk:
         return "the file ends" if fault is None else fault.reason
 
     def _next_sound(self, position: int, first_offset: int) -> int:
-        """Where the next batch begins that is sound and has offsets from `first_offset` up to the limit; `end` when
-        there is none.
-        """
+        """The position of the next sound batch with offsets from `first_offset` up to the limit; `end` without one."""
         data = self._reader.window(position)
         if len(data) >= HEADER_BYTES:
-            # The size is probably right: most of a batch is records.
+            # The size is probably right: a batch consists mostly of records.
             size = RecordBatch(data).size_in_bytes
             after = position + size
             if size >= HEADER_BYTES and (after == self._end or self._is_sound(after, first_offset)):
@@ -180,11 +178,11 @@ class BatchWalk:
         return isinstance(batch, RecordBatch) and _is_inside(batch, first_offset, self._limit)
 
     def _is_settled(self) -> bool:
-        """Whether nothing that follows could change what is thought of what was read."""
+        """Whether the verdict on everything read so far is final."""
         return self._corrupt_range is None and self._is_due()
 
     def _is_due(self) -> bool:
-        """Whether the held batch, if there is one, goes on where the one before it ended, in the same epoch."""
+        """Whether the held batch, if any, begins where the previous one ended, in the same epoch."""
         if self._held is None:
             return True
         batch = self._held[1]
@@ -192,7 +190,7 @@ class BatchWalk:
         return batch.base_offset == next_offset and batch.partition_leader_epoch == epoch
 
     def _judge(self, position: int, batch: RecordBatch | str) -> tuple[str, str]:
-        """The faults of the batch that is held and of the one behind it, at `position`."""
+        """The faults of the held batch and of the next one, at `position`."""
         if isinstance(batch, str):
             return "", batch
         _, next_offset, epoch, is_shared = self.place
@@ -213,8 +211,8 @@ class BatchWalk:
         return "", ""
 
     def _is_confirmed(self, position: int, batch: RecordBatch) -> bool:
-        """Whether the offsets of `batch`, at `position`, are right although the batch held is believed no more: it
-        begins where that one would end if it were at the offset that was due, or what follows begins where it ends.
+        """Whether the offsets of `batch`, at `position`, are right and the held batch is wrong: `batch` begins where
+        the held one would end if it had the expected offset, or the next batch begins where `batch` ends.
         """
         if self._held is not None and self._fault_behind is None:
             due = self.place.next_offset + self._held[1].last_offset_delta + 1
@@ -227,7 +225,7 @@ class BatchWalk:
         return isinstance(following, RecordBatch) and following.base_offset == batch.next_offset
 
     def _settle(self, reason: str) -> Iterator[Found]:
-        """Decide that the held batch is sound, or (with `reason`) part of a corrupt range."""
+        """Finish the held batch: it is sound, or (with `reason`) part of a corrupt range."""
         if self._held is None:
             return
         position, batch = self._held
@@ -246,6 +244,6 @@ class BatchWalk:
 
 
 def place_after(position: int, batch: RecordBatch, epoch_before: int = UNKNOWN_EPOCH) -> Place:
-    """The place behind a sound batch; `epoch_before` is the leader epoch of the batch before it."""
+    """The place after a sound batch; `epoch_before` is the leader epoch of the batch before it."""
     epoch = batch.partition_leader_epoch
     return Place(position + batch.size_in_bytes, batch.next_offset, epoch, epoch == epoch_before)

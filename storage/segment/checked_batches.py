@@ -1,4 +1,4 @@
-"""The batches of a `.log` file, none of which is read before it was checked (see `storage.segment.verification`)."""
+"""The batches of a `.log` file, each checked before its first use (see `storage.segment.verification`)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _CHECK_BYTES = 64 * 1024
 
 
 class CheckedBatches:
-    """The batches of a segment, and which of them are known to be sound. `size` is their end in bytes."""
+    """The batches of a segment, and which of them are known to be sound. `size` is the end of the batches in bytes."""
 
     __slots__ = ("_files", "_verification", "limit_offset", "size", "unverified_end")
 
     def __init__(self, files: SegmentFiles, size: int, limit_offset: int) -> None:
-        """The first `size` bytes have not been checked yet."""
+        """The first `size` bytes are not checked yet."""
         self._files = files
         self.size = size
         self.unverified_end = size
         """From this position on, all bytes were checked or appended by this process, and are sound."""
         self.limit_offset = limit_offset
-        """No batch that was there when the segment was opened reaches this offset."""
+        """An exclusive upper bound of the offsets that the segment had when it was opened."""
         self._verification: Verification | None = None
 
     @property
@@ -47,22 +47,22 @@ class CheckedBatches:
         return () if self._verification is None else self._verification.corrupt_ranges
 
     def sound_until(self, position: int) -> int:
-        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
+        """End of the sound bytes from `position` on; `position` itself if that is unchecked or damaged."""
         if position >= self.unverified_end:
             return self.size
         return position if self._verification is None else min(self._verification.sound_until(position), self.size)
 
     def offset_at(self, position: int) -> int:
-        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        """The next offset if unchecked bytes begin at `position`, otherwise -1."""
         return -1 if self._verification is None else self._verification.offset_at(position)
 
     def corrupt_range_of(self, offset: int) -> CorruptRange | None:
-        """The corrupt range that has `offset`, if it was found already."""
+        """The corrupt range that contains `offset`, if already found."""
         return None if self._verification is None else self._verification.corrupt_range_of(offset)
 
     def check(self, start: int, stop: int) -> None:
-        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
-        this object. Waits for the disk, may be called on any thread. Raises OSError.
+        """Check the batches from position `start`, where one begins, at least up to `stop`, each once in the life of
+        this object. Waits for the disk, on any thread. Raises OSError.
         """
         if start < self.unverified_end:
             verification = self._known()
@@ -70,9 +70,9 @@ class CheckedBatches:
             self.unverified_end = verification.end
 
     def check_again(self, place: Place | None, stop: int) -> Place:
-        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
-        of them; returns where the next one begins. No batch of the segment, which is sealed, reaches `limit_offset`.
-        Waits for the disk, may be called on any thread. Raises OSError.
+        """Check the batches of a sealed segment again, from `place` (None: the first) at least up to the position
+        `stop`; returns the place of the next batch. All offsets must be below `limit_offset`. Waits for the disk, on
+        any thread. Raises OSError.
         """
         verification = self._known()
         place = place or Place(0, self._files.base_offset, -1)
@@ -81,12 +81,12 @@ class CheckedBatches:
         return after
 
     def take_checked(self, corrupt_ranges: tuple[CorruptRange, ...]) -> None:
-        """Take the result of recovery, which has checked every byte: these are all corrupt ranges."""
+        """Use the result of recovery, which has checked every byte and found these corrupt ranges."""
         self._verification = Verification(self._files.base_offset, 0, self.limit_offset, corrupt_ranges)
         self.unverified_end = self._verification.end
 
     def take_knowledge(self, other: CheckedBatches) -> None:
-        """Of `other`, which has the same bytes."""
+        """Copy the results of `other`, which has the same bytes."""
         self.limit_offset = other.limit_offset
         self.unverified_end = other.unverified_end
         self._verification = None if other._verification is None else other._verification.copy()
@@ -97,7 +97,7 @@ class CheckedBatches:
         return self._verification
 
     def _read_inside(self, position: int, size: int) -> bytes:
-        # Another thread may be appending; what is behind `size` may not be whole.
+        # Another thread may be appending; batches after `size` may be incomplete.
         return self.file.pread(position, max(min(size, self.size - position), 0))
 
     def headers(
@@ -108,10 +108,10 @@ class CheckedBatches:
         window_bytes: int = HEADERS.window_bytes,
         stop_at_corrupt_range: bool = False,
     ) -> Iterator[Found]:
-        """The batches from `position` on, all checked; their windows have the headers at least.
+        """The batches from `position` on, all checked; their windows hold at least the headers.
 
-        Damages are passed over; with `stop_at_corrupt_range` they raise ApiError CORRUPT_MESSAGE. What was not checked
-        yet raises WouldWaitError unless `may_wait`.
+        Corrupt ranges are skipped, or raise ApiError CORRUPT_MESSAGE with `stop_at_corrupt_range`. Unchecked batches
+        raise WouldWaitError unless `may_wait`.
         """
         while position < self.unverified_end:
             end = self.sound_until(position)
@@ -135,15 +135,13 @@ class CheckedBatches:
     def unchecked_headers(
         self, position: int, end: int, *, may_wait: bool = True, window_bytes: int = HEADERS.window_bytes
     ) -> Iterator[Found]:
-        """As `headers` up to the position `end`, believing what the disk says."""
+        """As `headers` up to the position `end`, but without a check."""
         file = self.file
         reading = HEADERS._replace(window_bytes=window_bytes)
         return BatchReader(file.path, reader_of(file, may_wait=may_wait), end, reading).batches(position)
 
     def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
-        """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is
-        indexed.
-        """
+        """Position and base offset of the last indexed batch that starts in (`start`, `position`], or None."""
         entry = self._files.offset_index.lookup_position(position, may_wait=may_wait)
         if not start < entry.position <= self.size - HEADER_BYTES:
             return None
@@ -153,11 +151,11 @@ class CheckedBatches:
         return (entry.position, batch.base_offset) if is_one else None
 
     def corrupt_range_at(self, position: int) -> CorruptRange | None:
-        """The corrupt range that has the byte at `position`, if it was found already."""
+        """The corrupt range that contains the byte at `position`, if already found."""
         return None if self._verification is None else self._verification.corrupt_range_at(position)
 
     def corrupt(self, corrupt_range: CorruptRange) -> ApiError:
-        """The error for a reader that asks for records in a corrupt range."""
+        """The error for a read in a corrupt range."""
         return ApiError(
             ErrorCode.CORRUPT_MESSAGE,
             f"{self._files.path} is corrupt at byte {corrupt_range.start}: {corrupt_range.reason}",
@@ -171,7 +169,7 @@ class CheckedBatches:
             self._verification.truncate(size)
 
     def follows_corrupt_range(self, entry_position: int, position: int) -> bool:
-        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
+        """Whether a corrupt range reaches from `entry_position` to the batch at `position`."""
         return any(each.start == entry_position and each.end == position for each in self.corrupt_ranges)
 
     def read_batch(self, position: int, size: int) -> RecordBatch:

@@ -1,17 +1,15 @@
-"""The two sparse indexes beside a segment: offset -> file position, timestamp -> offset.
+"""The two sparse indexes of a segment: offset -> file position, timestamp -> offset.
 
-Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32
-position) and of 12 bytes (i64 timestamp, i32 offset - base offset), ascending. There is no checksum: an index is a
-hint, and can always be rebuilt from its segment (`IndexBuilder`).
+Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32 position)
+and of 12 bytes (i64 timestamp, i32 offset - base offset), ascending. They have no checksum: an index is only a hint,
+and can always be rebuilt from its segment (`IndexBuilder`).
 
-No mmap (a write into a mapped hole of a full disk kills the process) and no preallocation: the files are appended
-to. The newest entries are held back and written together; those that process death takes away are found again by
-recovery, which rebuilds the indexes above the recovery point. Look-ups take a handful of small reads and keep
-nothing in memory, so an idle index costs nothing. A killed Kafka broker leaves its preallocated index with a tail
-of zeros: it is cut off.
+The files are appended to, without mmap (a write into a mapped hole on a full disk kills the process) and without
+preallocation. The newest entries are buffered and written together; if the process dies, recovery restores them,
+because it rebuilds the indexes above the recovery point. Look-ups take a few small reads and cache nothing, so an idle
+index costs nothing. A killed Kafka broker leaves a tail of zeros in its preallocated index, which is cut off.
 
-Look-ups may run on any thread while the owner appends; they may then miss the newest entries, which costs a longer
-scan.
+Look-ups may run on any thread while the owner appends; they may miss the newest entries, which costs a longer scan.
 """
 
 from __future__ import annotations
@@ -37,16 +35,16 @@ class SegmentFile:
         self._file_system = file_system
         self.path = path
         self._file: File | None = None
-        """None before the first use."""
+        """Opened on first use."""
 
     def use_path(self, path: str) -> None:
-        """The file is at `path` now."""
+        """Use `path` from now on."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def rename(self, path: str) -> None:
-        """Rename the file; reads under way on any thread continue. Raises OSError, FileNotFoundError when it does not
+        """Rename the file; reads in progress on any thread continue. Raises OSError, FileNotFoundError if it does not
         exist.
         """
         old, self.path = self.path, path
@@ -68,23 +66,21 @@ _FIELDS = (itemgetter(0), itemgetter(1))
 
 
 class OffsetPosition(NamedTuple):
-    """`position` (bytes) is the start of a batch that begins at or before `offset` and, with those behind it, reaches
-    it.
-    """
+    """`position` (bytes) is the start of a batch at or before the one that reaches `offset`."""
 
     offset: int
     position: int
 
 
 class TimestampOffset(NamedTuple):
-    """No record up to and including `offset` has a timestamp above `timestamp` (ms)."""
+    """The records up to and including `offset` have timestamps of at most `timestamp` (ms)."""
 
     timestamp: int
     offset: int
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record found by its timestamp (ms), and the leader epoch it was written in (-1: unknown)."""
+    """A record found by its timestamp (ms), and its leader epoch (-1: unknown)."""
 
     timestamp: int
     offset: int
@@ -92,14 +88,14 @@ class TimestampAndOffset(NamedTuple):
 
 
 class _SparseIndex(SegmentFile):
-    """A file of entries of two numbers, both ascending; the newest entries possibly still in memory."""
+    """A file of entries of two numbers, both ascending; the newest entries may still be in memory."""
 
     __slots__ = ("_file_entries", "_held", "_near", "base_offset")
 
     entry_struct: ClassVar[struct.Struct]
 
     def __init__(self, file_system: FileSystem, path: str, base_offset: int) -> None:
-        """The file is opened, and created when missing, on first use."""
+        """The file is opened, and created if missing, on first use."""
         super().__init__(file_system, path)
         self.base_offset = base_offset
         self._held: list[tuple[int, int]] = []
@@ -117,13 +113,13 @@ class _SparseIndex(SegmentFile):
             self._file_entries = self._count_entries(found, width)
             if found.size != self._file_entries * width:
                 found.truncate(self._file_entries * width)
-            if self.path == path:  # else its owner has renamed it, on another thread, and this may be the next one
+            if self.path == path:  # otherwise the owner has renamed it, on another thread, and this may be a new file
                 file = self._file = found
                 file.path = self.path
         return file
 
     def _count_entries(self, file: File, width: int) -> int:
-        """Entries before the tail of zeros, if there is one."""
+        """Number of entries before the tail of zeros, if any."""
         low, high = 0, file.size // width
         if high == 0 or any(file.pread((high - 1) * width, width)):
             return high
@@ -140,7 +136,7 @@ class _SparseIndex(SegmentFile):
         return self._file_entries + len(self._held)
 
     def raw_entry(self, index: int) -> tuple[int, int]:
-        """The numbers of entry `index` (0 <= index < len) as they are in the file."""
+        """The stored numbers of entry `index` (0 <= index < len)."""
         file = self.file
         if index >= self._file_entries:
             return self._held[index - self._file_entries]
@@ -149,7 +145,7 @@ class _SparseIndex(SegmentFile):
         return first, second
 
     def _whole(self, data: bytes | bytearray, size: int) -> bytes | bytearray:
-        """`data` if it is all that was wanted; it is not when the owner has shortened the file, on another thread."""
+        """`data` if complete; it is too short when the owner has truncated the file, on another thread."""
         if len(data) < size:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} has become shorter")
         return data
@@ -166,31 +162,31 @@ class _SparseIndex(SegmentFile):
             try:
                 self.write_held()
             except OSError as error:
-                # The records are in the log already. On a full disk their index can wait in memory.
+                # The records are already in the log. On a full disk their entries can wait in memory.
                 if not is_disk_full(error):
                     raise
 
     def write_held(self) -> None:
-        """Hand the entries held in memory to the operating system. Raises OSError; then they are still held."""
+        """Write the entries held in memory, without fsync. Raises OSError, and then still holds them."""
         file = self.file
         held = self._held
         if held:
             pack = self.entry_struct.pack
             file.append([b"".join([pack(first, second) for first, second in held])])
-            # In this order, so that a look-up on another thread never counts an entry twice.
+            # The order matters: a look-up on another thread never sees an entry twice.
             self._held = []
             self._file_entries += len(held)
 
     def _search_file(
         self, file: File, count: int, key: int, field: int, *, may_wait: bool
     ) -> tuple[int, tuple[int, int] | None]:
-        """How many of the first `count` (> 0) entries have field number `field` at or below `key`; and the last of
-        these.
+        """The number of the first `count` (> 0) entries with field number `field` at or below `key`, and the last of
+        them.
         """
         read_some = reader_of(file, may_wait=may_wait)
         read: Callable[[int, int], bytes | bytearray] = lambda at, size: self._whole(read_some(at, size), size)  # noqa: E731
         unpack, width = self.entry_struct.unpack_from, self.entry_struct.size
-        # Readers move forward, so the answer is mostly near the last one: one read instead of a search.
+        # Readers move forward, so the result is mostly near the last one: one read instead of a search.
         low = self._near if self._near < count else 0
         high = min(low + _BLOCK_ENTRIES, count)
         block = read(low * width, (high - low) * width)
@@ -204,7 +200,7 @@ class _SparseIndex(SegmentFile):
                     low = middle + 1
                 else:
                     high = middle
-            low = max(low - 1, 0)  # the last one known to be at or below the key
+            low = max(low - 1, 0)  # the last entry known to be at or below the key
             block = read(low * width, (high - low) * width)
         inside = bisect_right(range(high - low), key, key=lambda at: unpack(block, at * width)[field])
         if inside == 0:
@@ -216,7 +212,7 @@ class _SparseIndex(SegmentFile):
     def _last_up_to(self, key: int, field: int, *, may_wait: bool) -> tuple[int, int] | None:
         """The last entry whose field number `field` is at or below `key`."""
         file = self.file
-        count = self._file_entries  # to be read before `_held`, see `write_held`
+        count = self._file_entries  # must be read before `_held`, see `write_held`
         held = self._held
         if held and held[0][field] <= key:
             return held[bisect_right(held, key, key=_FIELDS[field]) - 1]
@@ -239,7 +235,7 @@ class _SparseIndex(SegmentFile):
 class OffsetIndex(_SparseIndex):
     """Offset -> position, for one segment (`.index`).
 
-    Kafka's entry is made for what is appended at once: its last offset, and the position it starts at.
+    As in Kafka, an entry stands for the batches of one append: their last offset and the position where they start.
     """
 
     __slots__ = ()
@@ -250,17 +246,15 @@ class OffsetIndex(_SparseIndex):
         self._append((offset - self.base_offset, position))
 
     def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry at or before `offset`; (base offset, 0) when there is none. Raises WouldWaitError unless
-        `may_wait`.
-        """
+        """The last entry at or before `offset`, or (base offset, 0). Raises WouldWaitError unless `may_wait`."""
         return self._of(self._last_up_to(offset - self.base_offset, 0, may_wait=may_wait))
 
     def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry whose position is at or before `position`; (base offset, 0) when there is none."""
+        """The last entry whose position is at or before `position`, or (base offset, 0)."""
         return self._of(self._last_up_to(position, 1, may_wait=may_wait))
 
     def last(self) -> OffsetPosition:
-        """The newest entry; (base offset, 0) when there is none."""
+        """The newest entry, or (base offset, 0)."""
         return self._of(self._raw_last())
 
     def entry(self, index: int) -> OffsetPosition:
@@ -284,17 +278,17 @@ class TimeIndex(_SparseIndex):
     entry_struct = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if its timestamp is above the last one's; otherwise there is nothing to say. Raises OSError."""
+        """Add an entry if its timestamp is above the last one's. Raises OSError."""
         last = self._raw_last()
         if timestamp > (-1 if last is None else last[0]):
             self._append((timestamp, offset - self.base_offset))
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry at or before `timestamp`; (-1, base offset) when there is none."""
+        """The last entry at or before `timestamp`, or (-1, base offset)."""
         return self._of(self._last_up_to(timestamp, 0, may_wait=True))
 
     def last(self) -> TimestampOffset:
-        """The newest entry: largest timestamp indexed and its offset; (-1, base offset) when there is none."""
+        """The newest entry: largest timestamp indexed and its offset, or (-1, base offset)."""
         return self._of(self._raw_last())
 
     def entry(self, index: int) -> TimestampOffset:
@@ -311,13 +305,13 @@ class TimeIndex(_SparseIndex):
         self._keep_up_to(offset - 1 - self.base_offset, 1)
 
     def is_sound(self) -> bool:
-        """Whether the last entry can follow the first (Kafka's check); look-ups by offset find damage by themselves."""
+        """Whether the last entry can follow the first (Kafka's check); look-ups by offset detect damage themselves."""
         last = self._raw_last()
         return last is None or (last[1] >= 0 and last[0] >= self.raw_entry(0)[0])
 
 
 class IndexBuilder:
-    """The content of both indexes of a segment, from its batches in order."""
+    """Builds both indexes of a segment from its batches in order."""
 
     __slots__ = (
         "_base_offset",
@@ -343,7 +337,7 @@ class IndexBuilder:
         self.add_batch(batch.last_offset, batch.max_timestamp, batch.size_in_bytes, position)
 
     def add_batch(self, last_offset: int, max_timestamp: int, size: int, position: int) -> None:
-        """As `add`, for a batch of which just these are known."""
+        """As `add`, without a header object."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
         if self._since_entry > self._interval_bytes:
@@ -366,10 +360,10 @@ class IndexBuilder:
         return bytes(self._offsets), bytes(self._times)
 
     def write(self, file_system: FileSystem, offset_index_path: str, time_index_path: str) -> None:
-        """Replace both files, so that a reader has either the old or the new ones. Raises OSError.
+        """Replace both files, each atomically for readers. Raises OSError.
 
-        A file that is right already is left alone: after a crash most are, and ext4 writes a file out at once that is
-        renamed onto another.
+        A file that is already right is not replaced: after a crash most are right, and ext4 writes out a file at once
+        when it is renamed over another.
         """
         for path, content in zip((offset_index_path, time_index_path), self.contents(), strict=True):
             if not _holds(file_system, path, content):

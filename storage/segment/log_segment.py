@@ -1,7 +1,7 @@
 """One segment of a log: a file of record batches and its two indexes (Kafka class `LogSegment`).
 
-The file name is the base offset in 20 digits. A segment knows nothing about the log around it: who may append,
-what is committed and when to roll are the log's affairs.
+The file name is the base offset in 20 digits. A segment does not know its log: the log decides who may append, what is
+committed and when to roll.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNKNOWN = -2  # not read from the file yet
 
 
 class LogSegment:
-    """See the module's docstring. `created_ms` is the wall clock time at which the segment was rolled or loaded.
+    """See the module's docstring. `created_ms` is the wall clock time when the segment was rolled or loaded.
 
     `index_interval_bytes` is passed to `append`, because it is a setting of the log that can change at any time.
     """
@@ -55,8 +55,8 @@ class LogSegment:
         *,
         is_new: bool = False,
     ) -> None:
-        """A segment whose `.log` file exists and has `size` bytes, none of them checked. One that `is_new` has no other
-        files.
+        """A segment whose `.log` file exists and has `size` unchecked bytes. A segment that `is_new` only has the
+        `.log` file.
         """
         self.base_offset = base_offset
         self.created_ms = created_ms
@@ -97,8 +97,8 @@ class LogSegment:
         """Append whole batches whose offsets are assigned; `max_timestamp` belongs to the batch that ends at
         `max_timestamp_offset`.
 
-        Raises OSError when they could not be written; then nothing has changed, but bytes beyond `size` may be in
-        the file (`discard_unwritten`).
+        Raises OSError if the write failed; then the segment is unchanged, but the file may have bytes beyond `size`
+        (`discard_unwritten`).
         """
         if self._max_timestamp == _UNKNOWN:
             self._load_max_timestamp()
@@ -126,20 +126,21 @@ class LogSegment:
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            # The records are written and nothing is wrong with them. The next batch will try to be indexed instead.
+            # The records are written and valid. The next batch will be indexed instead.
         else:
             self._bytes_since_index_entry = 0
 
     def discard_unwritten(self) -> None:
-        """Remove what a failed append left beyond `size`. Raises OSError."""
+        """Remove the bytes of a failed append beyond `size`. Raises OSError."""
         self.batches.file.truncate(self.batches.size)
 
     def should_roll(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, jitter_ms: int
     ) -> bool:
-        """Whether `size` bytes up to `last_offset` belong into a new segment.
+        """Whether an append of `size` bytes up to `last_offset` needs a new segment.
 
-        Time is counted in record timestamps from the first batch of this segment, and by the clock while it has none.
+        The age is measured in record timestamps from the first batch of this segment, or by the clock while it is
+        empty.
         """
         own_size = self.batches.size
         if own_size > config.segment_bytes - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
@@ -163,7 +164,7 @@ class LogSegment:
 
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
-        with contextlib.suppress(ApiError):  # when to roll depends on it, and no more
+        with contextlib.suppress(ApiError):  # only rolling depends on it
             for *_, fields in self.batches.unchecked_headers(0, self.batches.size, window_bytes=HEADER_BYTES):
                 self._first_timestamp = fields[MAX_TIMESTAMP]
                 break
@@ -171,19 +172,19 @@ class LogSegment:
 
     def _load_max_timestamp(self) -> None:
         index = self.files.time_index
-        # An empty one is right only where no record has a timestamp.
+        # An empty time index is right only if all records lack a timestamp.
         if not (index.is_sound() if len(index) else self._load_first_timestamp() == _NO_TIMESTAMP):
             self.rebuild_indexes()
         self._max_timestamp, self._max_timestamp_offset = self.files.time_index.last()
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch; -1 when there is none. May wait for the disk. Raises OSError."""
+        """Largest timestamp of the first batch, or -1. May wait for the disk. Raises OSError."""
         return self._load_first_timestamp() if self._first_timestamp == _UNKNOWN else self._first_timestamp
 
     @property
     def max_timestamp_and_offset(self) -> TimestampOffset:
-        """Largest timestamp, and last offset of the first batch that has it; (-1, base offset) when there is none."""
+        """Largest timestamp and the last offset of the first batch that has it, or (-1, base offset)."""
         if self._max_timestamp == _UNKNOWN:
             self._load_max_timestamp()
         return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
@@ -194,17 +195,17 @@ class LogSegment:
         return self._max_timestamp != _UNKNOWN
 
     def learn_max_timestamp(self, found: TimestampOffset) -> None:
-        """Take the last entry of the time index, which the caller has read, unless it is known already."""
+        """Use the last entry of the time index, which the caller has read, unless it is already known."""
         if self._max_timestamp == _UNKNOWN:
             self._max_timestamp, self._max_timestamp_offset = found
 
     @property
     def modified_ms(self) -> int:
-        """When the `.log` file was last written to. Raises OSError."""
+        """The modification time of the `.log` file. Raises OSError."""
         return self.files.file_system.modified_ms(self.path)
 
     def seal(self) -> None:
-        """Complete the time index, as nothing will be appended any more."""
+        """Complete the time index, because appends have ended."""
         if self.batches.size:
             timestamp, offset = self.max_timestamp_and_offset
             self.files.time_index.maybe_append(timestamp, offset)
@@ -214,10 +215,10 @@ class LogSegment:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def find_batch(self, offset: int, *, may_wait: bool = True) -> tuple[int, RecordBatch] | None:
-        """Position and header of the first batch whose last offset is at or above `offset`; None when there is none.
+        """Position and header of the first batch whose last offset is at or above `offset`, or None.
 
-        An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError
-        unless `may_wait`.
+        An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError unless
+        `may_wait`.
         """
         batches = self.batches
         if batches.size == 0:
@@ -245,7 +246,7 @@ class LogSegment:
         return self.find_batch(offset, may_wait=may_wait)
 
     def _fits(self, entry: OffsetPosition, base_offset: int) -> bool:
-        """Whether the batch at the position of `entry` can be what the entry was made for, by its `base_offset`."""
+        """Whether the batch at the position of `entry` fits the entry, judging by its `base_offset`."""
         return entry.position == 0 or self.base_offset <= base_offset <= entry.offset
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
@@ -254,12 +255,12 @@ class LogSegment:
         return self._find_record(from_offset, timestamp, start_offset)
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of this segment; None in an empty one."""
+        """The first record with the largest timestamp of this segment, or None in an empty one."""
         largest, offset = self.max_timestamp_and_offset
         return self._find_record(offset, largest, self.base_offset)
 
     def _find_record(self, from_offset: int, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-        """As `find_timestamp`, looking from the batch that reaches `from_offset`."""
+        """As `find_timestamp`, starting with the batch that reaches `from_offset`."""
         found = self.find_batch(from_offset)
         corrupt_range = self.batches.corrupt_range_of(from_offset)
         if corrupt_range is not None:
@@ -276,7 +277,7 @@ class LogSegment:
     def next_offset(self) -> int | None:
         """The offset after the last record, found by walking the headers behind the last index entry.
 
-        None when they do not lead to the end of the file, so that the segment needs recovery. Raises
+        Returns None if they do not lead to the end of the file, so that the segment needs recovery. Raises
         UnsupportedFormatError, OSError.
         """
         if self.batches.size == 0:
@@ -294,22 +295,22 @@ class LogSegment:
         return next_offset if end == self.batches.size and is_possible else None
 
     def use_indexes(self, builder: IndexBuilder) -> None:
-        """Take the indexes that `builder` made from all batches. Raises OSError."""
+        """Use the indexes that `builder` built from all batches. Raises OSError."""
         self.files.replace_indexes(builder)
         self._max_timestamp, self._max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         self._indexes_were_rebuilt = True
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
-        """Make both indexes anew from the batch headers, as far as these can be read. Raises OSError, ApiError
-        CORRUPT_MESSAGE where the segment was cut off since this object was made.
+        """Rebuild both indexes from the batch headers, as far as these are readable. Raises OSError, ApiError
+        CORRUPT_MESSAGE if the segment was truncated since this object was created.
         """
         if self._is_outdated:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"The end of {self.path} was cut off")
         self.use_indexes(self.build_indexes(interval_bytes)[0])
 
     def build_indexes(self, interval_bytes: int) -> tuple[IndexBuilder, int | None]:
-        """Both indexes from the batch headers, as far as these can be read; and the position of the batch that an index
-        cannot hold, if that is where they end.
+        """Build both indexes from the batch headers, as far as these are readable. Also returns the position of the
+        first batch beyond the range of an index, if any.
         """
         builder = IndexBuilder(self.base_offset, interval_bytes)
         try:
@@ -319,16 +320,16 @@ class LogSegment:
                     return builder, position
                 builder.add_batch(last_offset, fields[MAX_TIMESTAMP], size, position)
         except ApiError:
-            self._indexes_were_rebuilt = True  # what follows cannot be indexed; readers will be told
+            self._indexes_were_rebuilt = True  # the rest cannot be indexed; reads will fail there
         return builder, None
 
     # -- shortening and removing --------------------------------------------------------------------------------------
 
     def cut(self, size: int) -> None:
-        """Recovery found the batches up to `size` bytes to be all that is valid. Raises OSError.
+        """Cut the file to the `size` bytes of valid batches that recovery found. Raises OSError.
 
-        The cut is durable before anything can be written behind it: a power cut could otherwise bring back what was
-        cut off, behind batches that took its place.
+        The cut is durable before the next append: otherwise a power cut could restore removed bytes after newer
+        batches.
         """
         if size < self.batches.size:
             self.batches.file.truncate(size)
@@ -337,8 +338,8 @@ class LogSegment:
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def again(self) -> LogSegment:
-        """Another object for the same files, to be cut off: what threads that have this one find out from now on is
-        kept from it. Raises OSError.
+        """A new object for the same files, for a truncation: it does not get the findings of threads that still use
+        this object. Raises OSError.
         """
         self._is_outdated = True
         self.files.write_held()
@@ -349,7 +350,7 @@ class LogSegment:
         return new
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches whose last offset is at or above `offset`; returns the offset after the last one left.
+        """Drop the batches whose last offset is at or above `offset`; returns the offset after the last remaining one.
 
         Raises ApiError CORRUPT_MESSAGE, OSError.
         """
@@ -378,11 +379,11 @@ class LogSegment:
         self._max_timestamp, self._max_timestamp_offset = largest, offset
 
     def files_to_flush(self, *, with_indexes: bool) -> list[File]:
-        """The files that may hold something not fsynced; see `SegmentFiles.files_to_flush`. Raises OSError."""
+        """The files that may hold unsynced data; see `SegmentFiles.files_to_flush`. Raises OSError."""
         return self.files.files_to_flush(self.batches.size, with_indexes=with_indexes)
 
     def change_suffix(self, suffix: str) -> tuple[str, ...]:
-        """Give all files that exist another suffix; see `SegmentFiles.change_suffix`. Raises OSError."""
+        """Change the suffix of all existing files; see `SegmentFiles.change_suffix`. Raises OSError."""
         return self.files.change_suffix(suffix, self.batches.size)
 
     def close(self) -> None:
@@ -394,7 +395,7 @@ class LogSegment:
 
 
 def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
-    """Index of the segment whose range has `offset`; 0 when it is below all of them."""
+    """Index of the segment whose range contains `offset`; 0 if it is below all segments."""
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
 
@@ -403,7 +404,7 @@ def _base_offset(segment: LogSegment) -> int:
 
 
 def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[RecordBatch]:
-    """Headers of the batches that end at or above `offset`; control batches come with their records. Raises as
+    """Headers of the batches that end at or above `offset`; control batches include their records. Raises as
     `LogSegment.find_batch`, and ApiError CORRUPT_MESSAGE.
     """
     for segment in segments[segment_index(segments, offset) :]:
@@ -419,10 +420,10 @@ def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[Record
 
 
 def put_in_place(new: Sequence[LogSegment], take_away_old: Callable[[], None]) -> None:
-    """Let the `.cleaned` segments `new`, whose content is on stable storage, take the place of those that
-    `take_away_old` renames. Raises OSError.
+    """Replace the segments that `take_away_old` renames with the `.cleaned` segments `new`, whose content is on stable
+    storage. Raises OSError.
 
-    The last becomes `.swap` first: a start that finds a `.cleaned` below it knows that this had only begun.
+    The last becomes `.swap` first: if a start finds a `.cleaned` file below it, the replacement had only begun.
     """
     for segment in reversed(new):
         segment.change_suffix(SWAP_SUFFIX)

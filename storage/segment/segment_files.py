@@ -1,6 +1,7 @@
 """The files of a segment: batches, two indexes, and the aborted transactions.
 
-They are opened on first use, so that thousands of idle segments cost a few hundred bytes each and no descriptor.
+They are opened on first use, so that thousands of idle segments cost only a few hundred bytes each, without a
+descriptor.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
-"""Suffix of files that compaction is writing; they are void before they are renamed."""
+"""Suffix of files that compaction is writing; they are ignored until they are renamed."""
 SWAP_SUFFIX = ".swap"
-"""Complete, and about to replace the segments in its range of offsets."""
+"""Suffix of complete files that are about to replace the segments in their offset range."""
 TRUNCATION_MARKER = "odradek-cut."
-"""Begins the name of an empty file; the rest of it is the recovery point of a log whose end was cut off, for as long as
-its checkpoint may say more. A name is there or not, where a power cut may leave any part of a content. Our own; Kafka
-passes over files that it does not know.
+"""Prefix of the name of an empty file. The rest of the name is the recovery point of a truncated log, as long as its
+checkpoint may be higher. A power cut keeps or removes a name, but could leave any part of a file's content. Only
+Odradek uses it; Kafka ignores unknown files.
 """
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -37,7 +38,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class SegmentFiles:
-    """The paths of the files of one segment, and the open ones."""
+    """The paths of the files of one segment, and its open files."""
 
     __slots__ = (
         "_is_new",
@@ -54,20 +55,20 @@ class SegmentFiles:
     def __init__(
         self, file_system: FileSystem, directory: str, base_offset: int, suffix: str = "", *, is_new: bool = False
     ) -> None:
-        """The `.log` file exists, with `suffix` behind its name. Of a segment that `is_new` there are no others."""
+        """The `.log` file exists, with `suffix` after its name. A segment that `is_new` only has the `.log` file."""
         self.file_system = file_system
         self.base_offset = base_offset
         self.directory = directory
         self._suffix = suffix
         self._is_new = is_new
         self.log: File | None = None
-        """The `.log` file, once it was used."""
+        """The `.log` file, set on first use."""
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: TransactionIndex | None = None
 
     def path_of(self, suffix: str) -> str:
-        """The present path of the file with this suffix (`.log`, `.index`, `.timeindex`, ...)."""
+        """The current path of the file with this suffix (`.log`, `.index`, `.timeindex`, ...)."""
         return f"{self.directory}/{file_name(self.base_offset, suffix)}{self._suffix}"
 
     @property
@@ -76,15 +77,15 @@ class SegmentFiles:
         return self.path_of(LOG_SUFFIX)
 
     def attach(self, size: int) -> File:
-        """The `.log` file, which has `size` bytes if it was not used yet; opens no descriptor by itself."""
+        """The `.log` file, which has `size` bytes on first use; opens no descriptor by itself."""
         file = self.log
         if file is None:
             file = self.log = self.file_system.attach(self.path, size)
-            file.path = self.path  # its owner may have renamed it, on another thread
+            file.path = self.path  # the owner may have renamed it, on another thread
         return file
 
     def use_directory(self, directory: str) -> None:
-        """The directory of the segment has been renamed."""
+        """Follow a rename of the segment's directory."""
         self.directory = directory
         if self.log is not None:
             self.log.path = self.path
@@ -118,7 +119,7 @@ class SegmentFiles:
 
     @property
     def transactions(self) -> TransactionIndex:
-        """The aborted transactions whose markers are here."""
+        """The aborted transactions whose markers are in this segment."""
         index = self._transactions
         if index is None:
             path = self.path_of(TXN_INDEX_SUFFIX)
@@ -132,18 +133,18 @@ class SegmentFiles:
 
     @property
     def knows_transactions(self) -> bool:
-        """Whether nothing has to be read to tell the `transactions`."""
+        """Whether the `transactions` are in memory."""
         return self._is_new if self._transactions is None else self._transactions.is_known
 
     def replace_indexes(self, builder: IndexBuilder) -> None:
-        """Take the indexes that `builder` made from all batches. Raises OSError."""
+        """Use the indexes that `builder` built from all batches. Raises OSError."""
         self.close_indexes()
         builder.write(self.file_system, self.path_of(OFFSET_INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX))
-        # New objects: a look-up on another thread goes on with the old ones, whose files it may still have open.
+        # New objects: look-ups on other threads continue with the old ones, whose files may still be open.
         self._offset_index = self._time_index = None
 
     def write_held(self) -> None:
-        """Write what the indexes still hold in memory. Raises OSError."""
+        """Write the index entries still held in memory. Raises OSError."""
         for index in (self._offset_index, self._time_index, self._transactions):
             if index is not None:
                 index.write_held()
@@ -156,9 +157,10 @@ class SegmentFiles:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 
     def files_to_flush(self, size: int, *, with_indexes: bool) -> list[File]:
-        """The files that may hold something not fsynced; the `.log` file has `size` bytes.
+        """The files that may hold unsynced data; the `.log` file has `size` bytes.
 
-        Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
+        Indexes are included once recovery will no longer rebuild them: when the segment is sealed or the log closed.
+        Raises OSError.
         """
         files = [] if self.log is None and not size else [self.attach(size)]
         if with_indexes and size:
@@ -173,13 +175,12 @@ class SegmentFiles:
 
     @property
     def was_used(self) -> bool:
-        """Whether any file was opened since this object was made."""
+        """Whether any file was opened since this object was created."""
         return self.log is not None or self._offset_index is not None
 
     def change_suffix(self, suffix: str, size: int) -> tuple[str, ...]:
-        """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
-        paths. Whoever reads the segment, on whatever thread, goes on with the same files. `size` is that of the `.log`
-        file.
+        """Change the suffix of all existing files (`.deleted`, `.swap`, none), the `.log` file first; returns their
+        paths. Readers on all threads continue with the same files. `size` is that of the `.log` file.
         """
         renames: tuple[Callable[[str], None], ...] = (
             self.attach(size).rename,
@@ -199,7 +200,7 @@ class SegmentFiles:
         return tuple(new_paths)
 
     def remove(self) -> None:
-        """Remove all files at once, also when `change_suffix` came to a part of them only. Raises OSError."""
+        """Remove all files at once, even if `change_suffix` has renamed only some of them. Raises OSError."""
         suffix = self._suffix
         for name in SEGMENT_SUFFIXES:
             path = self.path_of(name)
@@ -215,7 +216,7 @@ class SegmentFiles:
                 index.close()
 
     def put_away(self) -> None:
-        """As `close`, and forget what is known of the files: for a segment that was only looked at."""
+        """As `close`, and drop the file objects: for a segment that was only inspected."""
         self.close()
         self.log = self._offset_index = self._time_index = None
 

@@ -1,7 +1,7 @@
-"""Which transactions of a segment were aborted (Kafka classes `TransactionIndex`, `AbortedTxn`; file `.txnindex`).
+"""The aborted transactions of a segment (Kafka classes `TransactionIndex`, `AbortedTxn`; file `.txnindex`).
 
-Entries of 34 bytes, in the order of the markers. Unlike the other two indexes this one tells something that a reader
-needs to be right, not just to be fast. Most segments have none, and then there is no file.
+Entries of 34 bytes, in the order of the markers. Unlike the other two indexes, readers need this one for correctness,
+not just for speed. Most segments have no aborted transactions, and then the file does not exist.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction whose marker, at `last_offset`, was just appended. At `last_stable_offset` the oldest one begins
-    that is still open; behind the marker when none is.
+    """A transaction whose marker, at `last_offset`, was just appended. `last_stable_offset` is the first offset of the
+    oldest open transaction, or the offset after the marker without one.
     """
 
     producer_id: int
@@ -34,9 +34,9 @@ class CompletedTxn(NamedTuple):
 
 
 class AbortedTxn(NamedTuple):
-    """A transaction whose records from `first_offset` to the marker at `last_offset` do not count.
+    """An aborted transaction: its records from `first_offset` to the marker at `last_offset` are void.
 
-    Every transaction that begins below `last_stable_offset` was decided when the marker was written.
+    Every transaction that begins below `last_stable_offset` was completed when the marker was written.
     """
 
     producer_id: int
@@ -46,9 +46,7 @@ class AbortedTxn(NamedTuple):
 
 
 def aborted_by(batch: RecordBatch, completed: CompletedTxn) -> AbortedTxn | None:
-    """The entry for the transaction that the control batch `batch` has ended; None unless the marker in it says that it
-    was aborted.
-    """
+    """The entry for the transaction that the control batch `batch` ended, or None unless its marker is an abort."""
     try:
         record = next(batch.records(), None)
         is_aborted = record is not None and control_type(record) is ControlRecordType.ABORT
@@ -63,8 +61,8 @@ def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_aborted(path: str, data: bytes) -> list[AbortedTxn]:
-    """The entries of a `.txnindex` file, of which `path` is for the error. Raises ValueError for another version; an
-    entry that is cut off at the end is left out.
+    """The entries of a `.txnindex` file; `path` is for errors. Raises ValueError for another version; an incomplete
+    last entry is left out.
     """
     found = []
     for version, *fields in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
@@ -75,7 +73,7 @@ def decode_aborted(path: str, data: bytes) -> list[AbortedTxn]:
 
 
 class TransactionIndex(SegmentFile):
-    """The aborted transactions whose markers are in one segment. The file is made with the first of them.
+    """The aborted transactions whose markers are in one segment. The file is created with the first entry.
 
     Any thread may read; everything else belongs to the owner of the log.
     """
@@ -83,14 +81,14 @@ class TransactionIndex(SegmentFile):
     __slots__ = ("_held", "_known", "_version")
 
     def __init__(self, file_system: FileSystem, path: str, *, is_new: bool = False) -> None:
-        """The file at `path`, which is not there if the segment `is_new`."""
+        """The file at `path` does not exist if the segment `is_new`."""
         super().__init__(file_system, path)
         self._held: list[AbortedTxn] = []
-        """Entries that a full disk did not take yet."""
+        """Entries not written yet because the disk was full."""
         self._version = 0
-        """How often the owner has changed the entries."""
+        """The number of changes that the owner has made to the entries."""
         self._known: tuple[int, Sequence[AbortedTxn]] | None = (0, ()) if is_new else None
-        """The entries, as of a version: what a thread has read of an older one is worth nothing."""
+        """The entries of a version: entries that a thread has read of an older version are ignored."""
 
     @property
     def is_known(self) -> bool:
@@ -99,9 +97,7 @@ class TransactionIndex(SegmentFile):
         return known is not None and known[0] == self._version
 
     def entries(self) -> Sequence[AbortedTxn]:
-        """All of them; read from the file when they are not known. Raises OSError, ValueError when the file cannot be
-        understood.
-        """
+        """All entries, read from the file if they are not in memory. Raises OSError, ValueError for an invalid file."""
         while True:
             version, known = self._version, self._known
             if known is None or known[0] != version:
@@ -109,7 +105,7 @@ class TransactionIndex(SegmentFile):
                 try:
                     data = self._file_system.read_file(path)
                 except FileNotFoundError:
-                    if self.path != path:  # its owner has renamed it, on another thread
+                    if self.path != path:  # the owner has renamed it, on another thread
                         continue
                     data = b""
                 known = version, (*decode_aborted(path, data), *self._held)
@@ -118,25 +114,25 @@ class TransactionIndex(SegmentFile):
                 return known[1]
 
     def append(self, entry: AbortedTxn) -> bool:
-        """Add the transaction whose marker was just appended; whether the file is new. Raises OSError."""
+        """Add the transaction whose marker was just appended; returns whether the file is new. Raises OSError."""
         known = self._known[1] if self._known is not None and self.is_known else None
         self._held.append(entry)
         is_made = False
         try:
             is_made = self.write_held()
         except OSError as error:
-            # The marker is in the log already. On a full disk its entry can wait in memory.
+            # The marker is already in the log. On a full disk its entry can wait in memory.
             if not is_disk_full(error):
                 raise
-        # In this order: a read in between gets an older version.
+        # The order matters: a read in between gets an older version.
         self._version += 1
         if known is not None:
             self._known = self._version, (*known, entry)
         return is_made or bool(self._held)
 
     def write_held(self) -> bool:
-        """Hand the entries held in memory to the operating system; whether that has made the file. Raises OSError; then
-        they are still held.
+        """Write the entries held in memory, without fsync; returns whether this created the file. Raises OSError, and
+        then still holds them.
         """
         if not self._held:
             return False
@@ -153,11 +149,11 @@ class TransactionIndex(SegmentFile):
 
     @property
     def unsynced_file(self) -> File | None:
-        """The file, if it may hold something that was not fsynced since this object was made."""
+        """The file, if it may hold unsynced data written since this object was created."""
         return self._file if self._file is not None and self._file.unsynced else None
 
     def replace(self, entries: Sequence[AbortedTxn]) -> None:
-        """Make these the entries, on stable storage: all of them, or none of the change is. Raises OSError."""
+        """Replace all entries, atomically and durably. Raises OSError."""
         self.close()
         self._file, self._held = None, []
         if entries:
@@ -168,8 +164,9 @@ class TransactionIndex(SegmentFile):
         self._known = self._version, tuple(entries)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the transactions that ended at or above `offset`. The others are on stable storage then, but for the
-        name of a file that lost none: an object before this one may have written them. Raises OSError, ValueError.
+        """Forget the transactions that ended at or above `offset`. The others are then on stable storage, because an
+        earlier object may have written them without fsync; only the name of a file that lost no entries may not be.
+        Raises OSError, ValueError.
         """
         entries = self.entries()
         kept = [each for each in entries if each.last_offset < offset]

@@ -1,7 +1,7 @@
-"""Checking batches that this process did not write, before anybody is given them.
+"""Checking batches that this process did not write before they are served.
 
-What a segment holds when it is opened may have changed on the disk. Each of its bytes is checked once, when it is first
-wanted (`storage.segment.batch_walk`). What is damaged is never read again.
+The content of a segment may have changed on the disk before it is opened. Each byte is checked once, on first use
+(`storage.segment.batch_walk`). Damaged bytes are never read again.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from storage.segment.batch_reader import Read
 from storage.segment.batch_walk import UNKNOWN_EPOCH, BatchWalk, CorruptRange, Place, place_after
 
 _NEAR_BYTES = 256 * 1024
-"""A check begins at the beginning of what was not checked if that is no further away, else where the index says."""
+"""A check begins at the start of the unchecked bytes if that is within this distance, otherwise at an index entry."""
 _MAX_GAPS = 16
 
 
 class _Gap(Value):
-    """Bytes that were not checked yet."""
+    """A range of unchecked bytes."""
 
     start: Place
     end: int
 
 
 class Verification:
-    """The state of the bytes that a segment had when it was opened: positions not checked yet, and damages.
+    """The state of the bytes that a segment had when it was opened: unchecked and corrupt ranges.
 
-    Any thread may check while others read: what is known is replaced at once. Of two checks at the same time one may be
-    forgotten, and is made again when it is wanted.
+    Any thread may check while others read: the state is replaced atomically. The result of one of two concurrent checks
+    may be lost; it is repeated when needed.
     """
 
     __slots__ = ("_known", "_limit")
 
     def __init__(self, base_offset: int, size: int, limit: int, corrupt_ranges: tuple[CorruptRange, ...] = ()) -> None:
-        """None of the first `size` bytes has been checked. No batch among them reaches the offset `limit`."""
+        """The first `size` bytes are unchecked. Their batches have offsets below `limit`."""
         gaps = (_Gap(Place(0, base_offset, UNKNOWN_EPOCH), size),) if size else ()
         self._known: tuple[tuple[_Gap, ...], tuple[CorruptRange, ...]] = gaps, corrupt_ranges
         self._limit = limit
 
     def copy(self) -> Verification:
-        """A copy of all that is known now; what is found out later is known here only."""
+        """A copy of the current state; later results are not shared."""
         twin = Verification(0, 0, self._limit)
         twin._known = self._known
         return twin
@@ -53,13 +53,13 @@ class Verification:
 
     @property
     def end(self) -> int:
-        """From this position on everything was checked, and is sound."""
+        """All bytes from this position on were checked and are sound."""
         gaps, corrupt_ranges = self._known
         return max(gaps[-1].end if gaps else 0, corrupt_ranges[-1].end if corrupt_ranges else 0)
 
     def sound_until(self, position: int) -> int:
-        """End of the sound bytes from `position` on, 2^63-1 where they do not end; `position` itself when it is not
-        checked, or damaged.
+        """End of the sound bytes from `position` on, 2^63-1 if they do not end; `position` itself if that is unchecked
+        or damaged.
         """
         gaps, corrupt_ranges = self._known
         ends = [max(gap.start.position, position) for gap in gaps if gap.end > position]
@@ -67,21 +67,21 @@ class Verification:
         return min(ends, default=2**63 - 1)
 
     def offset_at(self, position: int) -> int:
-        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        """The next offset if unchecked bytes begin at `position`, otherwise -1."""
         return next((gap.start.next_offset for gap in self._known[0] if gap.start.position == position), -1)
 
     def corrupt_range_at(self, position: int) -> CorruptRange | None:
-        """The corrupt range that has the byte at `position`."""
+        """The corrupt range that contains the byte at `position`."""
         return next((each for each in self.corrupt_ranges if each.start <= position < each.end), None)
 
     def corrupt_range_of(self, offset: int) -> CorruptRange | None:
-        """The corrupt range that has `offset`."""
+        """The corrupt range that contains `offset`."""
         return next((each for each in self.corrupt_ranges if each.first_offset <= offset < each.end_offset), None)
 
     def check(self, read: Read, indexed_before: Callable[[int], int], start: int, stop: int) -> None:
-        """Check what was not checked between the positions `start` and `stop`, and on to the end of a batch.
+        """Check the unchecked bytes between the positions `start` and `stop`, up to the end of a batch.
 
-        `indexed_before(position)` is the position of a batch before that one, or 0; an index that lies costs time only.
+        `indexed_before(position)` is the position of a batch before that one, or 0; a wrong index only costs time.
         Raises OSError.
         """
         for gap in self._known[0]:
@@ -90,7 +90,7 @@ class Verification:
 
     def _check_gap(self, read: Read, indexed_before: Callable[[int], int], gap: _Gap, start: int, stop: int) -> None:
         if start - gap.start.position > _NEAR_BYTES:
-            # One batch of those that the index knows is there to judge the next by, and is not judged itself.
+            # Begin one indexed batch early: it serves to judge the next one and is not judged itself.
             begin = indexed_before(indexed_before(start))
             if gap.start.position < begin < start:
                 first = Place(begin, gap.start.next_offset, UNKNOWN_EPOCH)
@@ -116,9 +116,8 @@ class Verification:
         return BatchWalk(read, place, gap.end, limit, gives_batches=gives_batches)
 
     def recheck(self, read: Read, place: Place, stop: int, end: int, limit: int) -> Place:
-        """Check from `place` to the position `stop`, whatever is known; returns where it came to, `end` (the end of the
-        file) at last. No batch reaches the offset `limit`, those appended since the segment was opened included. Raises
-        OSError.
+        """Check again from `place` to the position `stop`; returns the place reached, at most `end` (the end of the
+        file). All offsets must be below `limit`, including those appended since the segment was opened. Raises OSError.
         """
         found = BatchWalk(read, place, end, limit)
         corrupt_ranges = [each for each in found.run(stop) if isinstance(each, CorruptRange)]
@@ -126,12 +125,12 @@ class Verification:
         return found.place
 
     def _note(self, begin: int, after: Place, new: list[CorruptRange]) -> None:
-        """Remember what was found between the position `begin` and `after`."""
+        """Store the results of a check between the positions `begin` and `after`."""
         while True:
             known = self._known
             gaps = _without(known[0], begin, after)
             kept = [each for each in known[1] if each.end <= begin or each.start >= after.position]
-            if self._known is known:  # nobody else was faster
+            if self._known is known:  # if another thread was not faster
                 self._known = gaps, tuple(sorted(kept + new))
                 return
 
@@ -155,7 +154,7 @@ def _without(gaps: tuple[_Gap, ...], begin: int, after: Place) -> tuple[_Gap, ..
             left.append(_Gap(gap.start, begin))
         if gap.end > after.position:
             left.append(_Gap(after, gap.end))
-    if len(left) > _MAX_GAPS:  # consumers at very many places: what is between the nearest two is checked once more
+    if len(left) > _MAX_GAPS:  # consumers at very many places: merge the two nearest gaps, whose bytes in between are checked once more
         at = min(range(1, len(left)), key=lambda at: left[at].start.position - left[at - 1].end)
         left[at - 1 : at + 1] = [_Gap(left[at - 1].start, left[at].end)]
     return tuple(left)
