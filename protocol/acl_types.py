@@ -24,7 +24,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name of a pattern is compared. ANY and MATCH exist in filters only."""
+    """How the name of a pattern is matched. ANY and MATCH exist in filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -34,7 +34,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """Something that is done with a resource."""
+    """An operation on a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -54,7 +54,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermissionType(IntEnum):
-    """Whether an entry allows or denies."""
+    """Whether an entry allows or denies access."""
 
     UNKNOWN = 0
     ANY = 1
@@ -76,19 +76,19 @@ SUPPORTED_OPERATIONS: Final = {
     ResourceType.DELEGATION_TOKEN: (AclOperation.DESCRIBE,),
     ResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""The operations that there are for a type of resource (Kafka class `AclEntry`)."""
+"""The operations supported for each type of resource (Kafka class `AclEntry`)."""
 
 WILDCARD: Final = "*"
-"""The name of the literal pattern that stands for all resources of its type; the host that stands for all hosts."""
+"""As the name of a literal pattern, all resources of its type; as a host, all hosts."""
 WILDCARD_PRINCIPAL: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The one resource of the type CLUSTER."""
+"""The name of the only resource of the type CLUSTER."""
 
 _E = TypeVar("_E", bound=IntEnum)
 
 
 def code_of(codes: type[_E], number: int) -> _E:
-    """The member with this number; UNKNOWN for a number that has no meaning."""
+    """The member with this number; UNKNOWN for an undefined number."""
     try:
         return codes(number)
     except ValueError:
@@ -101,7 +101,7 @@ def title(code: ResourceType | AclOperation | AclPermissionType) -> str:
 
 
 class ResourcePattern(NamedTuple):
-    """The resources that an access control entry is about."""
+    """The resources that an access control entry applies to."""
 
     resource_type: ResourceType
     name: str
@@ -115,7 +115,9 @@ class ResourcePattern(NamedTuple):
 
 
 class AccessControlEntry(NamedTuple):
-    """Whether a principal may do something from a host. `principal` is `User:name`, `host` an address or WILDCARD."""
+    """A rule that allows or denies a principal an operation from a host. `principal` is `User:name`, `host` an address
+    or WILDCARD.
+    """
 
     principal: str
     host: str
@@ -130,15 +132,15 @@ class AccessControlEntry(NamedTuple):
 
 
 class AclBinding(NamedTuple):
-    """One entry of one resource."""
+    """An entry together with the resources that it applies to."""
 
     pattern: ResourcePattern
     entry: AccessControlEntry
 
 
 class ResourceFilter(Value):
-    """A choice of patterns. No `name` means any; with MATCH it is the name of a resource, and patterns that are about
-    that resource are meant.
+    """A filter for patterns. No `name` means any; with MATCH it is the name of a resource, and selects the patterns
+    that apply to that resource.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -151,7 +153,7 @@ class ResourceFilter(Value):
         return f"ResourcePattern(resourceType={kind}, name={name}, patternType={pattern})"
 
     def matches(self, pattern: ResourcePattern) -> bool:
-        """Whether the pattern is chosen (`ResourcePatternFilter.matches`)."""
+        """Whether the pattern matches (`ResourcePatternFilter.matches`)."""
         if self.resource_type not in (ResourceType.ANY, pattern.resource_type):
             return False
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type):
@@ -166,7 +168,7 @@ class ResourceFilter(Value):
 
     @property
     def patterns(self) -> tuple[ResourcePattern, ...]:
-        """The patterns that can match, where the filter itself says which these are; else none."""
+        """The patterns that can match, if the filter names them exactly; otherwise none."""
         if self.resource_type in (ResourceType.ANY, ResourceType.UNKNOWN) or self.name is None:
             return ()
         if self.pattern_type is PatternType.ANY:
@@ -177,7 +179,7 @@ class ResourceFilter(Value):
 
 
 class EntryFilter(Value):
-    """A choice of entries; None and ANY mean any."""
+    """A filter for entries; None and ANY mean any."""
 
     principal: str | None = None
     host: str | None = None
@@ -185,7 +187,7 @@ class EntryFilter(Value):
     permission: AclPermissionType = AclPermissionType.ANY
 
     def matches(self, entry: AccessControlEntry) -> bool:
-        """Whether the entry is chosen (`AccessControlEntryFilter.matches`)."""
+        """Whether the entry matches (`AccessControlEntryFilter.matches`)."""
         return (
             self.principal in (None, entry.principal)
             and self.host in (None, entry.host)
@@ -195,7 +197,7 @@ class EntryFilter(Value):
 
 
 class AclFilter(Value):
-    """A choice of bindings: DescribeAcls and DeleteAcls are about those (Kafka's `AclBindingFilter`)."""
+    """A filter for bindings, as in DescribeAcls and DeleteAcls (Kafka's `AclBindingFilter`)."""
 
     resource: ResourceFilter = ResourceFilter()
     entry: EntryFilter = EntryFilter()

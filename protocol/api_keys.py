@@ -1,7 +1,7 @@
-"""The APIs of Kafka 3.9, by key, and which header version each of their versions has.
+"""The APIs of Kafka 3.9 by key, and the header version of each of their versions.
 
 Keys and first flexible versions are those of Kafka's message definitions (Kafka class `ApiKeys`; KIP-482 for flexible
-versions). That a key is listed here says nothing about what this broker answers: see `broker.network.registry`.
+versions). This list does not say which APIs this broker serves: see `broker.network.registry`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from enum import IntEnum
 from typing import Final, Self
 
 NEVER_FLEXIBLE: Final = 32767
-"""First flexible version of what has none: above every version that can be."""
+"""Stands for "never flexible": higher than every possible version."""
 
 
 class ApiKey(IntEnum):
-    """An API, with `flexible_version`, the first version that has compact lengths and tagged fields."""
+    """An API. `flexible_version` is the first version with compact lengths and tagged fields."""
 
     flexible_version: int
 
@@ -114,17 +114,17 @@ class ApiKey(IntEnum):
     READ_SHARE_GROUP_STATE_SUMMARY = 87, 0
 
     def request_header_version(self, version: int) -> int:
-        """Version of the request header in front of `version` of this API's request.
+        """Version of the request header of `version` of this API's request.
 
-        2 adds tagged fields; 0 has no client id and is left to ControlledShutdown v0 alone.
+        2 adds tagged fields; 0 lacks the client id and is only used by ControlledShutdown v0.
         """
         if version >= self.flexible_version:
             return 2
         return 0 if self is ApiKey.CONTROLLED_SHUTDOWN and version == 0 else 1
 
     def response_header_version(self, version: int) -> int:
-        """Version of the response header in front of `version` of this API's response.
+        """Version of the response header of `version` of this API's response.
 
-        1 adds tagged fields. ApiVersions always has 0: its client cannot know yet what the broker speaks (KIP-511).
+        1 adds tagged fields. ApiVersions always has 0: its client does not know the broker's versions yet (KIP-511).
         """
         return 1 if version >= self.flexible_version and self is not ApiKey.API_VERSIONS else 0

@@ -1,8 +1,8 @@
-"""Kafka's error codes, and the exceptions of this codebase that stand for them.
+"""Kafka's error codes, and the exceptions that carry them.
 
-`ErrorCode` lists the codes that a broker of Kafka 3.9 can answer (Kafka class `Errors`). `ApiError` carries one of them
-up to the handler, which puts it into the response. Any other exception while a request is served is a bug: it is logged
-with its traceback, and the connection is closed.
+`ErrorCode` lists the codes that a Kafka 3.9 broker can return (Kafka class `Errors`). `ApiError` carries one of them up
+to the handler, which puts it into the response. Any other exception during a request is a bug: it is logged with its
+traceback, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -156,18 +156,18 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member for a code read from the wire; UNKNOWN_SERVER_ERROR for one that this list does not know."""
+        """The member for a code read from the wire; UNKNOWN_SERVER_ERROR for an unknown code."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
 
 NO_ERROR: Final = ErrorCode.NONE
-"""For code that every request runs: Python 3.11 takes 0.1 us to find a member as an attribute of its class."""
+"""For hot code: Python 3.11 takes 0.1 us to look up an enum member as an attribute of its class."""
 
 _BY_CODE = {int(member): member for member in ErrorCode}
 
 
 class ApiError(Exception):
-    """A request, or a part of one, failed with `error_code`. `message` names what was refused and why."""
+    """A request, or a part of one, failed with `error_code`. `message` says what was refused and why."""
 
     def __init__(self, error_code: ErrorCode, message: str = "") -> None:
         super().__init__(message)
@@ -179,12 +179,12 @@ class ApiError(Exception):
 
 
 def detached(error: E) -> E:
-    """A copy of `error` and its causes without tracebacks: to be stored, or to be raised of what was stored.
+    """A copy of `error` and its causes without tracebacks, for storing an error, or for raising a stored one.
 
-    A traceback holds the frames that the error has passed, and they hold all that the calls worked on. An error that is
-    stored by one of these calls is then part of a cycle. An error that is raised again and again grows each time.
+    A traceback refers to the frames that the error has passed, and so to all their variables. If one of these calls
+    stores the error, that is a reference cycle. An error that is raised repeatedly grows each time.
     """
-    reduced = error.__reduce__()  # with the file names of OSError, which `args` does not have
+    reduced = error.__reduce__()  # keeps the file names of OSError, which are not in `args`
     assert not isinstance(reduced, str)
     copied = type(error).__new__(type(error), *reduced[1])
     copied.__dict__.update(error.__dict__)
@@ -194,14 +194,14 @@ def detached(error: E) -> E:
 
 
 def invalid_record(reason: str) -> ApiError:
-    """The error for records or batches that contradict themselves."""
+    """The error for inconsistent records or batches."""
     return ApiError(ErrorCode.INVALID_RECORD, reason)
 
 
 class DecodeError(Exception):
-    """Bytes that are not a valid message. Says which message, version and field (dotted path), and what is wrong.
+    """Bytes that are not a valid message. The text names the message, version and field (dotted path), and the fault.
 
-    `field` is empty when the fault lies in no single field, such as bytes left over at the end.
+    `field` is empty when the fault is not in a single field, such as extra bytes at the end.
     """
 
     def __init__(self, message_name: str, version: int, field: str, reason: str) -> None:
@@ -214,4 +214,4 @@ class DecodeError(Exception):
 
 
 class EncodeError(Exception):
-    """A value that its field cannot carry: out of range, null where null is not allowed, too long, not UTF-8."""
+    """A value that does not fit its field: out of range, null in a non-nullable field, too long, not UTF-8."""

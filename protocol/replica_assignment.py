@@ -1,9 +1,9 @@
-"""Which brokers hold which partition: Kafka's round robin with shifting followers, aware of racks (Kafka's AdminUtils).
+"""Assigning replicas to brokers: Kafka's rack-aware round robin with shifting followers (Kafka's AdminUtils).
 
-Without racks, partition p starts at broker `start_index + p`, and its followers are the following brokers, shifted
-once more each time the round robin has gone through all brokers. With racks, brokers are arranged so that neighbours
-stand in different racks, and a follower's broker is skipped while its rack (or it itself) holds the partition already
-and another one does not.
+Without racks, partition p starts at broker `start_index + p`, and its followers are the next brokers, shifted by one
+more each time the round robin has visited all brokers. With racks, brokers are ordered so that neighbours are in
+different racks, and a follower's broker is skipped while it or its rack already holds the partition and another one
+does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def assign_replicas(
     replica_shift: int,
     first_partition: int = 0,
 ) -> Assignment:
-    """Replicas for `partitions` partitions numbered from `first_partition`, over the brokers that `racks` names.
+    """Replicas for `partitions` partitions numbered from `first_partition`, on the brokers in `racks`.
 
     `start_index` and `replica_shift` are in [0, number of brokers). Raises ApiError INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR or, if only some brokers have a rack, UNKNOWN_SERVER_ERROR, with Kafka's words.
@@ -73,7 +73,8 @@ def refuse_mixed_racks(racks: Mapping[int, str | None]) -> None:
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Brokers so that neighbours are in different racks: one of each rack in turn, racks by name, brokers by id."""
+    """Order brokers so that neighbours are in different racks: one of each rack in turn, racks by name, brokers by id.
+    """
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -82,7 +83,7 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _followers(arranged: Sequence[int], first: int, shift: int) -> Iterator[int]:
-    """The brokers to try after the first, in order, repeated without end."""
+    """The brokers to try after the first, in order, repeated endlessly."""
     others = len(arranged) - 1
     step = 0
     while others:

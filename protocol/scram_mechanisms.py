@@ -1,4 +1,4 @@
-"""The mechanisms of SCRAM, as requests number them (Kafka class `ScramMechanism`; KIP-554)."""
+"""The SCRAM mechanisms with their numbers in requests (Kafka class `ScramMechanism`; KIP-554)."""
 
 from __future__ import annotations
 

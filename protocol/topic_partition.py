@@ -1,4 +1,4 @@
-"""Names of topics and partitions, and which names Kafka accepts (Kafka class `Topic`)."""
+"""Names of topics and partitions, and their validation (Kafka class `Topic`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.errors import ApiError, ErrorCode
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 MAX_TOPIC_NAME_LENGTH: Final = 249
-"""Longest topic name: a directory `<name>-<partition>` with a deletion suffix still has to fit into a file name."""
+"""Longest topic name: a directory `<name>-<partition>` with a deletion suffix must still fit into a file name."""
 
 _INTERNAL: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partitions of each topic, as requests and responses name them; everything stays in order."""
+    """The partitions of each topic, as in requests and responses; the order is kept."""
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         topics[topic].append(partition)
@@ -37,12 +37,12 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def is_internal(topic: str) -> bool:
-    """Whether the brokers keep their own state in `topic`."""
+    """Whether `topic` is an internal topic of the brokers."""
     return topic in _INTERNAL
 
 
 def validate_topic_name(name: str) -> None:
-    """Raise ApiError INVALID_TOPIC_EXCEPTION, in the words Kafka's clients show, unless `name` may be a topic's."""
+    """Raise ApiError INVALID_TOPIC_EXCEPTION, with Kafka's message, unless `name` is a valid topic name."""
     if not name:
         reason = "the empty string is not allowed"
     elif name in {".", ".."}:

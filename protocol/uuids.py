@@ -8,17 +8,17 @@ from typing import Final, Self
 
 
 class Uuid(bytes):
-    """An id: the 16 bytes that stand for it on the wire. Nobody checks that they are 16.
+    """An id: its 16 bytes on the wire. The length is not checked.
 
-    Compared, hashed and ordered as bytes are. As text it is 22 characters, Kafka's form of it.
+    Compared, hashed and ordered as bytes. Its text is Kafka's form of 22 characters.
     """
 
     __slots__ = ()
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse Kafka's text form. Raises ValueError when `text` is not 16 bytes in URL-safe base64."""
-        if "+" in text or "/" in text:  # of the other base64, which the decoder would let through
+        """Parse Kafka's text form. Raises ValueError unless `text` is 16 bytes in URL-safe base64."""
+        if "+" in text or "/" in text:  # from standard base64, which the decoder would accept
             raise ValueError(f"{text!r} is not an id in URL-safe base64")
         try:
             raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -30,7 +30,7 @@ class Uuid(bytes):
 
     @classmethod
     def version_4(cls, bits: int) -> Self:
-        """The random id that is made of 128 random bits: six of them give way to RFC 9562's variant and version."""
+        """A random id from 128 random bits, six of them replaced by RFC 9562's variant and version."""
         bits = bits & ~(0xC000 << 48) | 0x8000 << 48
         bits = bits & ~(0xF000 << 64) | 4 << 76
         return cls(bits.to_bytes(16, "big"))
@@ -42,7 +42,7 @@ class Uuid(bytes):
         return f"Uuid({str(self)!r})"
 
     def dashed(self) -> str:
-        """RFC 9562's text form, 32 hex digits in five groups: what Java's `UUID` writes."""
+        """RFC 9562's text form, 32 hex digits in five groups, as Java's `UUID` writes it."""
         digits = self.hex()
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 

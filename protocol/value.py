@@ -1,20 +1,19 @@
-"""Classes that are declared by their fields, as dataclasses are, and cost next to nothing to define.
+"""Classes declared by their fields, like dataclasses, that cost almost nothing to define.
 
     class Endpoint(Value):
         host: str
         port: int = 9092
 
-The broker has more than a hundred. A frozen dataclass with slots takes a millisecond to define, as seven functions are
-compiled for it and the class is made twice, and every start of a broker pays for all of them. Here comparison, hash and
-representation are shared, and the constructor is compiled when the first instance is made.
+The broker has more than a hundred. A frozen dataclass with slots takes a millisecond to define, because it compiles
+seven functions and creates the class twice, and every start of a broker pays for all of them. Here comparison, hash and
+representation are shared, and the constructor is compiled for the first instance.
 
-A class takes 2.3 kB, a NamedTuple 5.4 kB (CPython 3.11). Use a NamedTuple only for what is unpacked, sorted, or made in
-great numbers.
+A class takes 2.3 kB, a NamedTuple 5.4 kB (CPython 3.11). Use a NamedTuple only for objects that are unpacked, sorted,
+or created in great numbers.
 
-Class arguments: `frozen=False` allows to set fields later and takes the hash away; `eq=False` compares by identity;
-`kw_only=True` has the constructor take keywords only. That frozen instances are not changed is up to the type checker:
-nothing hinders it when the program runs, which makes instances in half the time. A `__post_init__` is called at the end
-of the constructor.
+Class arguments: `frozen=False` allows fields to be set later and removes the hash; `eq=False` compares by identity;
+`kw_only=True` makes the constructor keyword-only. Only the type checker enforces frozen instances: without a check at
+run time, instances are created in half the time. The constructor calls `__post_init__` at its end.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ P = ParamSpec("P")
 V = TypeVar("V")
 
 REQUIRED: Final = object()
-"""In place of a default, where there is none."""
+"""Marks a field without a default."""
 
 
 class _Field:
@@ -49,14 +48,14 @@ def field(
     init: bool = True,
     compare: bool = True,
 ) -> Any:
-    """As `dataclasses.field`: a default made anew for each instance; a field that the constructor does not take, but
-    `__post_init__` sets; one that does not count when instances are compared.
+    """As `dataclasses.field`: `default_factory` creates a default for each instance; `init=False` is a field that
+    `__post_init__` sets instead of the constructor; `compare=False` excludes it from comparison.
     """
     return _Field(default, default_factory, init, compare)
 
 
 _PLAIN: Final[_Field] = field()
-"""The options of every field that says nothing, shared."""
+"""The shared options of fields without `field()`."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -74,7 +73,7 @@ class ValueType(type):
         kw_only: bool = False,
     ) -> ValueType:
         own: dict[str, _Field] = {}
-        # Nobody asks for the annotations later, and they would be a dictionary for each class.
+        # The annotations are not needed any more, and would keep a dictionary for each class.
         for attribute, annotation in namespace.pop("__annotations__", {}).items():
             if not str(annotation).startswith("ClassVar"):
                 given = namespace.pop(attribute, _PLAIN)
@@ -87,7 +86,8 @@ class ValueType(type):
         namespace["__match_args__"] = slots if fields is own else tuple(fields)
         namespace["declared_fields"] = fields
         namespace["takes_keywords_only"] = kw_only
-        # Each class has one of its own: it would inherit the constructor that a first instance has given its base.
+        # Each class defines its own; otherwise it would inherit the constructor that a first instance compiled for its
+        # base.
         namespace.setdefault("__init__", _make_constructor_and_call_it)
         if not eq:
             namespace |= {"__eq__": object.__eq__, "__hash__": object.__hash__}
@@ -107,14 +107,14 @@ def _make_constructor_and_call_it(self: Any, *arguments: Any, **values: Any) -> 
 
 
 def compile_constructor(value_type: Any) -> Callable[..., None]:
-    """An `__init__` that sets the fields."""
+    """Compile an `__init__` that sets the fields."""
     constructor: Callable[..., None] = _function_of_fields(value_type, "__init__", ["self"], "", "    return")
     return constructor
 
 
 def maker(value_type: Callable[P, V]) -> Callable[P, V]:
-    """A function that makes instances as the constructor of a `Value` or `Struct` does, for what every request makes:
-    calling the class takes twice as long.
+    """A function that creates instances like the constructor of a `Value` or `Struct`, for objects that every request
+    creates: calling the class takes twice as long.
     """
     make: Callable[P, V] = _function_of_fields(
         value_type, "make", [], "    self = new(value_type)\n", "    return self"
@@ -123,7 +123,7 @@ def maker(value_type: Callable[P, V]) -> Callable[P, V]:
 
 
 def _function_of_fields(value_type: Any, function: str, arguments: list[str], begin: str, end: str) -> Any:
-    """A function that has the fields as arguments and sets them in `self`."""
+    """A function that takes the fields as arguments and sets them in `self`."""
     parameters, body = [], []
     names: dict[str, Any] = {"fresh": REQUIRED, "new": object.__new__, "value_type": value_type}
     for name, options in value_type.declared_fields.items():
@@ -150,7 +150,7 @@ def _function_of_fields(value_type: Any, function: str, arguments: list[str], be
 
 
 class Value(metaclass=ValueType):
-    """Base of classes that are declared by their fields."""
+    """Base of classes declared by their fields."""
 
     declared_fields: ClassVar[dict[str, _Field]]
     takes_keywords_only: ClassVar[bool]
@@ -174,5 +174,5 @@ class Value(metaclass=ValueType):
         return {name: getattr(self, name) for name, options in self.declared_fields.items() if options.init}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. Raises TypeError for names that are not fields."""
+        """A copy with some fields replaced. Raises TypeError for unknown fields."""
         return type(self)(**self.fields() | changes)

@@ -1,4 +1,4 @@
-"""LeaderAndIsr, StopReplica and UpdateMetadata, which a controller on ZooKeeper sends to brokers."""
+"""LeaderAndIsr, StopReplica and UpdateMetadata, which a controller in ZooKeeper mode sends to brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.wire.wire_types import MAX_ELEMENTS
 
 
 class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"):
-    """Roles that a broker is to take.
+    """Assigns leader and follower roles to a broker.
 
     - v1: whether a replica begins with this request
     - v2: broker epoch (KIP-380); partitions by topic
@@ -39,7 +39,7 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
 
     class LeaderAndIsrPartitionState(Struct):
         """One partition. `partition_epoch` is the version of its state znode. `eligible_leader_replicas` is Odradek's,
-        for its own brokers alone.
+        only for Odradek brokers.
         """
 
         topic_name: string = field("0-1", default="", ignorable=True)
@@ -81,7 +81,7 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
 
 
 class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"):
-    """Which roles were taken.
+    """The result of the role changes.
 
     - v1: KAFKA_STORAGE_ERROR may be answered
     - v4: flexible
@@ -89,7 +89,7 @@ class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-
     """
 
     class LeaderAndIsrPartitionError(Struct):
-        """The error of one partition, 0 when its role was taken."""
+        """The error of one partition, 0 on success."""
 
         topic_name: string = field("0-4", default="", ignorable=True)
         partition_index: int32
@@ -107,7 +107,7 @@ class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-
 
 
 class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4"):
-    """Replicas that a broker is to let go of.
+    """Replicas that a broker must stop, and may have to delete.
 
     - v1: broker epoch (KIP-380); partitions by topic
     - v2: flexible
@@ -153,14 +153,14 @@ class StopReplicaRequest(Request, api_key=ApiKey.STOP_REPLICA, versions="0-4"):
 
 
 class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4"):
-    """Which replicas are gone.
+    """The result for the replicas.
 
     - v2: flexible
     - v3: FENCED_LEADER_EPOCH may be answered (KIP-570)
     """
 
     class StopReplicaPartitionError(Struct):
-        """The error of one partition, 0 when its replica is gone."""
+        """The error of one partition, 0 on success."""
 
         topic_name: string
         partition_index: int32
@@ -171,7 +171,7 @@ class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4")
 
 
 class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0-8"):
-    """Metadata that a broker is to tell its clients: all live brokers, and the partitions that changed.
+    """Metadata for a broker to serve to its clients: all live brokers, and the changed partitions.
 
     - v1: several endpoints of a broker
     - v2: rack (KIP-36)
@@ -186,7 +186,7 @@ class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0
     max_elements: ClassVar[int] = MAX_ELEMENTS
 
     class UpdateMetadataPartitionState(Struct):
-        """One partition; its leader is -1 when it has none, and -2 when it is deleted."""
+        """One partition; its leader is -1 without a leader, and -2 when the partition is deleted."""
 
         topic_name: string = field("0-4", default="", ignorable=True)
         partition_index: int32
@@ -233,7 +233,7 @@ class UpdateMetadataRequest(Request, api_key=ApiKey.UPDATE_METADATA, versions="0
 
 
 class UpdateMetadataResponse(Response, api_key=ApiKey.UPDATE_METADATA, versions="0-8"):
-    """Whether the metadata was taken.
+    """Whether the broker accepted the metadata.
 
     - v6: flexible
     """

@@ -8,7 +8,7 @@ from protocol.wire.schema import Request, Response, Struct, field, int8, int16, 
 
 
 class ControlledShutdownRequest(Request, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3"):
-    """A broker wants to stop: the partitions that it leads are to get other leaders.
+    """A broker wants to stop: the controller moves its leaderships to other brokers.
 
     - v1: the client id is in the header
     - v2: broker epoch (KIP-380)
@@ -20,13 +20,13 @@ class ControlledShutdownRequest(Request, api_key=ApiKey.CONTROLLED_SHUTDOWN, ver
 
 
 class ControlledShutdownResponse(Response, api_key=ApiKey.CONTROLLED_SHUTDOWN, versions="0-3"):
-    """The partitions that the broker still leads; without any it may stop.
+    """The partitions that the broker still leads; it may stop when the list is empty.
 
     - v3: flexible
     """
 
     class RemainingPartition(Struct):
-        """A partition that found no other leader."""
+        """A partition that could not get another leader."""
 
         topic_name: string
         partition_index: int32
@@ -36,7 +36,7 @@ class ControlledShutdownResponse(Response, api_key=ApiKey.CONTROLLED_SHUTDOWN, v
 
 
 class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0-3"):
-    """In-sync replicas that leaders want (KIP-497).
+    """ISR changes that leaders request (KIP-497).
 
     - v1: leader recovery state (KIP-704)
     - v2: topic ids instead of names (KIP-841)
@@ -44,13 +44,13 @@ class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0
     """
 
     class BrokerState(Struct):
-        """A replica that is in sync; broker epoch -1 is not checked."""
+        """An in-sync replica; broker epoch -1 is not checked."""
 
         broker_id: int32 = field("3+", default=0)
         broker_epoch: int64 = field("3+", default=-1)
 
     class PartitionData(Struct):
-        """One partition. `partition_epoch` is the one that the change is based on."""
+        """One partition. `partition_epoch` is the epoch that the change is based on."""
 
         partition_index: int32
         leader_epoch: int32
@@ -72,15 +72,15 @@ class AlterPartitionRequest(Request, api_key=ApiKey.ALTER_PARTITION, versions="0
 
 
 class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions="0-3"):
-    """The partitions as they are now.
+    """The resulting partition states.
 
     - v1: leader recovery state (KIP-704)
     - v2: topic ids; INELIGIBLE_REPLICA, NEW_LEADER_ELECTED and UNKNOWN_TOPIC_ID may be answered (KIP-841)
     """
 
     class PartitionData(Struct):
-        """One partition; with an error, nothing of it has changed. `eligible_leader_replicas` is Odradek's, for its own
-        brokers alone.
+        """One partition; with an error, it is unchanged. `eligible_leader_replicas` is Odradek's, only for Odradek
+        brokers.
         """
 
         partition_index: int32
@@ -112,7 +112,7 @@ class AllocateProducerIdsRequest(Request, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, 
 
 
 class AllocateProducerIdsResponse(Response, api_key=ApiKey.ALLOCATE_PRODUCER_IDS, versions="0"):
-    """A block of producer ids that nobody else gets."""
+    """A block of producer ids, exclusive to this broker."""
 
     throttle_time_ms: int32
     error_code: int16

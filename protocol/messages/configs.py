@@ -10,7 +10,7 @@ from protocol.wire.schema import Request, Response, Struct, boolean, field, int8
 
 
 class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4"):
-    """Resources whose configuration is asked for (KIP-133).
+    """Resources to describe (KIP-133).
 
     - v1: synonyms
     - v3: documentation
@@ -18,7 +18,7 @@ class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions=
     """
 
     class DescribeConfigsResource(Struct):
-        """A resource, and the keys wanted: null for all."""
+        """A resource and the requested keys; null for all."""
 
         resource_type: int8
         resource_name: string
@@ -41,7 +41,7 @@ class DescribeConfigsResponse(Response, api_key=ApiKey.DESCRIBE_CONFIGS, version
     """
 
     class DescribeConfigsSynonym(Struct):
-        """A value that would apply if those above it were gone."""
+        """A value that would apply if the preceding ones were removed."""
 
         name: string
         value: nullable_string

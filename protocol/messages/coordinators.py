@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group or a transactional id."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions=
 
 
 class FindCoordinatorResponse(Response, api_key=ApiKey.FIND_COORDINATOR, versions="0-6"):
-    """The coordinators, or why there is none yet.
+    """The coordinators, or an error.
 
     - v1: throttle time and error message
     - v3: flexible
-    - v4: one entry per key instead of one answer (KIP-699)
+    - v4: one entry per key instead of a single one (KIP-699)
     """
 
     class Coordinator(Struct):

@@ -1,6 +1,6 @@
 """Requests about delegation tokens (KIP-48, KIP-373). Times are in milliseconds since 1970.
 
-An HMAC is a token's password: whoever shows a message to people must not show it.
+An HMAC is a token's password: never log or display it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from protocol.wire.schema import Request, Response, Struct, bytes_, field, int16
 
 
 class CreateDelegationTokenRequest(Request, api_key=ApiKey.CREATE_DELEGATION_TOKEN, versions="0-3"):
-    """A token that is to be, for its owner: who asks, unless another principal is named.
+    """A token to create. The owner is the requester unless another principal is named.
 
     - v2: flexible
     - v3: the owner (KIP-373)
@@ -32,7 +32,7 @@ class CreateDelegationTokenResponse(Response, api_key=ApiKey.CREATE_DELEGATION_T
     """The token.
 
     - v2: flexible
-    - v3: the principal that asked for it (KIP-373)
+    - v3: the principal that requested it (KIP-373)
     """
 
     error_code: int16
@@ -49,7 +49,7 @@ class CreateDelegationTokenResponse(Response, api_key=ApiKey.CREATE_DELEGATION_T
 
 
 class RenewDelegationTokenRequest(Request, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2"):
-    """The token that is to last longer.
+    """The token to renew.
 
     - v2: flexible
     """
@@ -59,7 +59,7 @@ class RenewDelegationTokenRequest(Request, api_key=ApiKey.RENEW_DELEGATION_TOKEN
 
 
 class RenewDelegationTokenResponse(Response, api_key=ApiKey.RENEW_DELEGATION_TOKEN, versions="0-2"):
-    """The end of the token, -1 with an error.
+    """The new expiry time of the token, -1 with an error.
 
     - v2: flexible
     """
@@ -70,7 +70,7 @@ class RenewDelegationTokenResponse(Response, api_key=ApiKey.RENEW_DELEGATION_TOK
 
 
 class ExpireDelegationTokenRequest(Request, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2"):
-    """The token that is to end, after a period or, if that is negative, at once.
+    """The token to expire, after a period, or at once if that is negative.
 
     - v2: flexible
     """
@@ -80,7 +80,7 @@ class ExpireDelegationTokenRequest(Request, api_key=ApiKey.EXPIRE_DELEGATION_TOK
 
 
 class ExpireDelegationTokenResponse(Response, api_key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions="0-2"):
-    """The end of the token, -1 with an error.
+    """The expiry time of the token, -1 with an error.
 
     - v2: flexible
     """
@@ -91,7 +91,7 @@ class ExpireDelegationTokenResponse(Response, api_key=ApiKey.EXPIRE_DELEGATION_T
 
 
 class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3"):
-    """The owners whose tokens are asked for; null for all.
+    """The owners whose tokens to describe; null for all.
 
     - v2: flexible
     """
@@ -109,7 +109,7 @@ class DescribeDelegationTokenResponse(Response, api_key=ApiKey.DESCRIBE_DELEGATI
     """The tokens.
 
     - v2: flexible
-    - v3: the principal that asked for a token (KIP-373)
+    - v3: the principal that requested a token (KIP-373)
     """
 
     class DescribedDelegationTokenRenewer(Struct):

@@ -21,22 +21,22 @@ from protocol.wire.schema import (
 
 
 class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17"):
-    """Partitions and offsets to read from; the order of partitions is the order of service when `max_bytes` runs out.
+    """Partitions and offsets to read from; `max_bytes` is used up in the order of the partitions.
 
-    - v3: a limit for the whole response, which yields to the first batch (KIP-74)
+    - v3: a limit for the whole response, which the first batch may exceed (KIP-74)
     - v4: isolation level: 0 read uncommitted, 1 read committed
     - v5: the follower's log start offset
     - v7: sessions, so that only changes are sent (KIP-227)
     - v9: the reader's leader epoch, for fencing (KIP-320)
-    - v11: rack, to be sent to a closer replica (KIP-392)
-    - v12: flexible; the epoch last fetched, so that divergence is found at once (KIP-595)
+    - v11: rack, so that the broker can choose a closer replica (KIP-392)
+    - v12: flexible; the last fetched epoch, so that divergence is found at once (KIP-595)
     - v13: topic ids instead of names (KIP-516)
     - v15: replica state instead of replica id (KIP-903)
     - v17: the follower's log directory (KIP-853)
     """
 
     class ReplicaState(Struct):
-        """Which follower asks, and in which incarnation; -1 for a consumer."""
+        """Id and broker epoch of the follower; -1 for a consumer."""
 
         replica_id: int32 = -1
         replica_epoch: int64 = -1
@@ -81,26 +81,26 @@ class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17"):
 
 
 class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17"):
-    """Batches, the first of which may begin before the offset asked for.
+    """Batches; the first one may begin before the requested offset.
 
     - v1: throttle time
     - v4: last stable offset and aborted transactions
     - v5: log start offset
     - v7: session id and an error for the whole request (KIP-227)
-    - v11: a replica that the consumer should rather read from (KIP-392); -1 for none
+    - v11: the preferred replica for this consumer (KIP-392); -1 for none
     - v12: flexible; divergence, current leader and snapshot as tagged fields (KIP-595)
     - v13: topic ids instead of names (KIP-516)
     - v16: addresses of new leaders (KIP-951)
     """
 
     class EpochEndOffset(Struct):
-        """The offset at which the logs of leader and follower diverge."""
+        """Epoch and end offset of the divergence between leader and follower."""
 
         epoch: int32 = -1
         end_offset: int64 = -1
 
     class LeaderIdAndEpoch(Struct):
-        """The leader the broker knows of."""
+        """The leader known to the broker."""
 
         leader_id: int32 = -1
         leader_epoch: int32 = -1
@@ -112,7 +112,7 @@ class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17"):
         epoch: int32 = -1
 
     class AbortedTransaction(Struct):
-        """Records of `producer_id` from `first_offset` to its next ABORT marker are to be skipped."""
+        """The consumer must skip records of `producer_id` from `first_offset` to its next ABORT marker."""
 
         producer_id: int64
         first_offset: int64

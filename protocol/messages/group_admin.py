@@ -20,7 +20,7 @@ from protocol.wire.schema import (
 class DescribeGroupsRequest(Request, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5"):
     """Groups to describe.
 
-    - v3: whether authorized operations are wanted
+    - v3: whether to include authorized operations
     - v5: flexible
     """
 
@@ -32,7 +32,7 @@ class DescribeGroupsResponse(Response, api_key=ApiKey.DESCRIBE_GROUPS, versions=
     """The groups. One that does not exist is described as Dead, without an error.
 
     - v1: throttle time
-    - v3: authorized operations; -2^31 when not asked for
+    - v3: authorized operations; -2^31 if not requested
     - v4: instance ids of static members
     - v5: flexible
     """
@@ -63,7 +63,7 @@ class DescribeGroupsResponse(Response, api_key=ApiKey.DESCRIBE_GROUPS, versions=
 
 
 class ListGroupsRequest(Request, api_key=ApiKey.LIST_GROUPS, versions="0-5"):
-    """Asks for the groups that this broker coordinates; empty filters let everything through.
+    """Asks for the groups that this broker coordinates; empty filters match everything.
 
     - v3: flexible
     - v4: filter by state (KIP-518)
@@ -97,7 +97,7 @@ class ListGroupsResponse(Response, api_key=ApiKey.LIST_GROUPS, versions="0-5"):
 
 
 class DeleteGroupsRequest(Request, api_key=ApiKey.DELETE_GROUPS, versions="0-2"):
-    """Groups to delete with their offsets (KIP-229); they have to be empty.
+    """Empty groups to delete with their offsets (KIP-229).
 
     - v2: flexible
     """

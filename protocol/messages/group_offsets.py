@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has come."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from protocol.wire.schema import Request, Response, Struct, boolean, field, int1
 
 
 class OffsetCommitRequest(Request, api_key=ApiKey.OFFSET_COMMIT, versions="0-9"):
-    """Offsets to remember for a group.
+    """Offsets to commit for a group.
 
     - v1: generation and member, and a time per partition that v2 dropped again
     - v2: how long to keep the offsets, until v4
     - v6: leader epochs (KIP-320)
     - v7: static members (KIP-345)
     - v8: flexible
-    - v9: member epochs of the consumer protocol in the place of generations (KIP-848)
+    - v9: member epochs of the consumer protocol instead of generations (KIP-848)
     """
 
     class OffsetCommitRequestPartition(Struct):
-        """The offset of the next record to read, and what the client wants to note beside it."""
+        """The offset of the next record to read, and the client's metadata."""
 
         partition_index: int32
         committed_offset: int64
@@ -65,7 +65,7 @@ class OffsetCommitResponse(Response, api_key=ApiKey.OFFSET_COMMIT, versions="0-9
 
 
 class OffsetFetchRequest(Request, api_key=ApiKey.OFFSET_FETCH, versions="0-9"):
-    """Asks for committed offsets; null topics ask for all that the group has.
+    """Asks for committed offsets; null topics mean all offsets of the group.
 
     - v2: null topics
     - v6: flexible
@@ -101,7 +101,7 @@ class OffsetFetchRequest(Request, api_key=ApiKey.OFFSET_FETCH, versions="0-9"):
 
 
 class OffsetFetchResponse(Response, api_key=ApiKey.OFFSET_FETCH, versions="0-9"):
-    """Committed offsets; -1 with no error where there is none.
+    """Committed offsets; -1 without an error if the partition has none.
 
     - v2: an error for the whole group
     - v3: throttle time
@@ -155,7 +155,7 @@ class OffsetFetchResponse(Response, api_key=ApiKey.OFFSET_FETCH, versions="0-9")
 
 
 class OffsetDeleteRequest(Request, api_key=ApiKey.OFFSET_DELETE, versions="0"):
-    """Committed offsets to forget (KIP-496)."""
+    """Committed offsets to delete (KIP-496)."""
 
     class OffsetDeleteRequestPartition(Struct):
         """One partition."""
@@ -173,7 +173,7 @@ class OffsetDeleteRequest(Request, api_key=ApiKey.OFFSET_DELETE, versions="0"):
 
 
 class OffsetDeleteResponse(Response, api_key=ApiKey.OFFSET_DELETE, versions="0"):
-    """The outcome per partition; GROUP_SUBSCRIBED_TO_TOPIC where the group still reads."""
+    """The outcome per partition; GROUP_SUBSCRIBED_TO_TOPIC while the group reads the topic."""
 
     class OffsetDeleteResponsePartition(Struct):
         """The outcome for one partition."""

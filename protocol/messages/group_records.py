@@ -1,7 +1,7 @@
-"""Keys and values in `__consumer_offsets`, each behind an int16 version: see `encode_versioned`.
+"""Keys and values in `__consumer_offsets`, each prefixed with an int16 version: see `encode_versioned`.
 
-Key versions tell the kind of record: 0 and 1 a committed offset, 2 a group. 1 is written for offsets. A null value
-deletes what the key names.
+The key version is the type of record: 0 and 1 a committed offset, 2 a group. Offsets are written with 1. A null value
+deletes the key's entry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from protocol.wire.schema import Message, Struct, bytes_, field, int32, int64, n
 
 
 class OffsetCommitKey(Message, versions="0-1"):
-    """The group and partition whose offset the value holds."""
+    """Key of a committed offset."""
 
     group: string
     topic: string
@@ -33,7 +33,7 @@ class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Message, versions="2"):
-    """The group that the value holds."""
+    """Key of a group."""
 
     group: string
 

@@ -1,8 +1,8 @@
-"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what consumers tell one another there.
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the consumer protocol embedded in them.
 
-The coordinator passes the latter on without looking inside (Kafka class `ConsumerProtocol`). It lies behind an int16
-version. A reader takes a newer version for the newest it knows and ignores what follows: read the version, then use
-`decode_prefix`.
+The coordinator passes the embedded messages on without decoding them (Kafka class `ConsumerProtocol`). They have an
+int16 version prefix. A reader decodes a newer version as the newest one it knows and ignores the rest: read the
+version, then use `decode_prefix`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9"):
     """A member, known or new, asks to be in the next generation.
 
     - v1: a rebalance timeout apart from the session timeout (KIP-62)
-    - v4: a new member is sent back with MEMBER_ID_REQUIRED to come again with its id (KIP-394)
+    - v4: a new member gets MEMBER_ID_REQUIRED and must rejoin with its id (KIP-394)
     - v5: static members (KIP-345)
     - v6: flexible
     - v8: why the member joins (KIP-800)
-    - v9: the leader may be told to skip the assignment (KIP-814)
+    - v9: the response may let the leader skip the assignment (KIP-814)
     """
 
     class JoinGroupRequestProtocol(Struct):
-        """An assignor that the member knows, and what it wants to tell it."""
+        """An assignor that the member supports, with its metadata."""
 
         name: string
         metadata: bytes_
@@ -52,7 +52,7 @@ class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9"):
 
 
 class JoinGroupResponse(Response, api_key=ApiKey.JOIN_GROUP, versions="0-9"):
-    """The new generation; only its leader is told the members.
+    """The new generation; only the leader gets the list of members.
 
     - v2: throttle time
     - v5: instance ids of static members (KIP-345)
@@ -118,7 +118,7 @@ class SyncGroupResponse(Response, api_key=ApiKey.SYNC_GROUP, versions="0-5"):
 
 
 class HeartbeatRequest(Request, api_key=ApiKey.HEARTBEAT, versions="0-4"):
-    """A sign of life.
+    """Keeps a member alive in its group.
 
     - v3: static members (KIP-345)
     - v4: flexible
@@ -185,7 +185,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
     """The subscription of a member, in the metadata of JoinGroup.
 
     - v1: the partitions it owns, for cooperative rebalancing (KIP-429)
-    - v2: the generation in which it owned them
+    - v2: the generation of that ownership
     - v3: rack
     """
 
@@ -203,7 +203,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3"):
-    """The partitions that a member is to read, in the assignment of SyncGroup."""
+    """The partitions assigned to a member, in the assignment of SyncGroup."""
 
     class TopicPartition(Struct):
         """The partitions assigned of one topic."""

@@ -1,4 +1,4 @@
-"""The headers in front of every request and response."""
+"""The headers of requests and responses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from protocol.wire.schema import Message, field, int16, int32, nullable_string
 
 
 class RequestHeader(Message, versions="0-2", flexible="2+"):
-    """In front of every request; `ApiKey.request_header_version` tells which version.
+    """The header of every request; `ApiKey.request_header_version` is its version.
 
     - v1: client id
-    - v2: tagged fields; the client id keeps its old form, so that a broker can read it before it knows the rest
+    - v2: tagged fields; the client id keeps its old encoding, so that a broker can read it before it knows the rest
     """
 
     request_api_key: int16
@@ -19,7 +19,7 @@ class RequestHeader(Message, versions="0-2", flexible="2+"):
 
 
 class ResponseHeader(Message, versions="0-1", flexible="1+"):
-    """In front of every response; `ApiKey.response_header_version` tells which version.
+    """The header of every response; `ApiKey.response_header_version` is its version.
 
     - v1: tagged fields
     """

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs and DescribeLogDirs: what lies in which log directory, and what should (KIP-113)."""
+"""AlterReplicaLogDirs and DescribeLogDirs: moving replicas between log directories, and listing them (KIP-113)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from protocol.wire.schema import Request, Response, Struct, boolean, field, int1
 
 
 class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2"):
-    """Log directories of this broker, and the replicas that are to be moved there.
+    """Log directories of this broker, and the replicas to move there.
 
     - v2: flexible
     """
@@ -28,7 +28,7 @@ class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS,
 
 
 class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2"):
-    """Whether each move was begun.
+    """Whether each move was started.
 
     - v2: flexible
     """
@@ -50,7 +50,7 @@ class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIR
 
 
 class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4"):
-    """Partitions whose replicas on this broker are asked for; null for all.
+    """Partitions whose replicas on this broker to describe; null for all.
 
     - v2: flexible
     """

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: which brokers there are, and which of them leads what."""
+"""Metadata and DescribeCluster: the brokers, and the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class MetadataRequest(Request, api_key=ApiKey.METADATA, versions="0-12"):
     """Topics to describe: null for all (in v0, an empty list), empty for none.
 
     - v4: whether a missing topic may be created
-    - v8: whether authorized operations are wanted
+    - v8: whether to include authorized operations
     - v9: flexible
     - v10: topic ids and null names can be written; brokers accept them from v12 on (KIP-516)
-    - v11: no cluster authorized operations any more; DescribeCluster has them (KIP-700)
+    - v11: cluster authorized operations removed; DescribeCluster has them (KIP-700)
     """
 
     class MetadataRequestTopic(Struct):
@@ -49,14 +49,14 @@ class MetadataResponse(Response, api_key=ApiKey.METADATA, versions="0-12"):
     - v3: throttle time
     - v5: offline replicas
     - v7: leader epochs
-    - v8: authorized operations, as a bit field; -2^31 when not asked for
+    - v8: authorized operations, as a bit field; -2^31 if not requested
     - v9: flexible
     - v10: topic ids (KIP-516)
-    - v12: a topic asked for by an unknown id has no name
+    - v12: a topic requested by an unknown id has a null name
     """
 
     class MetadataResponseBroker(Struct):
-        """A broker and its address on the listener that was asked."""
+        """A broker and its address on the listener of this connection."""
 
         node_id: int32
         host: string
@@ -64,7 +64,7 @@ class MetadataResponse(Response, api_key=ApiKey.METADATA, versions="0-12"):
         rack: nullable_string = field("1+", default=None, ignorable=True)
 
     class MetadataResponsePartition(Struct):
-        """One partition; its leader is -1 when there is none."""
+        """One partition; its leader is -1 if it has none."""
 
         error_code: int16
         partition_index: int32
@@ -109,7 +109,7 @@ class DescribeClusterResponse(Response, api_key=ApiKey.DESCRIBE_CLUSTER, version
     """
 
     class DescribeClusterBroker(Struct):
-        """A broker and its address on the listener that was asked."""
+        """A broker and its address on the listener of this connection."""
 
         broker_id: int32
         host: string

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where in a partition a time or an epoch is."""
+"""ListOffsets and OffsetForLeaderEpoch: finding offsets by timestamp or by leader epoch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ListOffsetsRequest(Request, api_key=ApiKey.LIST_OFFSETS, versions="0-9"):
 
 
 class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9"):
-    """The first offset at or after each timestamp; -1 where there is none.
+    """The first offset at or after each timestamp, or -1.
 
     - v1: one offset, with its timestamp, instead of a list
     - v2: throttle time
@@ -68,15 +68,15 @@ class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9")
 
 
 class OffsetForLeaderEpochRequest(Request, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4"):
-    """Leader epochs whose end is asked for (KIP-101, KIP-279).
+    """Leader epochs to look up the end of (KIP-101, KIP-279).
 
     - v2: the reader's leader epoch, for fencing (KIP-320)
-    - v3: who asks: a follower's id, -1 a consumer, -2 a reader that may see beyond the high watermark
+    - v3: the requester: a follower's id, -1 a consumer, -2 a reader that may see beyond the high watermark
     - v4: flexible
     """
 
     class OffsetForLeaderPartition(Struct):
-        """One partition and the epoch in question."""
+        """One partition and the epoch to look up."""
 
         partition: int32
         current_leader_epoch: int32 = field("2+", default=-1, ignorable=True)
@@ -93,7 +93,7 @@ class OffsetForLeaderEpochRequest(Request, api_key=ApiKey.OFFSET_FOR_LEADER_EPOC
 
 
 class OffsetForLeaderEpochResponse(Response, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4"):
-    """Where the epochs end.
+    """The end offsets of the epochs.
 
     - v1: the epoch that was found
     - v2: throttle time
@@ -101,7 +101,7 @@ class OffsetForLeaderEpochResponse(Response, api_key=ApiKey.OFFSET_FOR_LEADER_EP
     """
 
     class EpochEndOffset(Struct):
-        """The largest epoch not above the one asked for, and its end offset; -1 and -1 when unknown."""
+        """The largest epoch not above the requested one, and its end offset; -1 and -1 if unknown."""
 
         error_code: int16
         partition: int32

@@ -47,24 +47,24 @@ class ProduceRequest(Request, api_key=ApiKey.PRODUCE, versions="0-11"):
 
 
 class ProduceResponse(Response, api_key=ApiKey.PRODUCE, versions="0-11"):
-    """Where the batches landed, or why they did not.
+    """The offsets of the batches, or errors.
 
     - v1: throttle time
-    - v2: log append time, -1 unless the topic stamps records itself
+    - v2: log append time, -1 unless the topic uses LogAppendTime
     - v5: log start offset
-    - v8: which records of a batch were at fault (KIP-467)
+    - v8: the invalid records of a batch (KIP-467)
     - v9: flexible
-    - v10: the new leader and its address beside NOT_LEADER_OR_FOLLOWER (KIP-951)
+    - v10: the new leader and its address along with NOT_LEADER_OR_FOLLOWER (KIP-951)
     """
 
     class BatchIndexAndErrorMessage(Struct):
-        """A record at fault, by its index in the batch."""
+        """An invalid record, by its index in the batch."""
 
         batch_index: int32
         batch_index_error_message: nullable_string = None
 
     class LeaderIdAndEpoch(Struct):
-        """The leader the broker knows of."""
+        """The leader known to the broker."""
 
         leader_id: int32 = -1
         leader_epoch: int32 = -1

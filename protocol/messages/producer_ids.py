@@ -1,5 +1,5 @@
-"""Producers by their ids: InitProducerId gives an idempotent or transactional one its identity (KIP-98, KIP-360),
-DescribeProducers tells who writes to a partition (KIP-664).
+"""Producers by their ids: InitProducerId assigns the id of an idempotent or transactional producer (KIP-98, KIP-360),
+DescribeProducers lists the producers of a partition (KIP-664).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from protocol.wire.schema import Request, Response, Struct, field, int16, int32,
 
 
 class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5"):
-    """Asks for a producer id and epoch; the transactional id is null for a producer that is idempotent only.
+    """Asks for a producer id and epoch; the transactional id is null for a producer that is only idempotent.
 
     - v2: flexible
-    - v3: the id and epoch at hand, to go on with a higher epoch (KIP-360)
+    - v3: the current id and epoch, to continue with a higher epoch (KIP-360)
     - v4: PRODUCER_FENCED may be answered (KIP-588)
     - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
     """
@@ -24,7 +24,7 @@ class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="
 
 
 class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5"):
-    """The identity to produce with; id -1 with an error.
+    """The producer id and epoch; id -1 with an error.
 
     - v2: flexible
     """
@@ -36,7 +36,7 @@ class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions
 
 
 class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0"):
-    """The partitions whose producers are asked for."""
+    """The partitions whose producers to describe."""
 
     class TopicRequest(Struct):
         """The partitions of one topic."""
@@ -48,10 +48,11 @@ class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versi
 
 
 class DescribeProducersResponse(Response, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0"):
-    """The producers that this broker's replicas remember."""
+    """The producers in the state of this broker's replicas."""
 
     class ProducerState(Struct):
-        """One producer; -1 for what there is not. `current_txn_start_offset` is where its open transaction began."""
+        """One producer; missing values are -1. `current_txn_start_offset` is the first offset of its open transaction.
+        """
 
         producer_id: int64
         producer_epoch: int32

@@ -35,13 +35,13 @@ class DescribeClientQuotasRequest(Request, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS
 
 
 class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1"):
-    """The quotas that match; null beside an error.
+    """The quotas that match; null with an error.
 
     - v1: flexible
     """
 
     class EntityData(Struct):
-        """A part of an entity; the name null is the default."""
+        """A part of an entity; a null name is the default."""
 
         entity_type: string
         entity_name: nullable_string
@@ -65,19 +65,19 @@ class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOT
 
 
 class AlterClientQuotasRequest(Request, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1"):
-    """Changes of quotas, entity by entity; with `validate_only` they are judged and not made.
+    """Changes of quotas, entity by entity; with `validate_only` they are only checked.
 
     - v1: flexible
     """
 
     class EntityData(Struct):
-        """A part of an entity; the name null is the default."""
+        """A part of an entity; a null name is the default."""
 
         entity_type: string
         entity_name: nullable_string
 
     class OpData(Struct):
-        """One quota to set, or with `remove` to take away."""
+        """One quota to set, or to remove with `remove`."""
 
         key: string
         value: float64
@@ -100,7 +100,7 @@ class AlterClientQuotasResponse(Response, api_key=ApiKey.ALTER_CLIENT_QUOTAS, ve
     """
 
     class EntityData(Struct):
-        """A part of an entity; the name null is the default."""
+        """A part of an entity; a null name is the default."""
 
         entity_type: string
         entity_name: nullable_string

@@ -1,4 +1,4 @@
-"""Replicas and leaders on the move: Alter- and ListPartitionReassignments (KIP-455), ElectLeaders (KIP-460)."""
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455), ElectLeaders (KIP-460)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from protocol.wire.schema import Request, Response, Struct, field, int8, int16, 
 
 
 class AlterPartitionReassignmentsRequest(Request, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0"):
-    """Where partitions are to move."""
+    """Partitions to reassign."""
 
     class ReassignablePartition(Struct):
-        """The replicas that a partition is to have; null cancels what is under way."""
+        """The target replicas of a partition; null cancels its reassignment."""
 
         partition_index: int32
         replicas: list[int32] | None = field(default=None)
@@ -28,7 +28,7 @@ class AlterPartitionReassignmentsRequest(Request, api_key=ApiKey.ALTER_PARTITION
 
 
 class AlterPartitionReassignmentsResponse(Response, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0"):
-    """Partition by partition, whether it was begun."""
+    """Whether each reassignment was started."""
 
     class ReassignablePartitionResponse(Struct):
         """One partition."""
@@ -50,7 +50,7 @@ class AlterPartitionReassignmentsResponse(Response, api_key=ApiKey.ALTER_PARTITI
 
 
 class ListPartitionReassignmentsRequest(Request, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0"):
-    """The partitions asked about; null for all."""
+    """The partitions to list; null for all."""
 
     class ListPartitionReassignmentsTopics(Struct):
         """The partitions of one topic."""
@@ -63,7 +63,7 @@ class ListPartitionReassignmentsRequest(Request, api_key=ApiKey.LIST_PARTITION_R
 
 
 class ListPartitionReassignmentsResponse(Response, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0"):
-    """The reassignments that are going on."""
+    """The ongoing reassignments."""
 
     class OngoingPartitionReassignment(Struct):
         """One partition with its replicas by broker id."""
@@ -86,12 +86,12 @@ class ListPartitionReassignmentsResponse(Response, api_key=ApiKey.LIST_PARTITION
 
 
 class ElectionType(IntEnum):
-    """Who is to be elected (Kafka class `ElectionType`)."""
+    """The type of election (Kafka class `ElectionType`)."""
 
     PREFERRED = 0
     """The first replica of the assignment, if it is in sync."""
     UNCLEAN = 1
-    """The first live replica, in sync or not, of a partition without a leader."""
+    """The first live replica of a partition without a leader, in sync or not."""
 
 
 class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2"):
@@ -109,7 +109,7 @@ class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2")
 
 
 class ElectLeadersResponse(Response, api_key=ApiKey.ELECT_LEADERS, versions="0-2"):
-    """The outcome, partition by partition."""
+    """The outcome per partition."""
 
     class PartitionResult(Struct):
         """One partition."""

@@ -69,7 +69,7 @@ class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3
 
 
 class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
-    """ACLs that are to be.
+    """ACLs to create.
 
     - v1: the type of the resource's pattern
     - v2: flexible
@@ -91,7 +91,7 @@ class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
 
 
 class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
-    """The outcome of each creation, in their order.
+    """The outcome of each creation, in the order of the request.
 
     - v2: flexible
     """
@@ -107,7 +107,7 @@ class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3"):
 
 
 class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
-    """Filters for the ACLs that are to go; null matches any name, principal or host.
+    """Filters for the ACLs to delete; null matches any name, principal or host.
 
     - v1: the type of the resource's pattern
     - v2: flexible
@@ -129,7 +129,7 @@ class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
 
 
 class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
-    """The ACLs that are gone, by filter, in their order.
+    """The deleted ACLs by filter, in the order of the request.
 
     - v1: the type of the resource's pattern
     - v2: flexible
@@ -160,7 +160,7 @@ class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3"):
 
 
 class DescribeUserScramCredentialsRequest(Request, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0"):
-    """The users whose credentials are asked for; null or empty for all."""
+    """The users whose credentials to describe; null or empty for all."""
 
     class UserName(Struct):
         """One user."""
@@ -194,7 +194,7 @@ class DescribeUserScramCredentialsResponse(Response, api_key=ApiKey.DESCRIBE_USE
 
 
 class AlterUserScramCredentialsRequest(Request, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0"):
-    """Credentials of users to set and to remove. Passwords are salted by the client and never sent (KIP-554)."""
+    """Credentials of users to set and to remove. The client salts passwords and never sends them (KIP-554)."""
 
     class ScramCredentialDeletion(Struct):
         """One mechanism of a user."""
@@ -216,7 +216,7 @@ class AlterUserScramCredentialsRequest(Request, api_key=ApiKey.ALTER_USER_SCRAM_
 
 
 class AlterUserScramCredentialsResponse(Response, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0"):
-    """Whether the credentials of each user have changed."""
+    """The outcome for each user."""
 
     class AlterUserScramCredentialsResult(Struct):
         """One user."""
@@ -230,7 +230,7 @@ class AlterUserScramCredentialsResponse(Response, api_key=ApiKey.ALTER_USER_SCRA
 
 
 class SaslHandshakeRequest(Request, api_key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
-    """The mechanism that a client has chosen.
+    """The mechanism chosen by the client.
 
     - v0: tokens follow without a header
     - v1: tokens follow in SaslAuthenticate (KIP-152)
@@ -256,9 +256,9 @@ class SaslAuthenticateRequest(Request, api_key=ApiKey.SASL_AUTHENTICATE, version
 
 
 class SaslAuthenticateResponse(Response, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2"):
-    """The answer to a token.
+    """The mechanism's response to a token.
 
-    - v1: how long the authentication counts, 0 for ever (KIP-368)
+    - v1: the lifetime of the authentication, 0 for unlimited (KIP-368)
     - v2: flexible
     """
 

@@ -21,7 +21,7 @@ from protocol.wire.schema import (
 
 
 class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7"):
-    """Topics to create; -1 partitions or replicas stand for the broker's defaults from v4 on (KIP-464).
+    """Topics to create; from v4 on, -1 partitions or replicas mean the broker's defaults (KIP-464).
 
     - v1: validate without creating
     - v5: flexible
@@ -54,7 +54,7 @@ class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7")
 
 
 class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7"):
-    """The topics that were created, or why not.
+    """The created topics, or errors.
 
     - v1: error message
     - v2: throttle time
@@ -63,7 +63,7 @@ class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7
     """
 
     class CreatableTopicConfigs(Struct):
-        """One configuration value of the new topic, and where it comes from."""
+        """One configuration value of the new topic and its source."""
 
         name: string
         value: nullable_string
@@ -72,7 +72,7 @@ class CreateTopicsResponse(Response, api_key=ApiKey.CREATE_TOPICS, versions="0-7
         is_sensitive: boolean
 
     class CreatableTopicResult(Struct):
-        """The outcome for one topic; `configs` is null when they may not be seen."""
+        """The outcome for one topic; `configs` is null if the client may not see them."""
 
         name: string
         topic_id: uuid = field("7+", default=ZERO_UUID, ignorable=True)
@@ -111,7 +111,7 @@ class DeleteTopicsResponse(Response, api_key=ApiKey.DELETE_TOPICS, versions="0-6
     - v1: throttle time
     - v4: flexible
     - v5: error message
-    - v6: topic id, and a null name where only the id is known
+    - v6: topic id, and a null name if only the id is known
     """
 
     class DeletableTopicResult(Struct):
@@ -138,7 +138,7 @@ class CreatePartitionsRequest(Request, api_key=ApiKey.CREATE_PARTITIONS, version
         broker_ids: list[int32]
 
     class CreatePartitionsTopic(Struct):
-        """A topic and its new total of partitions; null assignments leave the placing to the controller."""
+        """A topic and its new total of partitions; with null assignments the controller places the replicas."""
 
         name: string
         count: int32
@@ -168,7 +168,7 @@ class CreatePartitionsResponse(Response, api_key=ApiKey.CREATE_PARTITIONS, versi
 
 
 class DeleteRecordsRequest(Request, api_key=ApiKey.DELETE_RECORDS, versions="0-2"):
-    """Partitions whose log start is to move up (KIP-107).
+    """Partitions whose log start to move up (KIP-107).
 
     - v2: flexible
     """
@@ -196,7 +196,7 @@ class DeleteRecordsResponse(Response, api_key=ApiKey.DELETE_RECORDS, versions="0
     """
 
     class DeleteRecordsPartitionResult(Struct):
-        """The log start of one partition afterwards; -1 with an error."""
+        """The new log start of one partition; -1 with an error."""
 
         partition_index: int32
         low_watermark: int64

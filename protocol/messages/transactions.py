@@ -1,8 +1,8 @@
-"""A transaction from its first partition to its markers (KIP-98, KIP-447, KIP-890), questions about it (KIP-664,
-KIP-994), and how `__transaction_state` keeps it.
+"""The APIs of transactions (KIP-98, KIP-447, KIP-890), listing and describing them (KIP-664, KIP-994), and the records
+of `__transaction_state`.
 
-Keys and values there stand behind an int16 version: see `encode_versioned`. A null value deletes the transactional id
-that the key names.
+Keys and values there are prefixed with an int16 version: see `encode_versioned`. A null value deletes the transactional
+id in the key.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from protocol.wire.schema import (
 
 
 class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5"):
-    """Partitions that a producer is about to write to in its transaction. Up to v3 from clients, then from brokers.
+    """Partitions to add to a producer's transaction before it writes to them. Clients send up to v3, brokers later
+    versions.
 
     - v2: PRODUCER_FENCED may be answered (KIP-588)
     - v3: flexible
-    - v4: several transactions at once, and questions whether partitions are in them already (KIP-890)
+    - v4: several transactions at once, and verification of partitions already added (KIP-890)
     - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
     """
 
@@ -40,7 +41,7 @@ class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, v
         partitions: list[int32]
 
     class AddPartitionsToTxnTransaction(Struct):
-        """One transaction; with `verify_only` nothing is added."""
+        """One transaction; `verify_only` adds nothing."""
 
         transactional_id: string
         producer_id: int64
@@ -87,7 +88,7 @@ class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN,
 
 
 class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4"):
-    """A group whose offsets a producer is about to commit in its transaction.
+    """A group to add to a producer's transaction before the producer commits its offsets.
 
     - v2: PRODUCER_FENCED may be answered (KIP-588)
     - v3: flexible
@@ -125,7 +126,7 @@ class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4"):
 
 
 class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4"):
-    """The outcome. Without an error it is decided; the markers follow.
+    """The outcome. Without an error the decision is durable; the markers follow.
 
     - v3: flexible
     """
@@ -135,7 +136,7 @@ class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4"):
 
 
 class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1"):
-    """Markers that a coordinator wants written by the leaders of the partitions of a transaction.
+    """Markers that the partition leaders must write for a transaction coordinator.
 
     - v1: flexible
     """
@@ -147,7 +148,7 @@ class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions
         partition_indexes: list[int32]
 
     class WritableTxnMarker(Struct):
-        """The end of one transaction: a commit if `transaction_result`, else an abort."""
+        """The end of one transaction: a commit if `transaction_result`, otherwise an abort."""
 
         producer_id: int64
         producer_epoch: int16
@@ -186,7 +187,7 @@ class WriteTxnMarkersResponse(Response, api_key=ApiKey.WRITE_TXN_MARKERS, versio
 
 
 class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4"):
-    """Offsets of a group that count once the producer's transaction is committed.
+    """Offsets of a group that take effect when the producer's transaction commits.
 
     - v2: leader epochs (KIP-320)
     - v3: flexible; the member of the group, so that a zombie is fenced (KIP-447)
@@ -194,7 +195,7 @@ class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions
     """
 
     class TxnOffsetCommitRequestPartition(Struct):
-        """The offset of the next record to read, and what the client wants to note beside it."""
+        """The offset of the next record to read, and the client's metadata."""
 
         partition_index: int32
         committed_offset: int64
@@ -255,7 +256,9 @@ class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTION
         partitions: list[int32]
 
     class TransactionState(Struct):
-        """One transactional id. `topics` are those of the open transaction; while it ends, those without a marker."""
+        """One transactional id. `topics` are those of the open transaction; while it completes, those still without a
+        marker.
+        """
 
         error_code: int16
         transactional_id: string
@@ -271,9 +274,9 @@ class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTION
 
 
 class ListTransactionsRequest(Request, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1"):
-    """Which transactional ids to list; an empty filter lets all pass.
+    """Filters for transactional ids; an empty filter matches all.
 
-    - v1: only transactions that have been open for longer than so many milliseconds (KIP-994)
+    - v1: only transactions open for longer than this many milliseconds (KIP-994)
     """
 
     state_filters: list[string]
@@ -298,7 +301,7 @@ class ListTransactionsResponse(Response, api_key=ApiKey.LIST_TRANSACTIONS, versi
 
 
 class TransactionLogKey(Message, versions="0"):
-    """The transactional id that the value is about."""
+    """The transactional id of the value."""
 
     transactional_id: string
 

@@ -1,3 +1,1 @@
-"""Record batches of message format v2: the header, the records, compression, validation, and what compaction does to
-them.
-"""
+"""Record batches of message format v2: the header, the records, compression, validation and compaction."""

@@ -1,8 +1,8 @@
-"""Record batches of message format v2: a view on the bytes, made to be opaque on the hot path.
+"""Record batches of message format v2: a view of the bytes that leaves the records opaque on the hot path.
 
-A broker needs the 61 header bytes only: `RecordBatch` unpacks them in one call and `validate` judges them together
-with the CRC; its `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The
-records themselves (protocol.records.record_codec) are decoded only by those who ask for them.
+A broker only needs the 61 header bytes: `RecordBatch` unpacks them in one call, `validate` checks them and the CRC, and
+`assign_offsets` rewrites base offset and leader epoch in place, which the CRC does not cover. The records
+(protocol.records.record_codec) are decoded only on demand.
 
 Layout and rules: Kafka's `DefaultRecordBatch`, `LogValidator.validateBatch` and KIP-98 (format v2), KIP-534 (delete
 horizon). This module stands alone: it imports only other modules of `protocol`.
@@ -84,10 +84,10 @@ class TimestampType(IntEnum):
 
 
 class RecordBatch:
-    """A view on one v2 batch. Cheap to make; nothing is checked but that the header is there.
+    """A view of one v2 batch. Cheap to create: it only checks that the buffer holds a header.
 
-    `buffer` is exactly this batch once `validate` or `read_batches` has been through with it. Timestamps are
-    milliseconds since the epoch, -1 when there is none.
+    After `validate` or `read_batches`, `buffer` is exactly this batch. Timestamps are milliseconds since the epoch, or
+    -1.
     """
 
     __slots__ = (
@@ -148,7 +148,7 @@ class RecordBatch:
 
     @property
     def size_in_bytes(self) -> int:
-        """Size of the whole batch, including the 12 bytes that `length` does not count."""
+        """Size of the whole batch, including the 12 bytes that `length` leaves out."""
         return self.length + LOG_OVERHEAD_BYTES
 
     @property
@@ -161,14 +161,14 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, wrapping after 2^31-1; -1 when the batch has no sequence."""
+        """Sequence number of the last record, wrapping after 2^31-1; -1 without a sequence."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def compression(self) -> CompressionType:
-        """Raises ApiError INVALID_RECORD for a codec id that does not exist."""
+        """Raises ApiError INVALID_RECORD for an unknown codec id."""
         codec = self.attributes & CODEC_MASK
         if codec > CompressionType.ZSTD:
             raise invalid_record(f"Unknown compression type id {codec} in record batch")
@@ -192,12 +192,14 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may go (KIP-534); None while the cleaner has not set it."""
+        """The time when tombstones and markers of this batch may be removed (KIP-534), or None until the cleaner sets
+        it.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def is_valid(self) -> bool:
-        """Whether size, magic and CRC-32C agree with the bytes; what recovery asks."""
+        """Whether size, magic and CRC-32C match the bytes."""
         return (
             self.magic == MAGIC_V2
             and HEADER_BYTES <= self.size_in_bytes == len(self.buffer)
@@ -205,9 +207,9 @@ class RecordBatch:
         )
 
     def ensure_valid(self) -> None:
-        """Raises ApiError CORRUPT_MESSAGE unless size, magic and CRC-32C agree with the bytes.
+        """Raises ApiError CORRUPT_MESSAGE unless size, magic and CRC-32C match the bytes.
 
-        Holds for every batch in a log, also for one whose records were compacted away.
+        Every batch in a log passes, even if its records were compacted away.
         """
         buffer = self.buffer
         size = self.length + LOG_OVERHEAD_BYTES
@@ -227,9 +229,9 @@ class RecordBatch:
     def validate(self) -> None:
         """Check a batch sent by a client, before its offsets are assigned; the records are not walked.
 
-        Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic or CRC, INVALID_RECORD for a header that contradicts
-        itself or declares more records than its bytes can hold. Timestamps are not judged, and attribute bits without a
-        meaning pass, as in Kafka.
+        Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic or CRC, INVALID_RECORD for a header that is inconsistent
+        or declares more records than its bytes can hold. Timestamps and unused attribute bits are not checked, as in
+        Kafka.
         """
         buffer = self.buffer
         size = len(buffer)
@@ -238,7 +240,7 @@ class RecordBatch:
             or self.magic != MAGIC_V2
             or crc32c(buffer[ATTRIBUTES_AT:]) != self.crc
         ):
-            self.ensure_valid()  # says what is wrong
+            self.ensure_valid()  # raises the exact fault
         count = self.count
         if count <= 0:
             raise invalid_record(f"Invalid reported count for record batch: {count}")
@@ -275,11 +277,11 @@ class RecordBatch:
         log_append_time_ms: int | None = None,
         max_timestamp: int | None = None,
     ) -> None:
-        """Give the batch, which is writable and was validated, its place in the log.
+        """Set the place of the batch in the log. The batch must be writable and validated.
 
         Base offset and leader epoch are written in place. `log_append_time_ms` makes it the timestamp of every record
         (LogAppendTime); None keeps the producer's timestamps, and a `max_timestamp` found in the records then replaces
-        the producer's claim. Only where that changes the header is the CRC computed anew.
+        the producer's. The CRC is only recomputed if this changes the header.
         """
         buffer = self.buffer
         _BASE_OFFSET_TO_EPOCH.pack_into(buffer, BASE_OFFSET_AT, base_offset, self.length, leader_epoch)
@@ -305,10 +307,10 @@ class RecordBatch:
         return decompress(self.compression, self.buffer[HEADER_BYTES:], max_output_bytes)
 
     def records(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """The records in order, their offsets and timestamps absolute.
+        """The records in order, with absolute offsets and timestamps.
 
-        Raises ApiError INVALID_RECORD for records that do not parse or do not fill the batch exactly, and what
-        protocol.records.compression raises; nothing else, whatever the bytes.
+        Raises ApiError INVALID_RECORD for records that do not parse or do not fill the batch exactly, and the errors of
+        protocol.records.compression, but never other exceptions.
         """
         append_time = self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None
         return decode_records(
@@ -326,7 +328,7 @@ class RecordBatch:
 def read_batches(buffer: memoryview) -> Iterator[RecordBatch]:
     """The complete batches in `buffer`, each with its own slice of it; an incomplete one at the end is left out.
 
-    Raises ApiError CORRUPT_MESSAGE on a size below the header's or a magic other than 2. CRCs are not checked.
+    Raises ApiError CORRUPT_MESSAGE for a size below the header's or a magic other than 2. CRCs are not checked.
     """
     position, end = 0, len(buffer)
     while end - position > MAGIC_AT:
@@ -357,10 +359,9 @@ def recompress(
     level: int | None = None,
     max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> bytearray:
-    """The same batch with its records in another codec: no record is decoded, all of the header but codec, length and
-    CRC stays.
+    """The same batch with another codec. Records are not decoded; of the header only codec, length and CRC change.
 
-    Raises what protocol.records.compression raises for the old contents.
+    Raises the errors of protocol.records.compression for the old contents.
     """
     payload = compress(compression, batch.records_payload(max_output_bytes), level)
     out = bytearray(HEADER_BYTES + len(payload))
@@ -381,7 +382,7 @@ def find_timestamp(batch: RecordBatch, timestamp: int, from_offset: int = 0) -> 
 
 
 def offset_of_max_timestamp(batch: RecordBatch) -> int | None:
-    """Offset of the first record that has the batch's largest timestamp; None when no record has it."""
+    """Offset of the first record with the batch's largest timestamp, or None."""
     if batch.attributes & LOG_APPEND_TIME_FLAG and batch.count > 0:
         return batch.base_offset
     latest = batch.max_timestamp

@@ -1,7 +1,7 @@
-"""CRC-32C, as record batches have it.
+"""CRC-32C, the checksum of record batches.
 
-Taken from the extension module of the package `crc32c` alone. The package itself imports a command line and, to learn
-its own version, a parser of e-mails: a tenth of the time that a broker takes to start.
+It is imported from the extension module of the package `crc32c`. The package itself also imports a command line and, to
+find its own version, an e-mail parser, which takes a tenth of a broker's start-up time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ else:
         package = PathFinder.find_spec("crc32c")
         spec = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
         if spec is None:
-            # Another version, which keeps its code elsewhere; or none, and this says so.
+            # Another version of the package with a different layout; if it is not installed, this import raises the
+            # error.
             from crc32c import crc32c as of_package
 
             return of_package

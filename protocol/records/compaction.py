@@ -1,15 +1,15 @@
-"""Compaction of a batch: the keys that it holds, and the batch without its obsolete records.
+"""Compaction of a batch: collecting its keys, and removing its obsolete records.
 
 Rules: Kafka's `Cleaner.buildOffsetMapForSegment`, `Cleaner.shouldRetainRecord` and `MemoryRecords.filterTo`; KIP-534
-(delete horizon). Records are skipped by their sizes, values and headers never decoded: stretches of records with the
-same shape go column by column at the speed of C (protocol.records.record_runs), all others through one loop each.
-Records that stay are copied as they are.
+(delete horizon). Values and headers are skipped by size and never decoded: runs of records with the same shape are
+processed column by column at the speed of C (protocol.records.record_runs), the others in one loop per pass. Records
+that stay are copied unchanged.
 
-Two things differ from the bytes Kafka writes, none from what a reader sees: the base timestamp of a batch stays when
-its first record goes (Kafka takes that of the first record left, and encodes every record anew for it), and so do the
-timestamps inside a LogAppendTime batch, where nobody looks at them.
+The bytes differ from Kafka's in two ways that readers cannot see. The base timestamp of a batch stays when its first
+record is removed; Kafka uses that of the first remaining record, and re-encodes every record for it. The timestamps
+inside a LogAppendTime batch, which are not used, stay too.
 
-Nothing here needs a compiler, and mypyc compiles it as it is (`bin/build-fast`).
+The module works uncompiled, and mypyc can compile it unchanged (`bin/build-fast`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from protocol.records.record_runs import CHUNK_RECORDS, RecordRun, find_run
 from protocol.records.varint import UNWRAPPED, VARLONG_MAX_BYTES, decode_varint, encode_varint, wrap_int64
 
 _IS_INTERPRETED = __file__.endswith(".py")
-"""Compiled, the loops are faster than the columns."""
+"""When compiled, the loops are faster than the columns."""
 _NOWHERE = -1
-"""The offset of a key that the map does not hold."""
+"""The offset of a key that is not in the map."""
 _MOST_OFFSETS_A_KEY = 64
 _BELOW_ALL = -(2**63)
-"""The end of a map that no record is in the range of."""
+"""The end of an empty map: below all offsets."""
 
 
 # -- the map ---------------------------------------------------------------------------------------------------------
@@ -59,11 +59,10 @@ def note_keys(
     from_offset: int = 0,
     max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> int:
-    """Put key -> offset of every keyed record at or above `from_offset` into `latest`, as long as that holds fewer than
-    `capacity` keys.
+    """Add key -> offset of every keyed record at or above `from_offset` to `latest`, until it holds `capacity` keys.
 
     Returns the offset up to which the batch is in the map: `batch.next_offset`, or less when `latest` is full. Raises
-    ApiError INVALID_RECORD for records that do not parse, and what decompressing raises.
+    ApiError INVALID_RECORD for records that do not parse, and the errors of decompression.
     """
     data = batch.records_payload(max_output_bytes)
     base_offset, count = batch.base_offset, batch.count
@@ -102,7 +101,7 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
     capacity: int,
     from_offset: int,
 ) -> tuple[int, int]:
-    """Note `count` records; where they end, and the offset of the one that found the map full, -1 if none did."""
+    """Add `count` records to the map; returns where they end, and the offset of the record that did not fit, or -1."""
     size_of_data = len(data)
     for _ in range(count):
         size = data[position]
@@ -119,7 +118,7 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
         end = position + size
         if size < 0 or end > size_of_data:
             raise invalid_record(f"Record declares {size} bytes, {size_of_data - position} are left")
-        position += 2  # the attributes, no bit of which is in use, and the first byte of the timestamp
+        position += 2  # the attributes, all of whose bits are unused, and the first byte of the timestamp
         if data[position - 1] > 127:
             while data[position] > 127:
                 position += 1
@@ -139,7 +138,7 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
         offset += base_offset
 
         size = data[position]
-        if not size & 1:  # the lowest bit of a varint is its sign: a negative length means that there is no key
+        if not size & 1:  # the lowest bit of a varint is its sign: a negative length means a null key
             position += 1
             if size > 127:
                 size, position = decode_varint(data, position - 1)
@@ -159,9 +158,9 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
 
 
 class LatestOffsets:
-    """Which offsets from `first_offset` on are the newest of their keys: a byte for each, 1 for those.
+    """A byte for each offset from `first_offset` on: 1 if it is the newest of its key.
 
-    Whoever has it need not look up the keys of records that were noted: half of the work is saved.
+    It makes the look-up of mapped keys unnecessary, which saves half of the work.
     """
 
     __slots__ = ("first_offset", "flags")
@@ -172,10 +171,9 @@ class LatestOffsets:
 
 
 def latest_offsets_of(latest: dict[bytes, int], first_offset: int, end_offset: int) -> LatestOffsets | None:
-    """The offsets in `latest` from `first_offset`, where noting began, to `end_offset`, where it ended.
+    """The flags for `latest`, which covers the offsets from `first_offset` to `end_offset`.
 
-    None when there are so many offsets that they would take more memory than the keys, or when records have offsets
-    outside their batches.
+    Returns None if the flags would take more memory than the keys, or if records have offsets outside their batches.
     """
     if not latest or end_offset - first_offset > _MOST_OFFSETS_A_KEY * len(latest):
         return None
@@ -200,18 +198,18 @@ def filter_batch(
     latest_offsets: LatestOffsets | None = None,
     max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> memoryview | bytes | None:
-    """Drop the obsolete records of `batch`. Gives None when nothing is left, `batch.buffer` itself when nothing goes,
-    and else the new batch.
+    """Drop the obsolete records of `batch`. Returns None if no records remain, `batch.buffer` itself if all remain,
+    otherwise the new batch.
 
-    A record stays when it is at or above `map_end_offset` (what `latest` was made from ends there), or when no later
-    one has its key; not without a key, and a tombstone only until the batch's delete horizon. A batch with tombstones
-    that has no horizon gets `now_ms + delete_retention_ms` for one; so does a marker with `ends_empty_transaction`,
-    that is, one whose transaction has no records left. Control batches are otherwise not looked into.
+    A record stays if it is at or above `map_end_offset` (the end of the range that `latest` covers), or if no later
+    record has its key. Records without a key are dropped, tombstones stay only until the batch's delete horizon. A
+    batch with tombstones but without a horizon gets `now_ms + delete_retention_ms`, and so does a marker with
+    `ends_empty_transaction`, whose transaction lost all its records. Other control batches are not examined.
 
-    `latest_offsets`, of the same map, spares the look-ups. `discard` drops every record: an aborted transaction's, or a
-    marker past its horizon. `keep_empty` keeps a batch that has no records left, as its producer's last sequence number
-    or epoch. A new batch keeps offsets, producer, sequence, epoch and codec of the old one, its largest timestamp is
-    that of its records.
+    `latest_offsets`, of the same map, makes look-ups unnecessary. `discard` drops every record: those of an aborted
+    transaction, or a marker past its horizon. `keep_empty` keeps a batch without records, for its producer's last
+    sequence number or epoch. A new batch keeps the offsets, producer, sequence, epoch and codec of the old one; its
+    largest timestamp is that of its records.
 
     Raises ApiError INVALID_RECORD for records that do not parse, and what decompressing raises.
     """
@@ -225,7 +223,7 @@ def filter_batch(
     flags: bytearray | None = None
     first_flag = 0
     if latest_offsets is not None and not batch.attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG):
-        # Aborted records are not noted, so of transactions nothing can be said by offsets alone.
+        # Aborted records are not in the map, so offsets alone do not decide for transactional batches.
         first_flag = batch.base_offset - latest_offsets.first_offset
         if first_flag >= 0 and batch.last_offset < map_end_offset:
             flags = latest_offsets.flags
@@ -243,7 +241,7 @@ def filter_batch(
 
 
 class _Kept:
-    """The records that stay: where each unbroken stretch of them begins and ends, and what was seen of them."""
+    """The records that stay: start and end of each contiguous stretch, and a summary of their contents."""
 
     __slots__ = ("count", "has_tombstones", "max_timestamp_delta", "starts", "stops")
 
@@ -265,8 +263,8 @@ def _filter(
     *,
     keep_tombstones: bool,
 ) -> _Kept:
-    """`flags`, if given, say of every offset of the batch whether its record is the newest of its key; that of the base
-    offset is at `first_flag`.
+    """`flags`, if given, tell for every offset of the batch whether its record is the newest of its key; the flag of
+    the base offset is at `first_flag`.
     """
     base_offset, count = batch.base_offset, batch.count
     kept = _Kept()
@@ -311,7 +309,7 @@ def _filter_run(
     first_flag: int,
     kept: _Kept,
 ) -> None:
-    """Keep the records of `run`, all of which have keys, that no later one replaces."""
+    """Keep the records of `run`, which all have keys, unless a later record replaces them."""
     size = run.size
     if flags is not None:
         at = first_flag + run.offset_delta
@@ -354,7 +352,7 @@ def _filter_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is half 
     *,
     keep_tombstones: bool,
 ) -> int:
-    """Add those of `count` records that stay to `kept`; returns where they end."""
+    """Add the records that stay, out of `count`, to `kept`; returns where the `count` records end."""
     size_of_data = len(data)
     starts, stops = kept.starts, kept.stops
     stop = stops[-1] if stops else -1
@@ -444,7 +442,7 @@ def _filter_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is half 
 
 
 def _emptied(batch: RecordBatch) -> memoryview | bytes:
-    """The header of `batch` over no records (Kafka's `DefaultRecordBatch.writeEmptyHeader`)."""
+    """The header of `batch` without records (Kafka's `DefaultRecordBatch.writeEmptyHeader`)."""
     if batch.count == 0:
         return batch.buffer
     kept_flags = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
@@ -452,7 +450,7 @@ def _emptied(batch: RecordBatch) -> memoryview | bytes:
 
 
 def _rebuilt(batch: RecordBatch, data: bytes, kept: _Kept, horizon_ms: int | None) -> bytes:
-    """A batch of the records that stay, with `horizon_ms` for its delete horizon unless None."""
+    """A batch of the records that stay, with `horizon_ms` as its delete horizon unless None."""
     parts = [data[start:stop] for start, stop in zip(kept.starts, kept.stops, strict=True)]
     attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if attributes & LOG_APPEND_TIME_FLAG:
@@ -497,7 +495,7 @@ def _with_header(
 
 
 def _with_base_timestamp(records: bytes, difference: int) -> bytes:
-    """Whole `records` with `difference` added to the timestamp delta of each."""
+    """Copies of whole `records` with `difference` added to each timestamp delta."""
     parts: list[bytes] = []
     position = 0
     while position < len(records):

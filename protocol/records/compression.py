@@ -1,8 +1,8 @@
-"""The four codecs of record batches, each with a hard cap on what it may produce.
+"""The four codecs of record batches, each with a hard cap on its output.
 
-A compressed batch of a megabyte can claim to hold terabytes. So nothing is decompressed here without a cap: a size
-declared by the data is checked before it is believed, and formats that declare none are decompressed piecewise.
-Codec libraries are imported on first use, because most brokers never look inside a batch.
+A compressed batch of a megabyte can claim to hold terabytes. So all decompression here is capped: a declared size is
+checked first, and formats without one are decompressed piecewise. Codec libraries are imported on first use, because
+most brokers never look inside a batch.
 
 Framing facts: Kafka's `CompressionType`, `Lz4BlockOutputStream` (64 KiB independent blocks) and snappy-java's
 `SnappyOutputStream` (the "Xerial" framing), KIP-110 (zstd), KIP-390 (levels).
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from protocol.errors import ApiError, ErrorCode
 
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
-"""The default cap: some hundred times the default `message.max.bytes`."""
+"""The default cap: about a hundred times the default `message.max.bytes`."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -32,7 +32,7 @@ _ZSTD_RLE_BLOCK, _ZSTD_COMPRESSED_BLOCK = 1, 2
 
 
 class CompressionType(IntEnum):
-    """Codec ids as they stand in the attributes of a batch."""
+    """Codec ids in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -49,10 +49,10 @@ def compress(codec: CompressionType, data: bytes, level: int | None = None) -> b
 def decompress(
     codec: CompressionType, data: bytes | memoryview, max_output_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> bytes:
-    """The bytes that were compressed into `data`, at most `max_output_bytes`.
+    """Decompress `data` into at most `max_output_bytes`.
 
-    Raises ApiError INVALID_RECORD when `data` is not what the codec writes, and when there would be more output than
-    allowed. (Not CORRUPT_MESSAGE, which clients retry: the CRC said that this is what the producer sent.)
+    Raises ApiError INVALID_RECORD when `data` is invalid for the codec, and when the output would be too large. (Not
+    CORRUPT_MESSAGE, which clients retry: the CRC proves that the producer sent exactly this.)
     """
     return _DECOMPRESSORS[codec](data, max_output_bytes)
 
@@ -102,7 +102,7 @@ def _gzip_compress(data: bytes, level: int | None) -> bytes:
     if level is None or level == -1:
         compressor = module.compressobj(wbits=_GZIP_WBITS)
     elif module is not zlib and level <= 3:
-        compressor = module.compressobj(level, wbits=_GZIP_WBITS)  # isal knows levels 0 to 3 only
+        compressor = module.compressobj(level, wbits=_GZIP_WBITS)  # isal only supports levels 0 to 3
     else:
         compressor = zlib.compressobj(level, wbits=_GZIP_WBITS)
     compressed: bytes = compressor.compress(data) + compressor.flush()
@@ -127,8 +127,8 @@ def _gzip_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
             if not member.eof:
                 raise _malformed("gzip", "unexpected end of data")
             if bytes(data[position : position + 2]) != b"\x1f\x8b":
-                break  # like java.util.zip.GZIPInputStream, which ignores what follows the last member
-            feed = 4096  # small pieces from here on: each member copies what it leaves over of its last piece
+                break  # like java.util.zip.GZIPInputStream, which ignores bytes after the last member
+            feed = 4096  # small pieces from here on: each member copies the rest of its last piece
     except (module.error, zlib.error) as error:
         raise _malformed("gzip", error) from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -260,7 +260,7 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
             frame = view[position:]
             size, bound, declared = _measure_zstd_frame(frame)
             allowed = max_output_bytes - produced
-            if declared and bound > allowed:  # zstandard allocates what is declared without asking
+            if declared and bound > allowed:  # zstandard allocates the declared size unchecked
                 _too_large("zstd", max_output_bytes)
             try:
                 # 0 would mean "no limit"
@@ -282,10 +282,10 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
 
 
 def _measure_zstd_frame(frame: memoryview) -> tuple[int, int, bool]:
-    """Size of the frame at the start of `frame`, how much it can decompress to at most, and whether it declares that.
+    """Size of the frame at the start of `frame`, the most that it can decompress to, and whether it declares that.
 
-    See RFC 8878, section 3.1.1. Streaming writers do not declare the size of the contents, and zstd would have to be
-    given all memory that is allowed. The sizes in the headers of the blocks say enough.
+    See RFC 8878, section 3.1.1. Streaming writers do not declare the size of the contents, and zstd would need a buffer
+    of the full cap. The sizes in the block headers give a bound.
     """
     import zstandard
 

@@ -1,5 +1,6 @@
-"""Control records: what brokers write between the records of clients (KIP-98; Kafka's `ControlRecordType`,
-`EndTransactionMarker`)."""
+"""Control records, which brokers write between the records of clients (KIP-98; Kafka's `ControlRecordType`,
+`EndTransactionMarker`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _VERSION = 0
 
 
 class ControlRecordType(IntEnum):
-    """The kinds a control record's key names; those from LEADER_CHANGE on occur in KRaft's metadata log only."""
+    """The types of control records; those from LEADER_CHANGE on only occur in KRaft's metadata log."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -31,14 +32,16 @@ class ControlRecordType(IntEnum):
 
 
 class EndTxnMarker(Value):
-    """Ends the transaction of the batch's producer in one partition."""
+    """The marker that ends the transaction of the batch's producer in one partition."""
 
     control_type: ControlRecordType
     coordinator_epoch: int
 
 
 def control_type(record: Record) -> ControlRecordType:
-    """The kind of a control record; UNKNOWN for a later Kafka's. Raises ApiError INVALID_RECORD for no such key."""
+    """The type of a control record; UNKNOWN for types of later Kafka versions. Raises ApiError INVALID_RECORD for an
+    invalid key.
+    """
     key = record.key
     if key is None or len(key) < _KEY.size:
         raise ApiError(ErrorCode.INVALID_RECORD, f"Invalid key of the control record at offset {record.offset}")
@@ -66,7 +69,7 @@ def decode_end_txn_marker(record: Record) -> EndTxnMarker:
 
 
 def encode_end_txn_marker(marker: EndTxnMarker) -> tuple[bytes, bytes]:
-    """Key and value of the control record that is `marker`."""
+    """Key and value of the control record for `marker`."""
     return _KEY.pack(_VERSION, marker.control_type), _END_TXN_VALUE.pack(_VERSION, marker.coordinator_epoch)
 
 

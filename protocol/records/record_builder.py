@@ -1,4 +1,4 @@
-"""Writes v2 record batches, byte for byte as Kafka's `MemoryRecordsBuilder` does for the same records."""
+"""Writes v2 record batches, byte for byte as Kafka's `MemoryRecordsBuilder`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from protocol.records.record_format import (
 
 
 class BatchOptions(TypedDict, total=False):
-    """The fields of a batch beside its records. All may be left out; a batch is then a plain producer's.
+    """The fields of a batch besides its records. All are optional; the default is a batch of a plain producer.
 
-    `log_append_time_ms` makes the batch LogAppendTime; `delete_horizon_ms` marks it as KIP-534 does.
+    `log_append_time_ms` makes the batch LogAppendTime; `delete_horizon_ms` marks it as in KIP-534.
     """
 
     base_offset: int
@@ -72,7 +72,7 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
         offset: int | None = None,
     ) -> None:
-        """Add one record; `offset` None continues with the next."""
+        """Add one record; with `offset` None it gets the next offset."""
         deltas = self._offset_deltas
         if offset is not None:
             deltas.append(offset - self._base_offset)
@@ -84,14 +84,14 @@ class RecordBatchBuilder:
         self._headers.append(headers)
 
     def build(self) -> bytes:
-        """The batch. Raises ValueError when nothing was appended."""
+        """The batch. Raises ValueError if it is empty."""
         return _build(self._timestamps, self._offset_deltas, self._keys, self._values, self._headers, self._options)
 
 
 def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> bytes:
-    """One batch of `records`, their offsets counting up from `base_offset` (those in the records are not looked at).
+    """One batch of `records`, with consecutive offsets from `base_offset` (offsets in the records are ignored).
 
-    Raises ValueError when there are none.
+    Raises ValueError if `records` is empty.
     """
     rows = list(records)
     if not rows:
@@ -101,9 +101,9 @@ def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> b
 
 
 def build_values_batch(values: Sequence[bytes], timestamp: int, **options: Unpack[BatchOptions]) -> bytes:
-    """One batch of records that have nothing but a value and the same `timestamp`: the fastest way to write.
+    """One batch of records that only have a value and share one `timestamp`: the fastest way to write.
 
-    Raises ValueError when there are none.
+    Raises ValueError without values.
     """
     count = len(values)
     return _build((timestamp,) * count, range(count), (None,) * count, values, ((),) * count, options)

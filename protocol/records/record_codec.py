@@ -1,9 +1,9 @@
 """Single records inside a batch: keys, values, headers, timestamps (Kafka's `DefaultRecord`, KIP-98).
 
-Decoding is one loop with the common one and two byte varints unrolled, because a call for each varint would double
-its time. Stretches of records that all have the same shape, which fixed-size values make, are decoded column by
-column instead (protocol.records.record_runs), several times as fast. Encoding always goes by columns, so no bytecode
-runs for each record.
+Decoding is one loop with the common one and two byte varints unrolled, because a call for each varint would double its
+time. Runs of records with the same shape, typical of fixed-size values, are decoded column by column instead
+(protocol.records.record_runs), several times as fast. Encoding always goes by columns, so no bytecode runs for each
+record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is milliseconds since the epoch, -1 when there is none."""
+    """One record. `timestamp` is milliseconds since the epoch, or -1."""
 
     offset: int
     timestamp: int
@@ -51,9 +51,9 @@ _new_record = cast("Callable[[tuple[object, ...]], Record]", partial(tuple.__new
 def decode_records(
     data: bytes, count: int, base_offset: int, base_timestamp: int, append_time_ms: int | None
 ) -> Iterator[Record]:
-    """The `count` records that `data` consists of; `append_time_ms` replaces their own timestamps where given.
+    """The `count` records that `data` consists of; `append_time_ms` replaces their own timestamps if given.
 
-    Raises ApiError INVALID_RECORD, while iterated, when the bytes are not exactly that many records.
+    The iterator raises ApiError INVALID_RECORD if the bytes are not exactly that many records.
     """
     if count < 0:
         raise invalid_record(f"Found invalid record count {count}")
@@ -85,7 +85,7 @@ def _chunks(
             failure = detached(error)
         index += len(chunk)
         if failure is None and index == count and position != len(data):
-            chunk.pop()  # as Kafka, which looks at what is left before it gives the last record out
+            chunk.pop()  # as in Kafka, which checks for extra bytes before it returns the last record
             failure = invalid_record(f"{len(data) - position} bytes follow the {count} declared records")
         if append_time_ms is not None:
             chunk = [record._replace(timestamp=append_time_ms) for record in chunk]
@@ -93,12 +93,12 @@ def _chunks(
             chunk = [record._replace(timestamp=wrap_int64(record.timestamp)) for record in chunk]
         yield chunk
         if failure is not None:
-            raise detached(failure)  # after a reader got what stands before the damage
+            raise detached(failure)  # after the reader got the records before the damage
     if count == 0 and data:
         raise invalid_record(f"{len(data)} bytes follow the 0 declared records")
 
 
-def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what reading records costs
+def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: reading records spends its time in this loop
     data: bytes, position: int, count: int, base_offset: int, base_timestamp: int, out: list[Record]
 ) -> int:
     """Append `count` records to `out`; returns where they end. Raises IndexError at the end of `data`."""
@@ -120,7 +120,7 @@ def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what 
         end = position + size
         if size < 0 or end > size_of_data:
             raise invalid_record(f"Record declares {size} bytes, {size_of_data - position} are left")
-        position += 1  # attributes: no bit is in use
+        position += 1  # attributes: all bits are unused
 
         timestamp = data[position]
         position += 1
@@ -223,9 +223,9 @@ def encode_records(
     values: Sequence[bytes | None],
     headers: Sequence[Sequence[Header]],
 ) -> bytes:
-    """Records as they stand in a batch, each given by one entry of every column."""
+    """Encode records; each is one row across the columns."""
     if len(values) == 1:
-        # Coordinators write most batches of one record, for which columns take three times as long.
+        # Coordinators mostly write batches of one record, which take three times as long by columns.
         return _encode_record(timestamp_deltas[0], offset_deltas[0], keys[0], values[0], headers[0])
     columns: list[Column] = [
         b"\0",  # attributes
@@ -250,7 +250,7 @@ def _encode_record(
 
 
 def _join_columns(columns: Sequence[Column], count: int) -> bytes:
-    """`count` records, each a row of `columns` with its size before it."""
+    """Encode `count` records: each is a row of `columns`, prefixed with its size."""
     constant_size = 0
     merged: list[Column] = []
     sizes: Iterable[int] | None = None
@@ -274,7 +274,7 @@ def _join_columns(columns: Sequence[Column], count: int) -> bytes:
 
 
 def _nullable_columns(fields: Sequence[bytes | None]) -> tuple[Column, ...]:
-    """Lengths and contents; fields that are all missing need the lengths only."""
+    """Lengths and contents; if all fields are null, only the lengths."""
     missing = fields.count(None)
     if missing == len(fields):
         return (NULL_LENGTH,)
@@ -286,7 +286,7 @@ def _nullable_columns(fields: Sequence[bytes | None]) -> tuple[Column, ...]:
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
-    """Header count and headers as they stand at the end of a record."""
+    """The encoded header count and headers, the end of a record."""
     parts = [encode_varint(len(headers))]
     for key, value in headers:
         raw = key.encode()

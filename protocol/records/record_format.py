@@ -19,13 +19,13 @@ ATTRIBUTES_AT = 21
 """The CRC-32C covers everything from here to the end of the batch."""
 MAX_TIMESTAMP_AT = 35
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what batchLength does not count."""
+"""Size of base offset and length, which batchLength does not include."""
 
 MIN_RECORD_BYTES = 7
-"""A record without key, value and headers: its length, attributes, two deltas and three counts, one byte each."""
+"""Size of a record without key, value and headers: length, attributes, two deltas and three counts, one byte each."""
 MAX_EXPANSION = (1, 1032, 22, 255, 32768)
-"""Bytes that one compressed byte can become, by codec: deflate's longest match takes 2 bits, a copy of Snappy makes 64
-bytes of 3, LZ4 adds 255 to a length for each byte, and Zstandard has blocks of 128 KiB in 4 bytes.
+"""The most bytes that one compressed byte can become, by codec: deflate's longest match takes 2 bits, a Snappy copy
+turns 3 bytes into 64, LZ4 adds 255 to a length for each byte, and Zstandard encodes blocks of 128 KiB in 4 bytes.
 """
 
 MAGIC_V2 = 2
@@ -44,12 +44,12 @@ MAX_INT32 = 2**31 - 1
 
 
 def is_transactional(records: bytes | memoryview | None) -> bool:
-    """Whether the header of a batch says that it belongs to a transaction."""
+    """Whether the attributes mark a batch as transactional."""
     if records is None or len(records) < HEADER_BYTES:
         return False
     return records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """`sequence + increment` in the numbers 0 to 2^31-1, wrapping to 0 (Kafka's `incrementSequence`)."""
+    """`sequence + increment`, wrapping to 0 after 2^31-1 (Kafka's `incrementSequence`)."""
     return (sequence + increment) & MAX_INT32

@@ -1,9 +1,9 @@
 """Runs of records with the same shape, decoded a column at a time.
 
-Producers of fixed-size values (metrics, binary structures, every load test) write long stretches of records whose
-bytes differ only in timestamp delta, offset delta and contents. Such a stretch is a table: the bytes that fix its shape
-stand a constant stride apart, so slices with that stride check thousands of records in a few calls, and the contents
-come out without a loop over fields.
+Producers of fixed-size values (metrics, binary structures, every load test) write long stretches of records whose bytes
+differ only in timestamp delta, offset delta and contents. Such a stretch is a table: the bytes that define its shape
+are a constant stride apart, so slices with that stride check thousands of records in a few calls, and extract the
+contents without a loop over fields.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from protocol.records.varint import FIRST_BYTES, LAST_BYTES, VARLONG_MAX_BYTES, 
 from protocol.value import Value
 
 CHUNK_RECORDS = 512
-"""Records that are handled together: enough for columns to pay off, few enough for the processor's cache."""
+"""The most records processed together: enough for columns to pay off, few enough for the processor's cache."""
 
 MIN_RUN_RECORDS = 16
-"""Shorter runs gain nothing."""
+"""Shorter runs are not worth the effort."""
 
 _CONTINUED = bytes(byte >= 0x80 for byte in range(256))
-"""Translation table: whether a byte of a varint says that another follows."""
+"""Translation table: whether a byte of a varint has the continuation bit."""
 _ZIGZAG = tuple((raw >> 1) ^ -(raw & 1) for raw in range(128))
 
 
 class _Shape(Value):
-    """Where the parts of each record of a run stand, relative to its start; `stride` is its size in all."""
+    """The places of the parts in each record of a run, relative to its start; `stride` is the record's total size."""
 
     stride: int
     timestamp_at: int
@@ -41,8 +41,8 @@ class _Shape(Value):
 
 
 class RecordRun(NamedTuple):
-    """`size` records of `data` from `start` to `end`, with offset deltas that count up from `offset_delta` and no
-    headers. The columns are cut out when they are asked for.
+    """`size` records of `data` from `start` to `end`, with consecutive offset deltas from `offset_delta` and without
+    headers. The columns are extracted on demand.
     """
 
     data: bytes
@@ -59,12 +59,12 @@ class RecordRun(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether the records have keys; all of them or none."""
+        """Whether all records have keys; otherwise none has."""
         return self.shape.key_size >= 0
 
     @property
     def has_values(self) -> bool:
-        """Whether the records have values; all of them or none."""
+        """Whether all records have values; otherwise none has."""
         return self.shape.value_size >= 0
 
     def timestamp_deltas(self) -> Iterable[int]:
@@ -78,10 +78,9 @@ class RecordRun(NamedTuple):
 
 
 def find_run(data: bytes, position: int, limit: int) -> RecordRun | None:
-    """The run that begins at `position`, of at most `limit` records; None when there is none.
+    """The run that begins at `position`, of at most `limit` records, or None.
 
-    Whatever is not plainly a run is left to the decoder of single records, errors among it. Raises what
-    `decode_varint` raises.
+    All other bytes, including errors, are left to the decoder of single records. Raises as `decode_varint`.
     """
     if limit < MIN_RUN_RECORDS:
         return None
@@ -124,7 +123,7 @@ def _shape_at(data: bytes, start: int) -> tuple[_Shape, int] | None:
 
 
 def _run_length(data: bytes, start: int, offset_delta: int, shape: _Shape, limit: int) -> int:
-    """How many records from `start` on have `shape` and consecutive offset deltas, at most `limit`."""
+    """The number of records from `start` on with `shape` and consecutive offset deltas, at most `limit`."""
     stride = shape.stride
 
     def column(at: int) -> bytes:
@@ -153,7 +152,7 @@ def _run_length(data: bytes, start: int, offset_delta: int, shape: _Shape, limit
 
 
 def _leading(column: bytes) -> int:
-    """How many bytes at the start of `column` equal its first."""
+    """The number of bytes at the start of `column` that equal the first one."""
     first = column[:1]
     return len(column) if column.count(first) == len(column) else len(column) - len(column.lstrip(first))
 

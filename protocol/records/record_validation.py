@@ -1,7 +1,7 @@
-"""Judges every record of a produced batch (Kafka's `LogValidator`); the header alone is `RecordBatch.validate`.
+"""Validates every record of a produced batch (Kafka's `LogValidator`); the header alone is `RecordBatch.validate`.
 
-Kafka does this on every append. Here it is asked for where a header cannot answer: keys of compacted topics,
-timestamp limits, and brokers that choose to look.
+Kafka does this on every append. Here it only runs where the header does not suffice: for keys of compacted topics, for
+timestamp limits, and if the broker is configured to.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from protocol.value import Value
 
 
 class RecordError(NamedTuple):
-    """Why one record of a refused batch is at fault; `batch_index` counts from 0."""
+    """The fault of one record of a refused batch; `batch_index` starts at 0."""
 
     batch_index: int
     message: str
 
 
 class RecordValidationError(ApiError):
-    """A batch refused because of single records, which `record_errors` names."""
+    """A batch was refused because of the records in `record_errors`."""
 
     def __init__(self, error_code: ErrorCode, message: str, record_errors: Sequence[RecordError]) -> None:
         super().__init__(error_code, message)
@@ -31,7 +31,7 @@ class RecordValidationError(ApiError):
 
 
 class TimestampRule(Value):
-    """A topic's rule for timestamps. The limits, inclusive milliseconds, concern CreateTime only."""
+    """A topic's rule for timestamps. The limits, inclusive milliseconds, only apply to CreateTime."""
 
     timestamp_type: TimestampType
     earliest_ms: int
@@ -46,11 +46,11 @@ def validate_records_deep(
     timestamps: TimestampRule,
     max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> int:
-    """Walk all records of a batch whose header is valid; returns their largest timestamp (-1 when there is none).
+    """Walk all records of a batch whose header is valid; returns their largest timestamp, or -1.
 
-    Raises RecordValidationError, with Kafka's code and words, for records without a key where `compacted`, and for
+    Raises RecordValidationError, with Kafka's code and words, for records without a key if `compacted`, and for
     timestamps against the rule; ApiError INVALID_RECORD when the bytes are not `count` records with the offset deltas
-    0, 1, 2 and so on (which Kafka asks of compressed batches alone).
+    0, 1, 2 and so on (which Kafka only requires of compressed batches).
     """
     errors: list[RecordError] = []
     latest = NO_TIMESTAMP
@@ -94,7 +94,7 @@ def _timestamp_complaint(record: Record, batch: RecordBatch, rule: TimestampRule
 
 
 def _wrapped(number: int) -> int:
-    """`number` as 64 bits hold it: Kafka adds the limit to the time without asking whether there is room."""
+    """`number` wrapped to 64 bits: Kafka adds the limit to the time without an overflow check."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -109,7 +109,7 @@ def _summary(code: ErrorCode, errors: Sequence[RecordError]) -> str:
 
 
 def describe(record: Record) -> str:
-    """As Kafka's messages name a record."""
+    """A record's name in Kafka's error messages."""
     key_size, value_size = len(record.key or b""), len(record.value or b"")
     return (
         f"DefaultRecord(offset={record.offset}, timestamp={record.timestamp}, "

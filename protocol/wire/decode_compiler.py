@@ -1,11 +1,11 @@
-"""Turns a message declaration into a flat decode function for one version.
+"""Compiles a message declaration into a flat decode function for one version.
 
-Fields of fixed width that lie side by side are read by one `struct` call, together with the length that follows them;
-arrays become loops in place, so that a message of any shape is decoded by a single Python function. In the generated
-code `b` is the buffer, `e` its length, `p` the position, `m` one more than the elements that are allowed, and `g`,
-unless it is 0 because there cannot be too many, one more than are still allowed. Tagged fields count as elements.
+One `struct` call reads adjacent fields of fixed width together with the length after them; arrays become inline loops,
+so that a single Python function decodes a message of any shape. In the generated code `b` is the buffer, `e` its
+length, `p` the position, and `m` the maximum number of elements plus one. `g` is the number still allowed plus one, or
+0 if the message is too small to exceed the limit. Tagged fields count as elements.
 
-Nothing is allocated on the word of a length: strings and bytes have to be there, arrays have to fit into what is left.
+A length alone never causes an allocation: strings and bytes must be complete, arrays must fit into the remaining bytes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ from protocol.wire.wire_types import (
 FieldsOf = Callable[[Any], list[FieldSpec]]
 
 LAZY_BYTES: Final = 4 * 1024
-"""A larger array is a `LazyArray`, where these are asked for."""
+"""A larger array becomes a `LazyArray`, if requested."""
 
 _MISTAKES = (struct_error, IndexError, ValueError)
 """Raised by a decode function for bytes that are not a message."""
 
 
 def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte, at `position`, announced more: (value, position of its last)."""
+    """The rest of an unsigned varint with more bytes after the first, at `position`: (value, position of the last
+    byte).
+    """
     value = first & 0x7F
     shift = 7
     while True:
@@ -98,7 +100,7 @@ def _left_over(size: int) -> None:
 
 
 def has_records(struct: Any, fields_of: FieldsOf) -> bool:
-    """Whether `struct` holds records anywhere: then its bytes are never copied as a whole."""
+    """Whether `struct` contains records anywhere: then its bytes are never copied as a whole."""
     for spec in fields_of(struct):
         wire_type = spec.type.element if isinstance(spec.type, ArrayOf) else spec.type
         if isinstance(wire_type, RecordsBlob):
@@ -109,10 +111,10 @@ def has_records(struct: Any, fields_of: FieldsOf) -> bool:
 
 
 class LazyArray:
-    """The elements of a large array of a decoded message, made anew by every iteration. Not to be changed.
+    """A large array of a decoded message, whose elements every iteration decodes again. Treat it as immutable.
 
-    A million elements of 26 bytes each would take 160 MB, and nearly all requests look at each of them once. The arrays
-    that its elements have are lazy too where they are large, so that an element is made in no time.
+    A million elements of 26 bytes each would take 160 MB, and nearly all requests read each of them once. Large arrays
+    inside the elements are lazy too, so that each element is decoded quickly.
     """
 
     __slots__ = ("_buffer", "_count", "_decode", "_found", "_start", "end")
@@ -126,8 +128,8 @@ class LazyArray:
         decode: Callable[..., tuple[Any, int]],
         found: dict[int, Any],
     ) -> None:
-        """`found` has the lazy arrays of the message by where they start, and large elements, each with its end, by the
-        complement of that: an element may have an array that is not lazy.
+        """`found` maps start positions to the lazy arrays of the message, and the complements of start positions to
+        large elements and their ends: an element may contain an array that is not lazy.
         """
         self._buffer = buffer
         self._start = start
@@ -148,23 +150,23 @@ class LazyArray:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list | LazyArray) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as that of lists
+    __hash__ = None  # type: ignore[assignment] # as for lists
 
     def __repr__(self) -> str:
         return f"<{self._count} elements>" if self._count > 10 else repr(list(self))
 
 
 class DecodeCompiler:
-    """Compiles `struct` for `version`. `function(buffer, position)` gives an instance, read from `position` to the end
-    of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
+    """Compiles `struct` for `version`. `function(buffer, position)` returns an instance read from `position` to the end
+    of the buffer, or raises DecodeError; with `is_prefix` it returns the instance and its end.
 
-    The function for `from_bytes` is faster, but copies what is not bytes; the other reads any buffer where it lies.
-    With `function(buffer, position, n)` it raises NotSmall for a message of `n` elements or more.
+    The function for `from_bytes` is faster, but copies a buffer that is not `bytes`; the other reads any buffer in
+    place. With `function(buffer, position, n)` it raises NotSmall for a message of `n` elements or more.
 
-    With `in_slices` it is a generator that returns the instance. It takes as third argument a function that says
-    whether it should yield now; the buffer has to stay as it is meanwhile. The arrays whose paths are in `lazy` are
-    `LazyArray` where they are large, and the buffer has to stay as it is for as long as these are used. A dictionary
-    may be given as fourth argument: the message and its lazy arrays are in a cycle until it is cleared.
+    With `in_slices` it is a generator that returns the instance. Its third argument is a function that says whether it
+    should yield now; the buffer must not change meanwhile. Large arrays whose paths are in `lazy` become `LazyArray`,
+    and the buffer must not change while these are used. The optional fourth argument is a dictionary: the message and
+    its lazy arrays are in a cycle until it is cleared.
     """
 
     def __init__(
@@ -181,8 +183,8 @@ class DecodeCompiler:
         lazy: frozenset[str] = frozenset(),
         element: tuple[WireType, FieldSpec, str] | None = None,
     ) -> None:
-        """With `element`, the type, field and path of an array in `struct`, `function(buffer, position, found)` gives
-        an element of it, and where that ends; all of it was decoded before.
+        """With `element`, the type, field and path of an array in `struct`, `function(buffer, position, found)` returns
+        an element of it, and where that ends; the whole message was decoded before.
         """
         self._of = struct
         self._name = struct.__name__
@@ -212,7 +214,7 @@ class DecodeCompiler:
         self.function = writer.compile("decode", f"<decode {struct.__name__} v{version}>")
 
     def _message(self, struct: Any, *, is_prefix: bool, may_be_followed: bool) -> None:
-        """Write the body of the function that reads a message."""
+        """Write the body of the function that decodes a message."""
         writer = self._writer
         if self._from_bytes:
             writer.line("b = bytes(b[p:])")
@@ -223,7 +225,7 @@ class DecodeCompiler:
         writer.line("e = len(b)")
         if self._lazy:
             writer.line("if z is None: z = {}")
-        # An element has at least a byte: a small message cannot have too many.
+        # An element takes at least a byte: a small message cannot have too many.
         writer.line("g = m if e >= m else 0")
         with writer.block("try:"):
             self._struct(struct, "o", "")
@@ -236,11 +238,11 @@ class DecodeCompiler:
         # Outside the handler: a chained traceback would keep views of the receive buffer alive.
         with writer.block("try:"):
             writer.line("raise failure")
-        # A variable of the frame to which its traceback refers would be a cycle, with the message and the buffer.
+        # The traceback refers to the frame: a variable there would keep message and buffer alive in a cycle.
         writer.line("finally: del failure")
 
     def _failure(self) -> DecodeError:
-        """The error to raise for the exception that is being handled."""
+        """The error to raise for the current exception."""
         error = sys.exception()
         assert error is not None
         if isinstance(error, UnicodeDecodeError):
@@ -268,7 +270,7 @@ class DecodeCompiler:
                 writer.line(f"{target} = uuid({local})")
 
     def _struct(self, struct: Any, variable: str, path: str) -> None:
-        """Make an instance in `variable` and read every field of it."""
+        """Create an instance in `variable` and read its fields."""
         if struct not in self._classes:
             self._classes[struct] = self._writer.constant("C", struct)
         self._writer.line(f"{variable} = new({self._classes[struct]})")
@@ -293,7 +295,7 @@ class DecodeCompiler:
         return self._writer.constant("D", spec.default)
 
     def _value(self, wire_type: WireType, target: str, path: str, spec: FieldSpec) -> None:
-        """Read one value into `target`. `spec` tells what may be null: the field itself, never an array's elements."""
+        """Read one value into `target`. `spec` says whether the field may be null; array elements never may."""
         nullable = wire_type is spec.type and spec.nullable_in(self._version)
         match wire_type:
             case Fixed():
@@ -315,8 +317,8 @@ class DecodeCompiler:
         return self._flexible and not spec.always_classic
 
     def _length(self, code: str, size: int, path: str, spec: FieldSpec, most: int | None = None) -> str:
-        """Read a length (or count) as it is on the wire and give its variable. A compact one is `most` at the most, and
-        `p` stays at its last byte.
+        """Read a length (or count) and return its variable, which holds the value on the wire. A compact one is at most
+        `most`, and `p` stays at its last byte.
         """
         length = self._writer.fresh("n")
         if self._is_compact(spec):
@@ -363,7 +365,7 @@ class DecodeCompiler:
             length = self._length("i", 4, path, spec)
         self._or_null(length, target, path, spec, nullable)
         with writer.block("else:"):
-            # A compact length is one more than that of the content, but `p` is at the byte before it.
+            # A compact length is one more than that of the content, but `p` is one byte before the content.
             writer.line("q = p + 1" if self._is_compact(spec) else "q = p")
             writer.line(f"p += {length}")
             with writer.block("if p > e:"):
@@ -400,7 +402,7 @@ class DecodeCompiler:
             self._elements(element, count, target, path, spec)
 
     def _elements(self, element: WireType, count: str, target: str, path: str, spec: FieldSpec) -> None:
-        """Read the elements of an array behind their count."""
+        """Read the elements of an array after their count."""
         writer = self._writer
         start, most, begin = writer.fresh("p"), writer.fresh("p"), writer.fresh("p")
         is_lazy = path in self._lazy and not self._is_element
@@ -456,8 +458,8 @@ class DecodeCompiler:
         writer.line(f"z[{start}] = {target} = lazy(b, {start}, p, {count}, {decode}, z)")
 
     def _count_elements(self, count: str, path: str) -> None:
-        """Refuse more elements than are left, before any of them is read."""
-        if self._is_element:  # they were counted
+        """Refuse more elements than are still allowed, before reading any."""
+        if self._is_element:  # they were counted already
             return
         writer = self._writer
         with writer.block("if g:"):
@@ -481,7 +483,7 @@ class DecodeCompiler:
             writer.line(f"{target} = {variable}")
 
     def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
-        """Read the tagged fields that the version knows and step over the others (KIP-482)."""
+        """Read the tagged fields of the version and skip unknown ones (KIP-482)."""
         writer = self._writer
         count, tag, size, end = (writer.fresh(prefix) for prefix in "ntse")
         where = f"{path}tags"

@@ -1,8 +1,8 @@
-"""Turns a message declaration into a flat encode function for one version.
+"""Compiles a message declaration into a flat encode function for one version.
 
-The counterpart of `protocol.wire.decode_compiler`: adjacent fields of fixed width, and the length that follows them,
-are written by one `struct` call. In the generated code `w` is the bytearray being written and `parts` what is finished.
-Records above `OWN_PART_BYTES` become a part of their own, uncopied.
+The counterpart of `protocol.wire.decode_compiler`: one `struct` call writes adjacent fields of fixed width and the
+length after them. In the generated code `w` is the bytearray being written and `parts` the finished parts. Records
+above `OWN_PART_BYTES` become separate parts, without a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocol.wire.wire_types import (
 )
 
 OWN_PART_BYTES: Final = 2048
-"""From this size on a part of its own costs less than the copy."""
+"""From this size on a separate part costs less than a copy."""
 
 IN_MEMORY: Final = (bytes, bytearray, memoryview)
 """Types whose bytes can be copied into a part. Other values with a length, such as slices of a file, become parts."""
@@ -40,9 +40,9 @@ _MISTAKES = (struct_error, TypeError, AttributeError, ValueError)
 
 
 class EncodedItems(list[Any]):
-    """The items of an array of structs, encoded already in the version of the message (`protocol.wire.encoded_items`).
+    """The items of an array of structs, already encoded in the version of the message (`protocol.wire.encoded_items`).
 
-    A list only in order to be taken for one: it has a length, and no items to look at.
+    A list only for the type checker: it has a length, but its items are not accessible.
     """
 
     __slots__ = ("_count", "is_small", "parts")
@@ -53,7 +53,7 @@ class EncodedItems(list[Any]):
         self.parts = parts
         size = sum(map(len, parts))
         self.is_small = size < OWN_PART_BYTES and all(isinstance(part, IN_MEMORY) for part in parts)
-        """Whether it costs less to copy the parts."""
+        """Whether copying the parts costs less."""
 
     def __len__(self) -> int:
         return self._count
@@ -81,7 +81,7 @@ def _too_long(length: int) -> NoReturn:
 
 
 def _blank(struct: Any, fields_of: FieldsOf) -> Any:
-    """An instance with every field at its default: a tagged struct like it is not sent."""
+    """An instance with every field at its default: a tagged struct equal to it is not sent."""
     instance = object.__new__(struct)
     for spec in fields_of(struct):
         setattr(instance, spec.name, [] if spec.is_array_default() else spec.default)
@@ -89,12 +89,12 @@ def _blank(struct: Any, fields_of: FieldsOf) -> Any:
 
 
 class EncodeCompiler:
-    """Compiles `struct` for `version`. `function(instance, bytearray)` writes behind what the bytearray has, and gives
-    the parts of which it is the first. Raises EncodeError when a value does not fit its field, and ApiError
-    UNSUPPORTED_VERSION when a field is set that the version does not have.
+    """Compiles `struct` for `version`. `function(instance, bytearray)` appends to the bytearray, and returns the parts,
+    which begin with it. Raises EncodeError when a value does not fit its field, and ApiError UNSUPPORTED_VERSION when a
+    field is set that the version lacks.
 
-    With `in_slices` it is a generator that returns the parts. It takes as third argument a function that says whether
-    it should yield now; the instance has to stay as it is meanwhile.
+    With `in_slices` it is a generator that returns the parts. Its third argument is a function that says whether it
+    should yield now; the instance must not change meanwhile.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EncodeCompiler:
         return EncodeError(f"{self._name}, field {where}: {error}")
 
     def _add(self, code: str, expression: str, path: str) -> None:
-        """Put one value of fixed width into the pending run."""
+        """Add one value of fixed width to the pending run."""
         self._run.append((code, expression, path))
 
     def _flush(self) -> None:
@@ -169,7 +169,7 @@ class EncodeCompiler:
         return f"{value} != {self._writer.constant('D', spec.default)}"
 
     def _refuse_unless_default(self, spec: FieldSpec, variable: str, path: str) -> None:
-        """Kafka's rule: what the version cannot carry may be dropped only if it says nothing, or is ignorable."""
+        """Kafka's rule: a field that the version lacks may be dropped only if it has its default or is ignorable."""
         message = f"{self._name} cannot carry {path}{spec.name}"
 
         def refuse() -> NoReturn:
@@ -210,7 +210,7 @@ class EncodeCompiler:
                 self._writer.line(f"too_long({length})", path)
 
     def _compact_length(self, wire_type: WireType, length: str, path: str) -> None:
-        """Write a length as a varint that is one more. A short one is not checked."""
+        """Write a compact length, a varint of length + 1. A short one is not checked."""
         writer = self._writer
         writer.line(f"if {length} < 127: w.append({length} + 1)")
         with writer.block("else:"):
@@ -218,7 +218,7 @@ class EncodeCompiler:
             writer.line(f"w += varint({length} + 1)")
 
     def _null(self, path: str, nullable: bool) -> None:
-        """Write a null in the compact way."""
+        """Write a compact null."""
         if nullable:
             self._writer.line("w.append(0)")
         else:
@@ -254,13 +254,13 @@ class EncodeCompiler:
         self._content(wire_type, data, length, path)
 
     def _measure(self, wire_type: WireType, data: str, length: str, path: str) -> None:
-        """Turn text into bytes, and put their length into its variable."""
+        """Encode text into bytes, and set the variable of their length."""
         if isinstance(wire_type, Text):
             self._writer.line(f"{data} = {data}.encode()", path)
         self._writer.line(f"{length} = len({data})", path)
 
     def _content(self, wire_type: WireType, data: str, length: str, path: str) -> None:
-        """Write bytes behind their length."""
+        """Write bytes after their length."""
         writer = self._writer
         if not isinstance(wire_type, RecordsBlob):
             writer.line(f"w += {data}", path)
@@ -302,7 +302,7 @@ class EncodeCompiler:
         self._items(wire_type.element, items, count, item, path, spec)
 
     def _items(self, element: WireType, items: str, count: str, item: str, path: str, spec: FieldSpec) -> None:
-        """Write the elements of an array behind their count."""
+        """Write the elements of an array after their count."""
         writer = self._writer
         if isinstance(element, Fixed) and element is not UUID_TYPE:
             small = writer.small_array_methods("pack", element.code)
@@ -328,7 +328,7 @@ class EncodeCompiler:
                 writer.line("if s(): yield")
 
     def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
-        """Write the tagged fields that are not at their default, in the order of their tags."""
+        """Write the tagged fields that differ from their defaults, in the order of their tags."""
         writer = self._writer
         self._flush()
         count, outer = writer.fresh("c"), writer.fresh("w")

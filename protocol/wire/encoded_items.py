@@ -1,5 +1,5 @@
-"""Arrays of a response that are encoded piece by piece before the response is, so that an answer of a hundred thousand
-entries can be made in slices; and arrays that many places of an answer share, encoded once.
+"""Arrays of a response that are encoded piece by piece before the response, so that a response of a hundred thousand
+entries can be built in slices; and arrays that occur many times in a response but are encoded once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from protocol.wire.schema import Message, Struct, fields_of
 S = TypeVar("S", bound=Struct)
 
 PART_BYTES: Final = 64 * 1024
-"""How much is gathered before a new part begins."""
+"""Size at which a part is complete."""
 
 _compiled: dict[tuple[type[Struct], int, bool], EncodeCompiler] = {}
 
 
 class ItemEncoder(Generic[S]):
-    """Encodes the items of an array of `struct` in `message`, as the message's `version` has them."""
+    """Encodes the items of an array of `struct` in `version` of `message`."""
 
     def __init__(self, struct: type[S], message: type[Message], version: int, items: Iterable[S] = ()) -> None:
         key = (struct, version, version >= message.flexible_version)
@@ -34,7 +34,7 @@ class ItemEncoder(Generic[S]):
             self.add(item)
 
     def add(self, item: S) -> None:
-        """Encode one more."""
+        """Encode one more item."""
         self._count += 1
         parts = self._function(item, self._last)
         if len(parts) > 1 or len(self._last) >= PART_BYTES:
@@ -42,7 +42,7 @@ class ItemEncoder(Generic[S]):
             self._last = bytearray()
 
     def extend(self, other: ItemEncoder[S]) -> None:
-        """Move the items of another one of the same kind behind these."""
+        """Append the items of another object for the same array, which must not be used any more."""
         self._count += other._count
         if self._last:
             self._parts.append(self._last)
@@ -58,7 +58,7 @@ class ItemEncoder(Generic[S]):
 
 
 def with_items(array: list[S], struct: type[S], message: type[Message], version: int, more: Iterable[S]) -> list[S]:
-    """The array with items behind its own, which may be encoded already."""
+    """The array with more items appended; the array may be encoded already."""
     if not isinstance(array, EncodedItems):
         return [*array, *more]
     behind = ItemEncoder(struct, message, version, more).array()

@@ -1,11 +1,11 @@
-"""Frames out of a byte stream: an int32 length, then that many bytes.
+"""Splitting a byte stream into frames: an int32 length, then that many bytes.
 
-Made for `asyncio.BufferedProtocol`: all connections of a loop receive into one shared buffer, and frames that are
-complete in it are handed out where they lie. Only what stays incomplete gets memory of its own, which grows with the
-bytes that arrive and never on the word of the length. An idle connection holds no buffer at all.
+Made for `asyncio.BufferedProtocol`: all connections of a loop receive into one shared buffer, and complete frames are
+returned in place. Only an incomplete frame gets its own memory, which grows with the received bytes and never just
+because of the declared length. An idle connection does not hold a buffer.
 
-A frame above 4 MiB arrives in a private map of memory: it takes pages only as they are written, grows without a copy,
-and goes back to the system when the frame is dropped. To make a bytearray of 100 MB takes 200 ms.
+A frame above 4 MiB is received into a private memory map: it takes pages only when they are written, grows without a
+copy, and is returned to the system when the frame is dropped. Creating a bytearray of 100 MB takes 200 ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import struct
 from typing import Final
 
 SHARED_BYTES: Final = 256 * 1024
-"""Size of the shared buffer: the most that one read takes from a socket, and the largest frame that is never copied."""
+"""Size of the shared buffer: the most bytes that one read takes from a socket, and the largest frame that is never
+copied.
+"""
 
 _LENGTH_BYTES: Final = 4
 _length_at: Final = struct.Struct(">i").unpack_from
@@ -30,26 +32,26 @@ Memory = bytearray | mmap.mmap
 
 
 class FrameError(Exception):
-    """A frame whose length no peer may send; the connection cannot be read any further."""
+    """A frame with an invalid length; the rest of the connection cannot be read."""
 
 
 class ReceiveBuffer:
-    """The buffer that the connections of one loop share, and the spare buffers of large frames (4 MiB at most).
+    """The buffer shared by the connections of one loop, and the spare buffers for large frames (at most 4 MiB).
 
-    Reads of different connections must not overlap: between `get_buffer` and the `keep` that ends the handling of what
-    came nothing else may receive. An event loop that reads and calls back in one go (asyncio, uvloop) guarantees that.
+    Reads of different connections must not overlap: from `get_buffer` until the handler calls `keep`, no other
+    connection may receive. Event loops that read and call back in one step (asyncio, uvloop) guarantee that.
     """
 
     __slots__ = ("_spare_bytes", "_spares", "view")
 
     def __init__(self, size: int = SHARED_BYTES) -> None:
-        # A map takes memory page by page as it is written: small requests alone never need all of it.
+        # A map takes memory page by page when written: small requests never touch all of it.
         self.view = memoryview(mmap.mmap(-1, size))
         self._spares: list[bytearray] = []
         self._spare_bytes = 0
 
     def take(self, capacity: int) -> Memory:
-        """A buffer of at least `capacity` bytes, with anything in it."""
+        """A buffer of at least `capacity` bytes with arbitrary content."""
         if capacity > _SPARE_BYTES:
             return mmap.mmap(-1, capacity, flags=_MAP_FLAGS)
         for index in range(len(self._spares) - 1, -1, -1):
@@ -71,7 +73,7 @@ class ReceiveBuffer:
 
 
 def kept(frame: memoryview, start: int) -> memoryview:
-    """The bytes of a frame from `start` on, for whoever needs them longer. What has memory of its own is not copied."""
+    """The bytes of a frame from `start` on, for longer use. A frame with its own memory is not copied."""
     has_own_memory = len(frame) > _SPARE_BYTES and isinstance(frame.obj, mmap.mmap)
     return frame[start:] if has_own_memory else memoryview(bytes(frame[start:]))
 
@@ -79,8 +81,8 @@ def kept(frame: memoryview, start: int) -> memoryview:
 class FrameReader:
     """Splits the bytes of one connection into frames of at most `max_frame_bytes`.
 
-    Frames are asked for one at a time, so that whoever handles them may stop between two: `keep` then saves what is
-    unread from the shared buffer's next user.
+    The caller takes one frame at a time and may stop in between: `keep` then saves the unread bytes from the next user
+    of the shared buffer.
     """
 
     __slots__ = (
@@ -101,22 +103,22 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int, shared_buffer: ReceiveBuffer) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._shared = shared_buffer
-        # Unread bytes: in the shared buffer while it is this connection's turn, in a copy once they are kept.
+        # Unread bytes: in the shared buffer during this connection's turn, in a copy after `keep`.
         self._view = shared_buffer.view
         self._position = 0
         self._end = 0
         self._frame_at = 0
         self._head = b""
-        # A frame that has begun: its size (-1 for none), the bytes of it that are here, and how many those are.
+        # The incomplete frame: its size (-1 for none), its received bytes, and their number.
         self._size = -1
         self._partial: Memory | None = None
         self._filled = 0
         self._direct = False
         self._lent: Memory | None = None
-        """The buffer of the frame that was handed out last, if it has one of its own."""
+        """The buffer of the last returned frame, if it is a separate one."""
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Accept frames of this size from the next one on."""
+        """Set the maximum size, from the next frame on."""
         self._max_frame_bytes = max_frame_bytes
 
     @property
@@ -126,36 +128,37 @@ class FrameReader:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this connection claims: the frame that has begun, in full, and what is kept."""
+        """Memory that this connection claims: the incomplete frame at its full size, and the kept bytes."""
         return max(self._size - self._filled, 0) + self.kept_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that have arrived of frames which were not handed out."""
+        """Received bytes of frames not returned yet."""
         kept = 0 if self._view is self._shared.view else len(self._view)
         return kept if self._size < 0 else self._filled + kept
 
     @property
     def received_of_frame(self) -> int | None:
-        """Bytes that have arrived of an incomplete frame, or None without one."""
+        """Received bytes of the incomplete frame, or None without one."""
         return self._filled if self._filled < self._size else None
 
-    def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
-        """The buffer into which the next bytes of this connection are received."""
+    def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002 asyncio's hint is always -1 for sockets
+        """The buffer for the next bytes of this connection."""
         if self._size < 0:  # no frame has begun
             self._direct = False
             return self._shared.view
         self._direct = self._size - self._filled >= _DIRECT_BYTES and self._filled > 0 and self._position == self._end
         if not self._direct:
             return self._shared.view
-        # The batches of a producer arrive in one call, very large frames in many: forty may arrive in one turn.
+        # The batches of a producer arrive in one call, very large frames in many, up to forty in one turn.
         most = SHARED_BYTES if self._size > _SPARE_BYTES else self._size
         return memoryview(self._room(0))[self._filled : min(self._size, self._filled + most)]
 
     def only_frame(self, count: int) -> memoryview | None:
-        """The one frame that the `count` bytes just received are, where nothing else is here: what clients mostly send.
+        """The frame, if the `count` bytes just received are exactly one frame and nothing else is unread: the usual
+        case.
 
-        It counts as handed out. For anything else nothing has happened yet, and `received` is to be called.
+        The frame is then taken. Otherwise this does nothing, and the caller must call `received`.
         """
         if self._size < 0 and self._position == self._end and not self._head and count > _LENGTH_BYTES:
             size = _length_at(self._shared.view)[0]
@@ -175,10 +178,10 @@ class FrameReader:
             self._view, self._position, self._end = self._shared.view, 0, count
 
     def next_frame(self) -> memoryview | None:
-        """The next frame, if all of it is here. It is writable, and valid until this reader is used again.
+        """The next frame, if complete. It is writable, and valid until the next use of this reader.
 
-        Whoever wants to keep any of it copies it, or asks `kept`. Raises FrameError, naming the size, for a negative
-        length and for one above `max_frame_bytes`.
+        To keep any of it, copy it or use `kept`. Raises FrameError, naming the size, for a negative length and for one
+        above `max_frame_bytes`.
         """
         if self._lent is not None:
             self._take_back()
@@ -194,7 +197,7 @@ class FrameReader:
         return self._next_in_pieces()
 
     def put_back(self) -> None:
-        """Put the last frame back; the next call of `next_frame` gives it again."""
+        """Put the last frame back; the next call of `next_frame` returns it again."""
         if self._lent is None:
             self._position = self._frame_at
         else:
@@ -202,7 +205,7 @@ class FrameReader:
             self._size = self._filled
 
     def keep(self) -> None:
-        """Save what is unread, if anything. To be called before another connection receives."""
+        """Save unread bytes, if any. Call it before another connection receives."""
         if self._lent is not None:
             self._take_back()
         if self._position == self._end:
@@ -212,7 +215,7 @@ class FrameReader:
             self._view, self._position, self._end = memoryview(kept), 0, len(kept)
 
     def release(self) -> Memory | None:
-        """Give up the frame that has begun, for good: its memory, if it has any of its own."""
+        """Discard the incomplete frame and return its memory, if it has its own."""
         partial, self._partial = self._partial, None
         return partial
 
@@ -227,13 +230,13 @@ class FrameReader:
         self._absorb()
         if self._filled < self._size:
             return None
-        # A frame without any bytes has no buffer.
+        # An empty frame does not need a buffer.
         self._lent = bytearray() if self._partial is None else self._partial
         self._partial, self._size = None, -1
         return memoryview(self._lent)[: self._filled]
 
     def _begin(self) -> bool:
-        """Read the length of the next frame; whether all of it is here."""
+        """Read the length of the next frame; returns whether the frame is complete."""
         end = min(self._position + _LENGTH_BYTES - len(self._head), self._end)
         self._head += bytes(self._view[self._position : end])
         self._position = end
@@ -248,7 +251,7 @@ class FrameReader:
         return True
 
     def _absorb(self) -> None:
-        """Copy what belongs to the begun frame out of the unread bytes."""
+        """Copy the unread bytes that belong to the incomplete frame."""
         count = min(self._size - self._filled, self._end - self._position)
         if count:
             data = self._view[self._position : self._position + count]
@@ -257,13 +260,14 @@ class FrameReader:
             self._position += count
 
     def _room(self, count: int) -> Memory:
-        """The begun frame's buffer, with room for `count` more bytes, and at least one if it is not complete."""
+        """The incomplete frame's buffer, with room for `count` more bytes, and for at least one until it is complete.
+        """
         partial = self._partial
         needed = self._filled + max(count, 1)
         if partial is None or len(partial) < needed:
             capacity = min(self._size, max(_GROWTH * (self._filled + count), _MIN_CAPACITY))
             if isinstance(partial, mmap.mmap):
-                # The event loop may still have a view of it: then it must stay as it is.
+                # The event loop may still have a view of it, and then it must not be resized.
                 with contextlib.suppress(BufferError):
                     partial.resize(capacity)
                     return partial

@@ -6,8 +6,8 @@
         member_id: string
         group_instance_id: nullable_string = field("3+", default=None)
 
-Instances are mutable, slotted, compared by value and made with keyword arguments. What has no default must be given.
-Functions are compiled per message and version on first use, so a declaration costs next to nothing until then.
+Instances are mutable, slotted, compared by value and created with keyword arguments. Fields without a default are
+required. Functions are compiled per message and version on first use, so a declaration costs almost nothing until then.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ nullable_records = Annotated[bytes | memoryview | None, RecordsBlob(nullable=Tru
 
 Buffer = bytes | memoryview
 Parts = list[bytes | bytearray | memoryview]
-"""An encoded message, to be written one part after the other."""
+"""The parts of an encoded message, to be written in order."""
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -86,7 +86,7 @@ class _FieldOptions:
 
     @property
     def default_factory(self) -> type[list[Any]] | None:
-        """Makes the default of a list, as each instance has one of its own."""
+        """Creates the default of a list, because each instance needs a separate one."""
         return list if isinstance(self.default, list) else None
 
 
@@ -99,20 +99,20 @@ def field(
     ignorable: bool = False,
     always_classic: bool = False,
 ) -> Any:
-    """Say about a field what its annotation does not.
+    """Options of a field besides its annotation.
 
-    `versions` are those that carry it. `default` is what an instance has when nothing is given, and what is decoded
-    where the field is absent; `[]` means a fresh list. `nullable` narrows the versions in which null is legal on the
-    wire, for a field whose annotation allows None. A tagged field has a `tag` and is sent only when it is not at its
-    default (a struct: when it is neither None nor all defaults). An `ignorable` field is silently dropped in versions
-    without it; any other must be at its default there. `always_classic` keeps the length in its old form in flexible
+    `versions` are the versions that have the field. `default` is the value of an instance without an argument, and of a
+    decoded message without the field; `[]` means a new list. `nullable` restricts the versions that allow null on the
+    wire, for a field whose annotation allows None. A tagged field has a `tag` and is sent only if it differs from its
+    default (a struct: if it is neither None nor all defaults). An `ignorable` field is silently dropped in versions
+    without it; any other must have its default there. `always_classic` keeps the old form of the length in flexible
     versions.
     """
     return _FieldOptions(versions, nullable, default, tag, ignorable, always_classic)
 
 
 _PLAIN: Final[_FieldOptions] = field()
-"""The options of every field that says nothing, shared."""
+"""The shared options of fields without `field()`."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -138,7 +138,7 @@ class Struct(metaclass=StructType):
     takes_keywords_only: ClassVar[bool] = True
 
     def __init__(self, **values: Any) -> None:
-        # Only the first instance of a class comes here: its real constructor is made now and takes over.
+        # Only the first instance of a class gets here: this compiles the real constructor, which replaces this one.
         struct_class = type(self)
         constructor = compile_constructor(struct_class)
         struct_class.__init__ = constructor  # type: ignore[method-assign]
@@ -156,13 +156,13 @@ class Struct(metaclass=StructType):
         return f"{type(self).__qualname__}({values})"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. Raises TypeError for names that are not fields."""
+        """A copy with some fields replaced. Raises TypeError for unknown fields."""
         return type(self)(**{name: getattr(self, name) for name in self.declared_fields} | changes)
 
 
 @functools.cache
 def fields_of(struct_class: type[Struct]) -> list[FieldSpec]:
-    """The fields of `struct_class` in order, their annotations resolved. Raises TypeError for a faulty declaration."""
+    """The fields of `struct_class` in order, with resolved annotations. Raises TypeError for an invalid declaration."""
     hints = typing.get_type_hints(struct_class, localns=dict(vars(struct_class)), include_extras=True)
     return [
         _specify(f"{struct_class.__qualname__}.{name}", name, hints[name], options)
@@ -184,7 +184,7 @@ def _specify(where: str, name: str, hint: Any, options: _FieldOptions) -> FieldS
 
 
 def _wire_type(hint: Any, where: str) -> WireType:
-    """The wire type that an annotation stands for. Raises TypeError for one that has none."""
+    """The wire type of an annotation. Raises TypeError for other annotations."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated and isinstance(arguments[1], Fixed | Text | Blob | RecordsBlob):
         return arguments[1]
@@ -202,7 +202,7 @@ def _wire_type(hint: Any, where: str) -> WireType:
 
 
 class Message(Struct):
-    """A struct that is encoded by itself, in the versions it declares. Nested structs are coded inside it only."""
+    """A struct that is encoded by itself, in its declared versions. Nested structs are only encoded inside one."""
 
     min_version: ClassVar[int]
     max_version: ClassVar[int]
@@ -217,8 +217,8 @@ class Message(Struct):
 
     @classmethod
     def decoder(cls, version: int) -> Callable[..., Self]:
-        """The function that reads a message of `version` from a position of a buffer to its end; see `decode`. With
-        a third argument it raises NotSmall for a message that has so many elements, or more.
+        """The function that reads a message of `version` from a position of a buffer to its end; see `decode`. With a
+        third argument it raises NotSmall for a message with that many elements or more.
         """
         function: Callable[..., Self] = _decoder(cls, version)
         return function
@@ -227,10 +227,10 @@ class Message(Struct):
     def decoder_in_slices(
         cls, version: int, *, lazy: frozenset[str] = frozenset()
     ) -> Callable[..., Generator[None, None, Self]]:
-        """As `decoder`, for large messages: a generator that returns the message. It yields when the function that it
-        is given as third argument says so. The arrays whose paths are in `lazy`, such as `topics.partitions`, are
-        `LazyArray` where they are large. The buffer has to stay as it is meanwhile, or for as long as these are used. A
-        dictionary as fourth argument is to be cleared then, so that the message is in no cycle.
+        """As `decoder`, for large messages: a generator that returns the message. It yields when its third argument, a
+        function, says so. Large arrays whose paths are in `lazy`, such as `topics.partitions`, become `LazyArray`. The
+        buffer must not change meanwhile, nor while lazy arrays are used. The caller then clears the dictionary given as
+        fourth argument, which breaks the message's reference cycle.
         """
         function: Callable[..., Generator[None, None, Self]]
         function = _decoder(cls, version, in_slices=True, lazy=lazy)
@@ -238,9 +238,9 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int) -> Self:
-        """Decode the whole of `buffer`. Raises DecodeError for anything but exactly one message of `version`.
+        """Decode the whole `buffer`. Raises DecodeError unless it is exactly one message of `version`.
 
-        Bytes behind the message are ignored where it `may_be_followed`.
+        Bytes after the message are ignored if it `may_be_followed`.
 
         Fields of type `records` are slices of `buffer` (give a memoryview to avoid a copy); nothing else refers to it.
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared.
@@ -249,9 +249,9 @@ class Message(Struct):
 
     @classmethod
     def decode_prefix(cls, buffer: Buffer, version: int) -> tuple[Self, int]:
-        """Decode a message from the start of `buffer`; gives it and the bytes it took. Raises as `decode`.
+        """Decode a message from the start of `buffer`; returns it and its size in bytes. Raises as `decode`.
 
-        What follows the message is not touched, however much it is.
+        Bytes after the message are not read, however many they are.
         """
         result: tuple[Self, int] = _prefix_decoder(cls, version)(buffer, 0)
         return result
@@ -266,21 +266,21 @@ class Message(Struct):
     def encoder_in_slices(
         cls, version: int
     ) -> Callable[[Self, bytearray, Callable[[], bool]], Generator[None, None, Parts]]:
-        """As `encoder`, for large messages: a generator that returns the parts. It yields when the function that it is
-        given as third argument says so.
+        """As `encoder`, for large messages: a generator that returns the parts. It yields when its third argument, a
+        function, says so.
         """
         function: Callable[[Self, bytearray, Callable[[], bool]], Generator[None, None, Parts]]
         function = _encoder_in_slices(cls, version)
         return function
 
     def encode(self, version: int) -> Parts:
-        """The message as parts to be written one after the other.
+        """The message as parts to be written in order.
 
-        Large `records` are parts of their own, uncopied; so is, at any size, an object that is not bytes but has a
-        length, which the writer of the parts has to know.
+        Large `records` are separate parts, not copied. So is, at any size, an object with a length that is not bytes,
+        which the writer of the parts must support.
 
-        Raises ApiError UNSUPPORTED_VERSION when `version` is not declared or cannot carry a field that is set, and
-        EncodeError when a value does not fit its field.
+        Raises ApiError UNSUPPORTED_VERSION when `version` is not declared or lacks a field that is set, and EncodeError
+        when a value does not fit its field.
         """
         return self.encoder(version)(self, bytearray())
 
@@ -289,7 +289,7 @@ class Message(Struct):
         return self.encoder(version)(self, head)
 
     def to_bytes(self, version: int) -> bytes:
-        """The message as one piece. Raises as `encode`."""
+        """The message as a single piece. Raises as `encode`."""
         return b"".join(self.encode(version))
 
 
@@ -335,7 +335,7 @@ def _is_flexible(message: type[Message], version: int) -> bool:
 
 
 class Request(Message):
-    """A request of one API. What follows it in its frame is ignored, as Kafka does: librdkafka depends on it."""
+    """A request of one API. Bytes after it in its frame are ignored, as in Kafka: librdkafka depends on it."""
 
     api_key: ClassVar[ApiKey]
     may_be_followed: ClassVar[bool] = True
@@ -370,12 +370,14 @@ _VERSION: Final = struct.Struct(">h")
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """`message` behind its version as int16: how keys and values of internal topics, and group metadata, are kept."""
+    """`message` prefixed with its version as int16: the format of keys and values in internal topics, and of group
+    metadata.
+    """
     return b"".join(message.encode_after(bytearray(_VERSION.pack(version)), version))
 
 
 def decode_versioned(message_type: type[M], buffer: bytes | memoryview) -> tuple[M, int]:
-    """Read what `encode_versioned` wrote: the message and its version.
+    """Decode the output of `encode_versioned`: returns the message and its version.
 
     Raises DecodeError when it is malformed, and ApiError UNSUPPORTED_VERSION when its version is not declared.
     """

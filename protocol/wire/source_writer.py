@@ -1,7 +1,7 @@
-"""The generated source of one compiled function: its lines, and which field each line works on.
+"""The generated source of one compiled function: its lines, and the field that each line handles.
 
-A compiled function carries no names: when it fails, the line that failed tells the field. That keeps the hot path free
-of bookkeeping.
+A compiled function does not track field names: when it fails, the line number identifies the field. So the hot path
+does no bookkeeping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Final
 
 SMALL_ARRAY: Final = 17
-"""Arrays below this size (replicas, mostly) have a `struct` at hand; finding one by format costs more than using it."""
+"""Arrays below this size (mostly replicas) use a prepared `struct`; looking one up by format costs more than using it.
+"""
 
 
 @cache
@@ -23,7 +24,7 @@ def _small_array_methods(method: str, code: str) -> tuple[Callable[..., Any], ..
 
 
 class SourceWriter:
-    """Collects lines and the globals they use; `compile` makes the function."""
+    """Collects lines and the globals they use; `compile` creates the function."""
 
     def __init__(self, **names: Any) -> None:
         self.names: dict[str, Any] = dict(names)
@@ -33,7 +34,7 @@ class SourceWriter:
         self._counter = 0
 
     def fresh(self, prefix: str) -> str:
-        """A local variable's name that nothing else uses."""
+        """An unused name for a local variable."""
         self._counter += 1
         return f"{prefix}{self._counter}"
 
@@ -58,26 +59,28 @@ class SourceWriter:
         return name
 
     def line(self, text: str, field: str | list[tuple[int, str]] = "") -> None:
-        """Append a line. `field` is what it works on, or (bytes from the start, field) pairs for a run of fields."""
+        """Append a line. `field` is the field that it handles, or (bytes from the start, field) pairs for a run of
+        fields.
+        """
         self._lines.append("    " * self._depth + text)
         self._fields.append(field)
 
     @contextmanager
     def block(self, header: str, field: str = "") -> Iterator[None]:
-        """Append `header` and indent what is written inside."""
+        """Append `header` and indent the lines written inside."""
         self.line(header, field)
         self._depth += 1
         yield
         self._depth -= 1
 
     def compile(self, function: str, filename: str) -> Callable[..., Any]:
-        """Run the source and give the function it defines, with the source kept beside it for error reports."""
+        """Run the source and return the function that it defines; the source is kept for error reports."""
         exec(compile("\n".join(self._lines), filename, "exec"), self.names)  # noqa: S102  source is our own
         compiled: Callable[..., Any] = self.names[function]
         return compiled
 
     def field_at(self, traceback: TracebackType | None, function: Callable[..., Any]) -> str:
-        """The field that `function` was working on when it raised the exception of `traceback`."""
+        """The field that `function` was handling when it raised the exception of `traceback`."""
         code = function.__code__
         while traceback is not None and traceback.tb_frame.f_code is not code:
             traceback = traceback.tb_next

@@ -1,6 +1,6 @@
-"""The wire types of message fields, and the versions that have a field. Both compilers read them.
+"""The wire types and version ranges of message fields, used by both compilers.
 
-`protocol.wire.schema` has the annotations (`int32`, `nullable_string`, ...) that stand for these types in declarations.
+`protocol.wire.schema` has the annotations (`int32`, `nullable_string`, ...) for these types in declarations.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from protocol.value import Value
 MAX_ARRAY: Final = 1_000_000
 """Most elements of one array (Kafka 4.4)."""
 MAX_ELEMENTS: Final = 2 * MAX_ARRAY
-"""Most array elements and tagged fields of one message; see `Message.max_elements`. An element costs up to a hundred
-times its bytes once it is a Python object.
+"""Most array elements and tagged fields of one message; see `Message.max_elements`. As a Python object an element takes
+up to a hundred times its encoded size.
 """
 MAX_TAGS: Final = 10_000
 """Most tagged fields of one struct (Kafka 4.4)."""
 SMALL_ELEMENTS: Final = 1_000
-"""Array elements and tagged fields that a request may have to be decoded in one go: up to two milliseconds of work."""
+"""Most array elements and tagged fields of a request that is decoded in one step: up to two milliseconds of work."""
 MAX_STRING_BYTES: Final = 0x7FFF
-"""Longest string in any encoding: compact lengths could say more, Kafka refuses it."""
+"""Longest string in any encoding: compact lengths could be larger, but Kafka refuses them."""
 
 
 class Malformed(ValueError):
-    """Raised inside a compiled decoder, which does not know the names; its caller makes a DecodeError of it."""
+    """Raised inside a compiled decoder, which does not know field names; its caller converts it to a DecodeError."""
 
 
 class NotSmall(Exception):
-    """Raised by a decode function for a message with more elements than its caller takes; the rest was not read."""
+    """Raised by a decode function for a message with more elements than its caller accepts; the rest was not read."""
 
 
 class Versions(NamedTuple):
@@ -43,7 +43,7 @@ class Versions(NamedTuple):
     @classmethod
     @cache
     def parse(cls, text: str) -> Versions:
-        """Read Kafka's notation: `3+`, `0-11` or `7`; an empty text is the empty range."""
+        """Read Kafka's notation: `3+`, `0-11` or `7`; an empty string is the empty range."""
         if not text:
             return cls(1, 0)
         if text.endswith("+"):
@@ -66,32 +66,32 @@ class Fixed(Value):
 
 
 class Text(Value):
-    """UTF-8 behind an int16 length, or a varint of length + 1 in flexible versions."""
+    """UTF-8 after an int16 length, or a varint of length + 1 in flexible versions."""
 
     nullable: bool = False
 
 
 class Blob(Value):
-    """Bytes behind an int32 length, or a varint of length + 1 in flexible versions."""
+    """Bytes after an int32 length, or a varint of length + 1 in flexible versions."""
 
     nullable: bool = False
 
 
 class RecordsBlob(Value):
-    """Bytes that are never copied: decoded to a slice of the input, encoded as a part of their own when large."""
+    """Bytes that are never copied: decoded to a slice of the input, encoded as a separate part when large."""
 
     nullable: bool = False
 
 
 class ArrayOf(Value):
-    """Elements behind an int32 count, or a varint of count + 1 in flexible versions."""
+    """Elements after an int32 count, or a varint of count + 1 in flexible versions."""
 
     element: WireType
     nullable: bool = False
 
 
 class StructOf(Value):
-    """A nested struct; behind one byte (-1 for null) when it is nullable and not tagged."""
+    """A nested struct; preceded by one byte (-1 for null) when it is nullable and not tagged."""
 
     struct: Any
     nullable: bool = False
@@ -103,9 +103,9 @@ UUID_TYPE: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
 
 
 class FieldSpec(Value):
-    """One declared field, its type resolved.
+    """One declared field with its resolved type.
 
-    `default` is what it holds where a version does not carry it: a value, or for arrays a callable that makes one.
+    `default` is its value in versions without the field: a value, or for arrays a callable that creates one.
     """
 
     name: str
@@ -122,12 +122,12 @@ class FieldSpec(Value):
         return not isinstance(self.type, Fixed) and self.type.nullable and self.nullable_versions.has(version)
 
     def is_array_default(self) -> bool:
-        """Whether the default is a fresh list."""
+        """Whether the default is a new list."""
         return isinstance(self.type, ArrayOf) and self.default is list
 
 
 def zero_of(wire_type: WireType) -> Any:
-    """The default of a field that declares none (Kafka's rule), save that what can be null is null."""
+    """The default of a field without a declared one: Kafka's rule, except that nullable fields default to null."""
     match wire_type:
         case Fixed():
             return wire_type.zero
@@ -144,7 +144,7 @@ def zero_of(wire_type: WireType) -> Any:
 
 
 def minimum_size(wire_type: WireType, version: int, flexible: bool, fields_of: Callable[[Any], list[FieldSpec]]) -> int:
-    """Fewest bytes that a value takes: what a count in an array may be divided by."""
+    """The fewest bytes that a value takes, which bounds the count of an array."""
     match wire_type:
         case Fixed():
             return wire_type.size

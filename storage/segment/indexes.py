@@ -1,8 +1,8 @@
 """The two sparse indexes of a segment: offset -> file position, timestamp -> offset.
 
 Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32 position)
-and of 12 bytes (i64 timestamp, i32 offset - base offset), ascending. They have no checksum: an index is only a hint,
-and can always be rebuilt from its segment (`IndexBuilder`).
+and of 12 bytes (i64 timestamp, i32 offset - base offset), ascending. They are stored without checksums: an index is
+only a hint, and can always be rebuilt from its segment (`IndexBuilder`).
 
 The files are appended to, without mmap (a write into a mapped hole on a full disk kills the process) and without
 preallocation. The newest entries are buffered and written together; if the process dies, recovery restores them,

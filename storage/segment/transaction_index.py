@@ -1,7 +1,7 @@
 """The aborted transactions of a segment (Kafka classes `TransactionIndex`, `AbortedTxn`; file `.txnindex`).
 
 Entries of 34 bytes, in the order of the markers. Unlike the other two indexes, readers need this one for correctness,
-not just for speed. Most segments have no aborted transactions, and then the file does not exist.
+not just for speed. The file only exists for segments with aborted transactions, which are few.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _without(gaps: tuple[_Gap, ...], begin: int, after: Place) -> tuple[_Gap, ..
             left.append(_Gap(gap.start, begin))
         if gap.end > after.position:
             left.append(_Gap(after, gap.end))
-    if len(left) > _MAX_GAPS:  # consumers at very many places: merge the two nearest gaps, whose bytes in between are checked once more
+    if len(left) > _MAX_GAPS:  # many concurrent readers: check the smallest sound part again
         at = min(range(1, len(left)), key=lambda at: left[at].start.position - left[at - 1].end)
         left[at - 1 : at + 1] = [_Gap(left[at - 1].start, left[at].end)]
     return tuple(left)
