@@ -73,7 +73,8 @@ def refuse_mixed_racks(racks: Mapping[int, str | None]) -> None:
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """Order brokers so that neighbours are in different racks: one of each rack in turn, racks by name, brokers by id.
+    """Order brokers so that neighbours are in different racks: one of each rack in turn, racks by name, brokers by
+    id.
     """
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):

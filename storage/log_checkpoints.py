@@ -92,7 +92,8 @@ class LogCheckpoints:
         """Directories with a log that was refused, and so is missing from the checkpoints."""
 
     def recovery_point_tasks(self, closed: Iterable[LogDirectory] = ()) -> list[CheckpointTask]:
-        """Tasks that write the recovery points of all logs. Kafka may be the next to write in the `closed` directories.
+        """Tasks that write the recovery points of all logs. Kafka may be the next to write in the `closed`
+        directories.
         """
         unsure = self.refusing | {each.path for each in closed}
         marks = whole_segment_marks(self._directories, self._logs.values(), unsure)

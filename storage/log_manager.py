@@ -366,7 +366,8 @@ class LogManager:
         return due
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
-        """A task that reads everything from `logs` that `UnifiedLog.expire_segments` needs to decide without waiting.
+        """A task that reads everything from `logs` that `UnifiedLog.expire_segments` needs to decide without
+        waiting.
         """
         return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
 

@@ -51,7 +51,8 @@ class DescribeProducersResponse(Response, api_key=ApiKey.DESCRIBE_PRODUCERS, ver
     """The producers in the state of this broker's replicas."""
 
     class ProducerState(Struct):
-        """One producer; missing values are -1. `current_txn_start_offset` is the first offset of its open transaction.
+        """One producer; missing values are -1. `current_txn_start_offset` is the first offset of its open
+        transaction.
         """
 
         producer_id: int64

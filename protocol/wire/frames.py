@@ -260,7 +260,8 @@ class FrameReader:
             self._position += count
 
     def _room(self, count: int) -> Memory:
-        """The incomplete frame's buffer, with room for `count` more bytes, and for at least one until it is complete.
+        """The incomplete frame's buffer, with room for `count` more bytes, and for at least one until it is
+        complete.
         """
         partial = self._partial
         needed = self._filled + max(count, 1)

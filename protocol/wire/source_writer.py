@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Final
 
 SMALL_ARRAY: Final = 17
-"""Arrays below this size (mostly replicas) use a prepared `struct`; looking one up by format costs more than using it.
+"""Arrays below this size (mostly replicas) use a prepared `struct`; looking one up by format costs more than using
+it.
 """
 
 

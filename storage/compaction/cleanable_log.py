@@ -84,7 +84,8 @@ def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> Cleanabl
 
 
 def correct_checkpoint(log: UnifiedLog) -> str | None:
-    """Fall back to the log start offset when the checkpoint of `log` is impossible; returns the warning to log, if any.
+    """Fall back to the log start offset when the checkpoint of `log` is impossible; returns the warning to log, if
+    any.
     """
     checkpoint, start = log.cleaner_checkpoint, log.log_start_offset
     if checkpoint is None:

@@ -155,7 +155,8 @@ class FileSystem(Protocol):
         """Fsync a directory: names created, renamed and removed in it survive a power cut."""
 
     def start_sync(self) -> None:
-        """Ask the operating system to write out everything. It guarantees nothing, but makes many later fsyncs cheap.
+        """Ask the operating system to write out everything. It guarantees nothing, but makes many later fsyncs
+        cheap.
         """
 
     def disk_space(self, path: str) -> tuple[int, int]:

@@ -133,7 +133,8 @@ def check_copied(batches: Sequence[RecordBatch], name: TopicPartition, expected:
 
 
 def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:
-    """The batch at the beginning of `records`; no second batch may follow it (Kafka's ProduceRequest.validateRecords).
+    """The batch at the beginning of `records`; no second batch may follow it (Kafka's
+    ProduceRequest.validateRecords).
     """
     size = _first_size(records)
     if size is None:

@@ -26,7 +26,8 @@ STRAY_SUFFIX = "-stray"
 
 
 def name_with_suffix(topic_partition: TopicPartition, suffix: str, seed: str) -> str:
-    """`<topic>-<partition>.<32 hex digits><suffix>`; the digits are derived from `seed`. May be longer than `MAX_NAME`.
+    """`<topic>-<partition>.<32 hex digits><suffix>`; the digits are derived from `seed`. May be longer than
+    `MAX_NAME`.
     """
     from hashlib import blake2b  # late: most brokers never rename a directory
 

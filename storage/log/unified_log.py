@@ -31,7 +31,8 @@ _NO_TIMESTAMP = -1
 
 
 class UnifiedLog:
-    """Created by `storage.recovery.log_loader` (existing directories) and `storage.log.partition_directory` (new ones).
+    """Created by `storage.recovery.log_loader` (existing directories) and `storage.log.partition_directory` (new
+    ones).
     """
 
     __slots__ = (
