@@ -1,8 +1,8 @@
 """Administration: topics, configurations, records, log directories, offsets by time (Kafka class `KafkaAdminClient`).
 
-Every function takes the client first, asks the broker that has the answer, and asks again while leaders or controllers
-move (see `client.kafka_client`). A failure of the whole request raises ApiError. A request for several items gives each
-item its own outcome.
+Every function takes the client first, asks the responsible broker, and retries while leaders or controllers move (see
+`client.kafka_client`). A failure of the whole request raises ApiError. A request for several items returns an outcome
+for each item.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ConfigChange(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A result of ListOffsets; -1 where there is nothing."""
+    """A result of ListOffsets; missing values are -1."""
 
     offset: int
     timestamp: int
@@ -73,7 +73,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 async def list_topics(client: KafkaClient) -> Metadata:
-    """The cluster with all topics that may be seen."""
+    """The cluster with all topics visible to this client."""
     return await client.describe_topics(None)
 
 
@@ -87,7 +87,9 @@ async def create_topic(
     configs: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Create one topic; -1 leaves a number to the cluster. Raises ApiError (TOPIC_ALREADY_EXISTS and others)."""
+    """Create one topic; -1 uses the cluster's default for a number. Raises ApiError (TOPIC_ALREADY_EXISTS and
+    others).
+    """
     placed = [
         CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
         for index, replicas in (assignment or {}).items()
@@ -192,7 +194,7 @@ async def alter_configs(client: KafkaClient, kind: int, name: str, changes: Iter
 
 
 def _by_config_owner(resources: Iterable[tuple[int, str]]) -> dict[int | None, list[tuple[int, str]]]:
-    """Resources by the broker that must be asked: a broker for its own, None for any."""
+    """Resources by the id of the broker to ask: a broker for its own configuration, None for any broker."""
     owners: dict[int | None, list[tuple[int, str]]] = defaultdict(list)
     for kind, name in resources:
         is_brokers_own = kind in {ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER} and name
@@ -255,7 +257,7 @@ async def delete_records(
 ) -> dict[TopicPartition, int | ApiError]:
     """Move log starts up to the offsets (-1: the high watermark) and return the new log start of each partition.
 
-    `on_outcome` is called as soon as the outcome of a partition is known; others may be tried again for long.
+    `on_outcome` is called as soon as the outcome of a partition is known; others may be retried for a long time.
     """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
@@ -293,10 +295,11 @@ async def ask_leaders(
     retry: bool = True,
     on_outcome: Callable[[TopicPartition, T | ApiError], None] | None = None,
 ) -> dict[TopicPartition, T | ApiError]:
-    """Ask each partition's leader, all leaders at once; again for what has no leader yet or failed in passing.
+    """Ask each partition's leader, all leaders concurrently; partitions without a leader or with a transient error are
+    retried.
 
-    Without `retry` everything is asked once; a DisconnectedError is then the caller's. `on_outcome` is called once for
-    each partition, as soon as its outcome is final.
+    Without `retry` each partition is asked once, and a DisconnectedError goes to the caller. `on_outcome` is called
+    once for each partition, as soon as its outcome is final.
     """
     outcomes: dict[TopicPartition, T | ApiError] = {}
     open_partitions = list(partitions)

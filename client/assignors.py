@@ -1,11 +1,12 @@
-"""How the members of a group share the partitions of their topics (range, roundrobin, cooperative-sticky), and the data
-that they exchange in JoinGroup and SyncGroup (Kafka class `ConsumerProtocol`).
+"""Assigning the partitions of topics to the members of a group (range, roundrobin, cooperative-sticky), and the data
+that members exchange in JoinGroup and SyncGroup (Kafka class `ConsumerProtocol`).
 
-Pure functions over what JoinGroup tells the leader. Range and roundrobin give exactly what Kafka's `RangeAssignor` and
-`RoundRobinAssignor` give without racks. Cooperative-sticky keeps Kafka's promises (balance first, then as few moves as
-possible, and nothing is given to a new owner before its old one let go, KIP-429), not its exact choices.
+Pure functions of the data in the leader's JoinGroup response. Range and roundrobin return exactly the assignments of
+Kafka's `RangeAssignor` and `RoundRobinAssignor` without racks. Cooperative-sticky keeps Kafka's guarantees (balance
+first, then as few moves as possible, and no partition moves before its old owner has revoked it, KIP-429), but not its
+exact choices.
 
-A reader takes a newer version for the newest that it knows, and ignores what follows.
+A reader decodes a newer version as the newest one that it knows, and ignores the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Subscription(NamedTuple):
-    """Topics and partitions of a member. `generation` is the one in which it got `owned`, -1 when it does not say."""
+    """Topics and partitions of a member. `generation` is the generation in which it got `owned`, -1 if it does not
+    say.
+    """
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -34,18 +37,18 @@ class Subscription(NamedTuple):
 
 
 Assignor = Callable[[Mapping[str, int], Mapping[str, Subscription]], Assignment]
-"""From the topics' numbers of partitions (missing topics left out) and the members."""
+"""Makes an assignment from the partition counts of the topics (without missing topics) and the members."""
 
 
 def _in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Member ids as Kafka sorts them: static members first, by instance id, then the others by member id."""
+    """Member ids in Kafka's order: static members first, by instance id, then the others by member id."""
     return sorted(
         members, key=lambda member: (members[member].instance_id is None, members[member].instance_id or member)
     )
 
 
 def assign_range(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
-    """Assign each topic on its own: the first member gets the first partitions, and so on."""
+    """Assign each topic separately: the first member gets the first partitions, and so on."""
     assignment: Assignment = {member: [] for member in members}
     for topic, count in sorted(partition_counts.items()):
         interested = [member for member in _in_order(members) if topic in members[member].topics]
@@ -61,7 +64,7 @@ def assign_range(partition_counts: Mapping[str, int], members: Mapping[str, Subs
 
 
 def assign_round_robin(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
-    """All partitions are dealt out one by one to the members that want them."""
+    """Deal out all partitions one by one to the members subscribed to them."""
     assignment: Assignment = {member: [] for member in members}
     order = _in_order(members)
     turn = 0
@@ -75,8 +78,8 @@ def assign_round_robin(partition_counts: Mapping[str, int], members: Mapping[str
 
 
 def assign_cooperative_sticky(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
-    """Assign as evenly as the subscriptions allow, with few moves. A partition that moves is first assigned to no
-    member.
+    """Assign as evenly as the subscriptions allow, with few moves. A partition that moves stays unassigned in this
+    round.
     """
     owners = _owners(partition_counts, members)
     shares = _Shares(partition_counts, members, owners)
@@ -134,7 +137,7 @@ class _Shares:
             insort(self.partitions[self._least(partition.topic)], partition)
 
     def balance(self) -> None:
-        """Move partitions from members with two or more above another that wants them, until there are none."""
+        """Move partitions until no member has two or more above another member that could own them."""
         moved = True
         while moved:
             moved = False
@@ -150,7 +153,7 @@ class _Shares:
         return min(self._wanting[topic], key=lambda member: (len(self.partitions[member]), member))
 
     def _move(self, giver: str, receiver: str, topic: str) -> bool:
-        """Move a partition if that makes the two more equal; whether it did."""
+        """Move a partition if that makes the two members more equal; returns whether it did."""
         if len(self.partitions[giver]) - len(self.partitions[receiver]) < 2:
             return False
         partition = next(each for each in reversed(self.partitions[giver]) if each.topic == topic)
@@ -165,7 +168,7 @@ ASSIGNORS: dict[str, Assignor] = {
     "cooperative-sticky": assign_cooperative_sticky,
 }
 COOPERATIVE = frozenset({"cooperative-sticky"})
-"""Assignors whose members keep what they own while they join."""
+"""Assignors whose members keep their partitions while they join."""
 
 
 M = TypeVar("M", bound=Message)
@@ -174,7 +177,7 @@ _VERSION: Final = struct.Struct(">h")
 
 
 def _decode(message_type: type[M], data: bytes) -> M | None:
-    """None for no data, which is what a member without partitions may be given. Raises DecodeError."""
+    """Decode a message; None for empty data, which a member without partitions may get. Raises DecodeError."""
     if len(data) < _VERSION.size:
         return None
     version = min(_VERSION.unpack_from(data)[0], message_type.max_version)
@@ -184,7 +187,7 @@ def _decode(message_type: type[M], data: bytes) -> M | None:
 def encode_subscription(
     topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1, rack: str | None = None
 ) -> bytes:
-    """Encode the topics that a member wants and the partitions that it owns since `generation`."""
+    """Encode a member's topics and the partitions that it owns since `generation`."""
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         owned_partitions=[
@@ -198,7 +201,7 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """Decode a subscription, written by any client. Raises DecodeError."""
+    """Decode a subscription of any client. Raises DecodeError."""
     message = _decode(ConsumerProtocolSubscription, data)
     if message is None:
         return Subscription((), instance_id=instance_id)
@@ -209,7 +212,7 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrip
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode the partitions that a member is to read."""
+    """Encode the partitions assigned to a member."""
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=each)
@@ -220,7 +223,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode an assignment, written by any client. Raises DecodeError."""
+    """Decode an assignment of any client. Raises DecodeError."""
     message = _decode(ConsumerProtocolAssignment, data)
     if message is None:
         return []

@@ -1,4 +1,4 @@
-"""Records that a producer has accepted and not delivered yet: batches by partition, in order, with sequence numbers."""
+"""Records that a producer has accepted but not delivered yet: batches by partition, in order, with sequence numbers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from protocol.topic_partition import TopicPartition
 logger = logging.getLogger("kafka.clients.Producer")
 
 BATCHES_KEPT = 5
-"""Of each producer in a partition a broker keeps the numbers of so many batches (Kafka's `ProducerStateEntry`)."""
+"""The number of batches whose sequence numbers a broker keeps for a producer and partition (Kafka's
+`ProducerStateEntry`).
+"""
 
 _FIXED_RECORD_BYTES = 7
-"""Attributes, two bytes each for the deltas of timestamp and offset, header count, and the record's length."""
+"""Size of attributes, timestamp and offset deltas (two bytes each), header count, and the record's length."""
 
 
 class RecordMetadata(NamedTuple):
-    """The position of a record. `offset` is -1 when it was not asked for (acks 0); `timestamp` is in ms."""
+    """The position of a record. `offset` is -1 with acks 0; `timestamp` is in ms."""
 
     topic_partition: TopicPartition
     offset: int
@@ -42,14 +44,14 @@ class RecordMetadata(NamedTuple):
 
 
 class ProducerId(NamedTuple):
-    """Identity and epoch by which the broker recognizes duplicates; -1 without idempotence."""
+    """Producer id and epoch, which let the broker recognize duplicates; -1 without idempotence."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
-    """About how many bytes a record takes in a batch."""
+    """The approximate size of a record in a batch, in bytes."""
     size = _FIXED_RECORD_BYTES
     for part in (key, value):
         size += 1 if part is None else len(part) + (1 if len(part) < 64 else 2 if len(part) < 8192 else 3)
@@ -59,7 +61,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Sequence[Header
 
 
 class Batch:
-    """Records of one partition that travel together. Either `rows`, or `values` with one timestamp for all."""
+    """Records of one partition that are sent together. Either `rows`, or `values` with one timestamp for all."""
 
     __slots__ = (
         "_encoded",
@@ -80,17 +82,17 @@ class Batch:
     def __init__(self, partition: TopicPartition, created_s: float) -> None:
         self.partition = partition
         self.created_s = created_s
-        """When the first record came, by the loop's clock."""
+        """Loop time when the first record was added."""
         self.rows: list[Record] = []
         self.values: Sequence[bytes] = ()
         self.timestamp = -1
         self.futures: list[asyncio.Future[RecordMetadata]] = []
         self.size_bytes = HEADER_BYTES
         self.is_full = False
-        """Whether nothing more is to be added."""
+        """Whether the batch is closed for more records."""
         self.attempts = 0
         self.number = -1
-        """Its place among the batches of the partition that were sent; -1 before the first attempt."""
+        """The sequential number of the batch among those sent to the partition; -1 before the first attempt."""
         self.base_sequence = NO_SEQUENCE
         self._encoded = b""
         self._encoded_for: tuple[ProducerId, int] | None = None
@@ -100,11 +102,11 @@ class Batch:
 
     @property
     def payload_bytes(self) -> int:
-        """About how many bytes the records take."""
+        """The approximate size of the records in bytes."""
         return self.size_bytes - HEADER_BYTES
 
     def encode(self, producer: ProducerId, settings: ProducerSettings) -> bytes:
-        """The batch as bytes; sent again, it is the same bytes as long as producer and sequence are the same."""
+        """The encoded batch; a retry gets the same bytes while producer and sequence are unchanged."""
         identity = (producer, self.base_sequence)
         if self._encoded_for != identity:
             options: BatchOptions = {
@@ -123,7 +125,7 @@ class Batch:
         return self._encoded
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
-        """Tell where the records are."""
+        """Resolve the futures with the positions of the records."""
         for index, future in enumerate(self.futures):
             if future.done():
                 continue
@@ -135,7 +137,9 @@ class Batch:
             )
 
     def fail(self, error: Exception, *, is_told: bool = False) -> None:
-        """Tell why the records were not delivered. If somebody `is_told` that anyway, nobody needs to look here."""
+        """Fail the futures with the reason. If another call reports it (`is_told`), asyncio does not log unretrieved
+        exceptions.
+        """
         for future in self.futures:
             if not future.done():
                 future.set_exception(detached(error))
@@ -144,15 +148,16 @@ class Batch:
 
 
 class PartitionQueue:
-    """The batches of one partition, oldest first: those that wait, and those in flight.
+    """The batches of one partition, oldest first: queued and in flight.
 
-    With idempotence, batches are numbered under `producer`. What the broker has of them is in doubt once a batch was
-    given up. Those that have a number keep it then, so that the broker still recognizes duplicates. The partition
-    begins anew, with a higher epoch and sequence 0, when no batch is left with an old number, or the broker misses one.
+    With idempotence, batches get sequence numbers under `producer`. Once a batch was given up, it is unknown whether
+    the broker has it. Batches that already have a number keep it then, so that the broker still recognizes duplicates.
+    The partition restarts with a higher epoch and sequence 0 when all batches with old numbers are settled, or when the
+    broker is missing one.
 
-    A broker takes any number for the first of a producer that it does not know, so the first batch that leaves for it
-    travels alone, and only when none is in flight to another leader. It recognizes the last `BATCHES_KEPT` batches. No
-    more than that leave while the outcome of one is open, which has to be recognized when it is sent again.
+    A broker accepts any first sequence number from a producer that it does not know, so the first batch for a broker is
+    sent alone, and only when all batches to another leader are settled. A broker recognizes the last `BATCHES_KEPT`
+    batches, so at most that many are sent while the outcome of one is open, because a retry must be recognized.
     """
 
     __slots__ = (
@@ -176,20 +181,20 @@ class PartitionQueue:
         self.batches: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.is_retrying = False
-        """Whether a batch failed, so that nothing leaves until all in flight are back in their places."""
+        """Whether a batch failed: sending pauses until all batches in flight are settled or back in the queue."""
         self.not_before_s = 0.0
-        """When a failed batch may be sent again, by the loop's clock."""
+        """Loop time when a failed batch may be retried."""
         self.producer = ProducerId()
-        """Under which the batches are numbered."""
+        """The producer id and epoch of the sequence numbers."""
         self._next_sequence = 0
         self._sent = 0
         self._newest_delivered = -1
         self.has_gap = False
-        """Whether the broker misses a sequence number that it will never get."""
+        """Whether the broker is missing a sequence number that it will never get."""
         self._is_in_doubt = False
         self._is_known = False
         self._leader = -1
-        """The broker that batches left for last."""
+        """The broker that got the last batch."""
 
     def append(
         self,
@@ -199,7 +204,9 @@ class PartitionQueue:
         batch_size_bytes: int,
         future: asyncio.Future[RecordMetadata],
     ) -> bool:
-        """Add a record of about `size` bytes to the newest batch, or to a new one; whether that made a batch full."""
+        """Add a record of about `size` bytes to the newest batch, or to a new one; returns whether a batch became
+        full.
+        """
         batch = self.batches[-1] if self.batches else None
         is_next = batch is not None and not batch.is_full and batch.size_bytes + size > batch_size_bytes
         if batch is None or batch.is_full or is_next:
@@ -214,40 +221,41 @@ class PartitionQueue:
         return batch.is_full or is_next
 
     def due_s(self, linger_s: float) -> float | None:
-        """When the oldest batch should leave, by the loop's clock; None when nothing can say that yet."""
+        """Loop time when the oldest batch should be sent, or None if that is not known yet."""
         if not self.batches or (self.in_flight and (self.is_retrying or self.begins_anew or self._has_to_wait)):
             return None
         batch = self.batches[0]
         if batch.attempts:
-            # Alone: an older one may be refused, and the broker take this one for the first of a producer new to it.
+            # Retry it alone: if an older batch were refused, the broker could accept this one as the first of an
+            # unknown producer.
             return None if self.in_flight else self.not_before_s
         return max(self.not_before_s, batch.created_s + (0 if batch.is_full else linger_s))
 
     def may_go_to(self, leader: int) -> bool:
-        """Whether a batch may leave to `leader`: not before the outcome of those in flight to another one is known."""
+        """Whether a batch may be sent to `leader`: only when all batches in flight to another leader are settled."""
         return not self.in_flight or self._leader == leader
 
     def go_to(self, leader: int) -> None:
-        """Note where the next batch leaves for; a new leader may not know the producer."""
+        """Set the leader of the next batch; a new leader may not know the producer."""
         if leader != self._leader:
             self._leader = leader
             self._is_known = False
 
     @property
     def _has_to_wait(self) -> bool:
-        """Whether the broker could mistake another batch beside those in flight, which are in their order."""
+        """Whether another batch in flight could confuse the broker's duplicate detection."""
         if self.producer.producer_id == NO_PRODUCER_ID:
             return False
         return not self._is_known or self._sent - self.in_flight[0].number >= BATCHES_KEPT
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the oldest batch is to be sent under a new epoch."""
+        """Whether the oldest batch needs a new epoch."""
         return self.has_gap or (self._is_in_doubt and self.batches[0].base_sequence == NO_SEQUENCE)
 
     def take(self, producer: ProducerId | None) -> Batch:
-        """The oldest batch, counted as in flight. With idempotence it has a sequence number of `producer`, or of the
-        producer that the partition has unless it `begins_anew`.
+        """Move the oldest batch to those in flight and return it. With idempotence it has a sequence number under the
+        partition's producer, or under `producer` if the partition has none or `begins_anew`.
         """
         batch = self.batches[0]
         if producer is not None:
@@ -266,7 +274,7 @@ class PartitionQueue:
         return batch
 
     def begin_anew(self, producer: ProducerId) -> None:
-        """Number batches from 0 on, under another producer; nothing may be in flight."""
+        """Restart the sequence numbers at 0 under another producer; no batch may be in flight."""
         self.producer = producer
         self._next_sequence = 0
         self.has_gap = self._is_in_doubt = self._is_known = False
@@ -274,12 +282,12 @@ class PartitionQueue:
             batch.base_sequence = NO_SEQUENCE
 
     def refused(self, batch: Batch, *, is_transactional: bool) -> bool:
-        """Whether to send `batch` again, which is in flight, and whose sequence number the broker has refused.
+        """Handle a refused sequence number of `batch`, which is in flight; returns whether to retry the batch.
 
-        An older batch that is still to be delivered explains that, and this one is sent again behind it. Otherwise the
-        broker will never have what it misses, and the partition begins anew. A batch older than one that was delivered
-        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.) A
-        refused transactional batch proves no loss: a late copy from the previous transaction has the same effect.
+        If an older batch is still undelivered, that explains the refusal, and this one is retried after it. Otherwise
+        the broker will never get the missing batch, and the partition restarts. A batch older than a delivered one is
+        not retried: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.) A refused
+        transactional batch does not prove a loss: a late copy from the previous transaction has the same effect.
         """
         if batch.base_sequence == NO_SEQUENCE or batch.number < self._newest_delivered:
             return False
@@ -291,17 +299,17 @@ class PartitionQueue:
         return True
 
     def delivered(self, batch: Batch) -> None:
-        """The broker has acknowledged a batch."""
+        """Note that the broker has acknowledged a batch."""
         self._newest_delivered = max(self._newest_delivered, batch.number)
         self._is_known = True
 
     def given_up(self, batch: Batch) -> None:
-        """A batch is not sent again; the broker may have it or not."""
+        """Note that a batch will not be retried; the broker may or may not have it."""
         if batch.base_sequence != NO_SEQUENCE:
             self._is_in_doubt = True
 
     def put_back(self, batch: Batch, not_before_s: float) -> None:
-        """Return a batch that was in flight and is to be sent again to its place."""
+        """Put a batch in flight back into its place in the queue, for a retry."""
         self.is_retrying = True
         self.not_before_s = not_before_s
         place = 0
@@ -310,7 +318,7 @@ class PartitionQueue:
         self.batches.insert(place, batch)
 
     def settled(self, batch: Batch) -> None:
-        """`batch` is no longer in flight; when it was the last, what failed may be sent again."""
+        """Remove `batch` from those in flight; after the last one, failed batches may be retried."""
         self.in_flight.remove(batch)
         if not self.in_flight:
             self.is_retrying = False
@@ -326,7 +334,7 @@ class Queues:
         return iter(self._queues.values())
 
     def of(self, partition: TopicPartition) -> PartitionQueue:
-        """The queue of a partition, made when there is none."""
+        """The queue of a partition, created if missing."""
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = PartitionQueue(partition)
@@ -334,5 +342,5 @@ class Queues:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is queued or in flight."""
+        """Whether no batch is queued or in flight."""
         return not any(queue.batches or queue.in_flight for queue in self._queues.values())

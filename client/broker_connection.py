@@ -1,9 +1,9 @@
-"""One connection to one broker: negotiated versions, pipelined requests, answers in order, a deadline for each.
+"""One connection to one broker: negotiated versions, pipelined requests, ordered responses, a deadline for each.
 
-Requests are answered in the order they were sent (Kafka's protocol guarantees it), so what is asked and not answered is
-a queue. An answer with another correlation id, or one that does not decode, ends the connection: there is no telling
-what follows it. So does a request that is not answered in time, as in Kafka's clients, since a late answer could no
-longer be told from the next one's.
+Responses arrive in the order of the requests (Kafka's protocol guarantees it), so pending requests form a queue. A
+response with another correlation id, or one that does not decode, closes the connection, because the rest of the stream
+cannot be trusted. So does a request timeout, as in Kafka's clients: a late response would be taken for that of the next
+request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ERROR_CODE: Final = struct.Struct(">h")
 
 
 class _Pending(NamedTuple):
-    """A request that waits for its answer until `deadline` (of the loop's clock)."""
+    """A request that waits for its response until `deadline` (loop time)."""
 
     correlation_id: int
     response_type: type[Response]
@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to the broker at `address`. Made by `connect`; every method belongs to the loop's thread."""
+    """A connection to the broker at `address`. `connect` creates it; all methods belong to the loop's thread."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: ReceiveBuffer,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        """`numbers` become the correlation ids, modulo 2^31; they begin with 1 when it is None."""
+        """`numbers` become the correlation ids, modulo 2^31; None counts from 1."""
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
-        """The versions that the broker serves, lowest and highest, by API key."""
+        """The lowest and highest version that the broker serves, by API key."""
         self._client_id = client_id
         self._request_timeout_s = request_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._failure: DisconnectedError | None = None
         self._is_retiring = False
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -82,13 +82,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests waiting for a response."""
         return len(self._pending)
 
     def version_of(self, request_type: type[Request], at_most: int | None = None) -> int:
-        """The highest version of a request that both sides know; `at_most` keeps it lower.
+        """The highest version of a request that both sides know; `at_most` limits it.
 
-        Raises UnsupportedVersionError when there is none.
+        Raises UnsupportedVersionError without a common version.
         """
         low, high = self.versions.get(int(request_type.api_key), (0, -1))
         best = min(high, request_type.max_version, request_type.max_version if at_most is None else at_most)
@@ -99,17 +99,17 @@ class Connection(asyncio.BufferedProtocol):
     async def ask(
         self, request: Request, response_type: type[R], version: int | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Send `request`, in the highest common version unless one is given, and wait for its answer.
+        """Send `request`, in the highest common version unless one is given, and wait for the response.
 
-        Raises DisconnectedError when the connection ends first or the answer takes longer than `timeout_ms`
-        (`request.timeout.ms` when None), UnsupportedVersionError and EncodeError when it cannot be sent.
+        Raises DisconnectedError if the connection ends first or the response takes longer than `timeout_ms` (None:
+        `request.timeout.ms`), UnsupportedVersionError and EncodeError if the request cannot be sent.
         """
         return await self.send(request, response_type, version, timeout_ms)
 
     def send(
         self, request: Request, response_type: type[R], version: int | None = None, timeout_ms: int | None = None
     ) -> asyncio.Future[R]:
-        """As `ask`, but only the sending: requests leave in the order of these calls."""
+        """The sending part of `ask`: requests are sent in the order of these calls."""
         if version is None:
             version = self.version_of(type(request))
         answer: asyncio.Future[R] = self._loop.create_future()
@@ -124,11 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def send_unanswered(self, request: Request) -> None:
-        """Send a request that the broker does not answer (Produce with acks 0). Raises as `ask`."""
+        """Send a request without a response (Produce with acks 0). Raises as `ask`."""
         self._write(request, self.version_of(type(request)))
 
     def retire_after(self, seconds: float) -> None:
-        """Close the connection at its first moment without a request under way after so long."""
+        """Close the connection when it is first idle after this many seconds."""
         self._loop.call_later(seconds, self._retire)
 
     def _retire(self) -> None:
@@ -137,11 +137,11 @@ class Connection(asyncio.BufferedProtocol):
             self._fail("its session was about to end")
 
     def close(self) -> None:
-        """Close the connection. Requests that wait for an answer get a DisconnectedError."""
+        """Close the connection. Pending requests fail with DisconnectedError."""
         self._fail("it was closed")
 
     async def negotiate(self) -> None:
-        """Learn which versions the broker serves (KIP-35, KIP-511). Raises DisconnectedError and ApiError."""
+        """Ask for the versions that the broker serves (KIP-35, KIP-511). Raises DisconnectedError and ApiError."""
         version = ApiVersionsRequest.max_version
         while True:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the interface of asyncio.Transport without being one.
+        # uvloop's transports have the interface of asyncio.Transport, but are not subclasses.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._reader.received(nbytes)
             while (frame := self._reader.next_frame()) is not None:
-                # Answers keep slices of their frame (records), the reader's buffer is for the next one.
+                # Responses keep slices of their frame (records), while the reader reuses its buffer for the next frame.
                 self._receive(memoryview(bytes(frame)))
                 if self._failure is not None:
                     return
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
             body = frame[size:]
             version = pending.version
             if pending.response_type is ApiVersionsResponse and _is_unsupported_version(body):
-                # A broker that does not know the version answers in the first one, which all clients can read.
+                # A broker that does not know the version responds in version 0, which all clients can read.
                 version = 0
             response = pending.response_type.decode(body, version)
         except (FrameError, DecodeError) as error:
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if not self._pending:
             return
-        # Timeouts differ, so the first in the queue need not be the first to expire.
+        # Timeouts differ, so the first request in the queue may not be the first to expire.
         deadline = min(pending.deadline for pending in self._pending)
         if self._loop.time() < deadline:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
@@ -278,9 +278,9 @@ async def connect(
     negotiate: bool = True,
     numbers: Iterator[int] | None = None,
 ) -> Connection:
-    """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time.
+    """Connect to a broker and negotiate versions. Raises DisconnectedError if that fails or times out.
 
-    Without `negotiate` every request has to say its version. For `numbers` see `Connection`.
+    Without `negotiate` every request must give its version. For `numbers` see `Connection`.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -291,7 +291,7 @@ async def connect(
     except (OSError, TimeoutError) as error:
         reason = "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
         if isinstance(error, ConnectionRefusedError):
-            reason = "Connection refused"  # asyncio has the address in place of the operating system's words
+            reason = "Connection refused"  # asyncio's message has the address instead of the operating system's text
         raise DisconnectedError(f"Connection to {address} could not be established: {reason}") from error
     if not negotiate or connection.versions:
         return connection

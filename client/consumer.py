@@ -1,4 +1,4 @@
-"""A consumer: partitions assigned by hand or by a group, polled for records or whole batches (`KafkaConsumer`)."""
+"""A consumer: partitions assigned manually or by a group, polled for records or whole batches (`KafkaConsumer`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RebalanceListener(Protocol):
 
 
 class Consumer:
-    """Reads through a client, which it does not close. One poll at a time."""
+    """Reads through a client, which it does not close. Only one poll may run at a time."""
 
     def __init__(self, client: KafkaClient, settings: ConsumerSettings) -> None:
         self.settings = settings
@@ -62,22 +62,22 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    # -- what to read --------------------------------------------------------------------------------------------------
+    # -- subscription --------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, without a group's help."""
+        """Read these partitions, without a group."""
         chosen = list(partitions)
         self._metadata.track({each.topic for each in chosen})
         self._fetcher.assign(chosen)
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Read what the group assigns of these topics. Raises ClientError without `group.id`."""
+        """Read the partitions that the group assigns from these topics. Raises ClientError without `group.id`."""
         self._become_member(listener)
         self._topics = sorted(topics)
         self._metadata.track(self._topics)
 
     def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None = None) -> None:
-        """Read what the group assigns of all topics whose whole name matches, also of those that come later."""
+        """Read the partitions that the group assigns from all topics whose full name matches, including future ones."""
         self._become_member(listener)
         self._pattern = pattern
         self._metadata.track(None)
@@ -94,7 +94,7 @@ class Consumer:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """The assigned partitions."""
         return list(self._fetcher.states)
 
     @property
@@ -105,7 +105,7 @@ class Consumer:
         return GroupMetadata(self._group_id, group_instance_id=self.settings.group_instance_id)
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record that a poll gives; None while it is not known."""
+        """The offset of the next record that a poll returns, or None while unknown."""
         return self._fetcher.states[partition].position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -113,7 +113,9 @@ class Consumer:
         self._fetcher.states[partition].seek(offset)
 
     def seek_to_timestamp(self, partition: TopicPartition, timestamp: int) -> None:
-        """Go on, with the next poll, at the first record from `timestamp` (ms) on; -1 is the end, -2 the start."""
+        """Continue at the first record from `timestamp` (ms) on; -1 is the end, -2 the start. The next poll looks it
+        up.
+        """
         state = self._fetcher.states[partition]
         state.seek(None)
         state.must_reset = True
@@ -122,15 +124,15 @@ class Consumer:
     # -- polling -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float) -> dict[TopicPartition, list[Record]]:
-        """At most `max.poll.records` records by partition; nothing when there are none within `timeout_s`.
+        """At most `max.poll.records` records by partition; empty if none arrive within `timeout_s`.
 
-        Raises ApiError and ClientError for what a retry does not heal: no permission, an offset out of range without
-        a reset policy, a damaged batch, a fenced member.
+        Raises ApiError and ClientError for permanent errors: no permission, an offset out of range without a reset
+        policy, a damaged batch, a fenced member.
         """
         return await self._poll(timeout_s, lambda: self._fetcher.take_records(self.settings.max_poll_records))
 
     async def poll_batches(self, timeout_s: float) -> dict[TopicPartition, list[FetchedBatch]]:
-        """All batches that are there, undecoded; see `poll`."""
+        """All buffered batches, undecoded; see `poll`."""
         return await self._poll(timeout_s, self._fetcher.take_batches)
 
     async def _poll(self, timeout_s: float, take: Callable[[], dict[TopicPartition, T]]) -> dict[TopicPartition, T]:
@@ -141,11 +143,12 @@ class Consumer:
             if self._member is not None:
                 await self._tend_group(self._member, deadline)
             await self._find_positions(deadline)
-            # Taken first: a fetch that leaves out what is buffered would be waited for while more of that is there.
+            # Take buffered records first: a new fetch would leave out their partitions and delay the next fetch of
+            # these.
             taken = self._take(take)
             self._fetcher.start()
             if taken:
-                # Fetch ahead while the caller works: let the tasks that fetch run once.
+                # Prefetch while the caller works: let the fetch tasks run once.
                 await asyncio.sleep(0)
                 return taken
             remaining_s = deadline - self._loop.time()
@@ -166,7 +169,7 @@ class Consumer:
             return {}
 
     async def _wait(self, timeout_s: float) -> None:
-        """Until something happens that a poll cares about."""
+        """Wait for news, or until the metadata or positions should be retried."""
         if self._metadata.needs_refresh or self._has_unknown_positions():
             timeout_s = min(timeout_s, self._backoff.next_s())
         else:
@@ -208,7 +211,7 @@ class Consumer:
             member.needs_join = True
 
     def _was_assigned_otherwise(self, member: GroupMember) -> bool:
-        """Whether this member, as leader, has assigned other partitions than the metadata has."""
+        """Whether this member, as leader, made its assignment for other partition counts than in the metadata."""
         if member.partition_counts is None:
             return False
         topics = self._metadata.current.topics
@@ -218,7 +221,7 @@ class Consumer:
     # -- the group -----------------------------------------------------------------------------------------------------
 
     async def _tend_group(self, member: GroupMember, deadline: float) -> None:
-        """Join when that is needed, take what a join brought, commit from time to time."""
+        """Join if necessary, apply the result of a join, and auto-commit."""
         member.last_poll_s = self._loop.time()
         if member.failure is not None:
             raise detached(member.failure)
@@ -238,8 +241,9 @@ class Consumer:
             await self._auto_commit()
 
     async def _prepare_join(self, member: GroupMember) -> None:
-        """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative and the group knows this
-        member. What a member that was forgotten has owned may have been read by others, and has to be looked up anew.
+        """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative and the group still
+        knows this member. Other members may have read the partitions of a member that the group forgot, so their
+        positions must be looked up again.
         """
         if member.is_cooperative and not member.was_lost:
             return
@@ -261,7 +265,8 @@ class Consumer:
             # Revoked partitions are assigned to other members in the next round (KIP-429).
             member.needs_join = True
         if self._was_assigned_otherwise(member):
-            # A topic came, went or grew during the join. No fetch fails that would tell of a topic that nobody reads.
+            # A topic was created, deleted or grew during the join. Only this check notices it for topics without a
+            # fetch.
             self._metadata.mark_stale()
         member.owned = joined.partitions
         self._fetcher.assign(joined.partitions)
@@ -279,7 +284,7 @@ class Consumer:
             logger.warning("Auto-commit of offsets failed: %s", error)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit `offsets`, or all positions. Raises ApiError, and ClientError (without `group.id`, for one)."""
+        """Commit `offsets`, or all positions. Raises ApiError, and ClientError (such as without `group.id`)."""
         group_id = self._group_id
         if offsets is None:
             offsets = {
@@ -300,7 +305,7 @@ class Consumer:
         return any(state.position is None for state in self._fetcher.states.values())
 
     async def _find_positions(self, deadline: float) -> None:
-        """Give partitions without a position the committed offset, or the one that `auto.offset.reset` says."""
+        """Set missing positions to the committed offset, or by `auto.offset.reset`."""
         if not self._has_unknown_positions():
             return
         try:
@@ -372,4 +377,4 @@ class Consumer:
 
 
 _MIN_WAIT_S = 0.1
-"""A poll without time still gives a question about offsets the time to be answered."""
+"""Even a poll with timeout 0 allows a request for offsets this much time."""

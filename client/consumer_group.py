@@ -1,7 +1,7 @@
-"""Membership in a group by the classic protocol: join, sync, heartbeats, commits, leaving (`ConsumerCoordinator`).
+"""Membership in a group with the classic protocol: join, sync, heartbeats, commits, leaving (`ConsumerCoordinator`).
 
-The member joins in a task of its own, because a join lasts as long as the slowest member takes; whoever polls sees its
-outcome when it is there. Heartbeats run beside it.
+The member joins in a separate task, because a join takes as long as the slowest member; a poll picks up its outcome.
+Heartbeats run in another task.
 """
 
 from __future__ import annotations
@@ -57,42 +57,44 @@ class Joined(NamedTuple):
 
 
 class GroupMember:
-    """This process as a member of `group_id`. `news` is set when heartbeats find out that there is something to do."""
+    """This process as a member of `group_id`. Heartbeats set `news` when the consumer must act."""
 
     def __init__(self, client: KafkaClient, settings: ConsumerSettings, group_id: str, news: asyncio.Event) -> None:
         self.group_id = group_id
         self.member_id = ""
         self.generation = _NO_GENERATION
         self.owned: list[TopicPartition] = []
-        """The result of the last join; cooperative assignors send it along with the next."""
+        """The partitions from the last join; cooperative assignors send them with the next join."""
         self.needs_join = True
         self.was_lost = False
-        """Whether the group forgot this member, so that what it owned may be someone else's by now."""
+        """Whether the group forgot this member, so that other members may own its partitions by now."""
         self.failure: ClientError | ApiError | None = None
-        """Why this member cannot go on."""
+        """The permanent failure of this member, if any."""
         self.partition_counts: dict[str, int] | None = None
-        """As leader: the sizes of the topics that the last assignment was made for."""
+        """As leader: the partition counts that the last assignment was made for."""
         self._client = client
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._news = news
         self.coordinator = Coordinator(client, group_id, CoordinatorType.GROUP, COORDINATOR)
-        """The one at which this member joins. A deposed broker that has not heard of it may still name itself."""
+        """The coordinator that this member joined at. A deposed broker that has not noticed yet may still name
+        itself.
+        """
         self._heartbeats: asyncio.Task[None] | None = None
         self.last_poll_s = self._loop.time()
         self.metadata = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
-        """This member as it was when it last joined: one that the group has forgotten meanwhile is fenced by that."""
+        """This member as of its last join: if the group has forgotten it meanwhile, the broker fences it."""
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether all assignors let members keep what they own while they join (KIP-429)."""
+        """Whether all assignors let members keep their partitions while they join (KIP-429)."""
         return COOPERATIVE.issuperset(self._settings.assignors)
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
     async def join(self, topics: Iterable[str]) -> Joined | None:
-        """Join, again after every error that passes, and get an assignment. None when the group has forgotten this
-        member meanwhile: it has to let go of what it owned before it joins again. Raises ApiError and FencedError.
+        """Join, with retries after transient errors, and get an assignment. Returns None if the group has forgotten
+        this member meanwhile: it must give up its partitions before it joins again. Raises ApiError and FencedError.
         """
         backoff = self._client.backoff()
         while True:
@@ -167,7 +169,7 @@ class GroupMember:
     async def _assign(
         self, protocol: str, members: list[JoinGroupResponse.JoinGroupResponseMember]
     ) -> list[SyncGroupRequest.SyncGroupRequestAssignment]:
-        """As leader: assign partitions to all members, by the assignor that all of them know."""
+        """As leader: assign partitions to all members, with the assignor that the group chose."""
         subscriptions = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in members
         }
@@ -188,7 +190,7 @@ class GroupMember:
             self._heartbeats = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
-        """Heartbeat until the group has to be joined again, or the caller does not poll any more."""
+        """Heartbeat until the member must rejoin, or the caller has stopped polling."""
         while not self.needs_join:
             await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
             if (self._loop.time() - self.last_poll_s) * 1000 > self._settings.max_poll_interval_ms:
@@ -212,7 +214,7 @@ class GroupMember:
                 self._react(ErrorCode.of(answer.error_code))
 
     def _react(self, code: ErrorCode) -> None:
-        """Draw the consequence of an error code that any request of a member may be answered."""
+        """Handle an error code that the response to any request of a member may have."""
         if code in COORDINATOR_ERRORS:
             self.coordinator.forget()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -237,7 +239,7 @@ class GroupMember:
         self._news.set()
 
     async def leave(self) -> None:
-        """Leave, so that the others need not wait for the session to expire. Static members stay (KIP-345)."""
+        """Leave, so that the other members need not wait for the session timeout. Static members stay (KIP-345)."""
         if self._heartbeats is not None and self._heartbeats is not asyncio.current_task():
             self._heartbeats.cancel()
             await asyncio.gather(self._heartbeats, return_exceptions=True)
@@ -248,7 +250,7 @@ class GroupMember:
         try:
             connection = await self.coordinator.connect()
             if connection.in_flight:
-                # A join that was given up: behind it this would wait until the group has rebalanced.
+                # Close the connection of a cancelled join: behind it, this request would wait for the rebalance.
                 connection.close()
                 connection = await self.coordinator.connect()
             version = connection.version_of(LeaveGroupRequest)
@@ -266,9 +268,9 @@ class GroupMember:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets as this member.
 
-        Raises ApiError when the group or a partition refuses them, UNKNOWN_MEMBER_ID when the member is in no
-        generation: a broker takes a commit without one into an empty group, as an administrator's, and what a member
-        that was forgotten has read would replace what its successors committed.
+        Raises ApiError when the group or a partition refuses them, UNKNOWN_MEMBER_ID when the member is not in a
+        generation: a broker accepts a commit without a generation into an empty group, as from an administrator, and a
+        forgotten member would overwrite the offsets of its successors.
         """
         if self.generation == _NO_GENERATION:
             raise ApiError(

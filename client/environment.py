@@ -1,6 +1,6 @@
-"""Interfaces to the machine for a client, and their real implementations: the only module of the client that
-imports `random` and `time`. Time is the event loop's, and the wall clock an argument of those who need one; only for
-tokens of OAuth, which are got on a thread, it is this machine's.
+"""The client's interfaces to the operating system, and their real implementations: the only module of the client that
+imports `random` and `time`. The client uses the event loop's time, and takes wall clock times as arguments; only OAuth
+tokens, which are fetched on a thread, use the system's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Random(Protocol):
-    """Randomness for backoff and for spreading records, where nothing has to be secret. `random.Random` has it."""
+    """Randomness for backoff and for spreading records, without secrets. `random.Random` implements it."""
 
     def uniform(self, a: float, b: float) -> float:
         """A number between `a` and `b`."""
@@ -31,7 +31,7 @@ class Network(Protocol):
     """Opens connections."""
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
-        """Open a connection. Raises OSError when nothing listens there."""
+        """Open a connection. Raises OSError, for example when no server listens."""
         ...
 
 
@@ -43,8 +43,8 @@ class LoopNetwork:
 
 
 def system_random() -> Random:
-    """Another sequence each time."""
-    return random.Random()  # noqa: S311  no secrets
+    """A generator with a new seed."""
+    return random.Random()  # noqa: S311 not for secrets
 
 
 def wall_clock_s() -> float:
@@ -53,10 +53,10 @@ def wall_clock_s() -> float:
 
 
 def pause(seconds: float) -> None:
-    """Hold up a thread, which is never that of the event loop."""
+    """Block the calling thread, which must not be the event loop's."""
     time.sleep(seconds)
 
 
 def new_nonce() -> str:
-    """A text that nobody can guess, and that no other call gives."""
+    """A unique, unguessable string."""
     return f"{random.SystemRandom().getrandbits(128):032x}"

@@ -1,4 +1,4 @@
-"""Errors beside the error codes that brokers answer (`protocol.errors.ApiError`)."""
+"""Client errors other than the error codes of brokers (`protocol.errors.ApiError`)."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from protocol.errors import ApiError, ErrorCode, detached
 
 
 class ClientError(Exception):
-    """Base of the errors that this package raises beside ApiError."""
+    """Base of the errors of this package other than ApiError."""
 
 
 class SettingsError(ClientError):
-    """A setting that cannot be used; the message names it, its value and what is allowed."""
+    """An invalid setting; the message gives its name, its value and the allowed values."""
 
 
 class DisconnectedError(ClientError):
-    """The connection ended, or never came to be, before the answer arrived. Asking again may help."""
+    """The connection failed or ended before the response. A retry may help."""
 
 
 class AuthenticationError(ApiError):
-    """A broker does not accept this client, or this client does not accept it. Asking again does not help."""
+    """A broker does not accept this client, or the client does not accept the broker. A retry does not help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
 
 
 class ClientTimeoutError(ClientError):
-    """A call did not succeed within the time that the settings allow."""
+    """A call did not succeed within the configured time."""
 
 
 class NoBrokerError(ClientError):
-    """No bootstrap server has ever answered, and `ClientSettings.bootstrap_timeout_ms` is over."""
+    """No bootstrap server has ever responded, and `ClientSettings.bootstrap_timeout_ms` is over."""
 
 
 class UnsupportedVersionError(ClientError):
-    """The broker and this client have no version of an API in common."""
+    """The broker and this client do not share a version of an API."""
 
 
 class NoOffsetError(ClientError):
-    """A partition has no committed offset and `auto.offset.reset` is `none`, or its offset is out of range then."""
+    """`auto.offset.reset` is `none`, and a partition lacks a committed offset or its offset is out of range."""
 
 
 class FencedError(ClientError):
-    """Another member has taken this one's `group.instance.id`; it must not go on."""
+    """Another member has taken over the `group.instance.id`; this one must stop."""
 
 
 class IllegalStateError(ClientError):
@@ -49,7 +49,7 @@ class IllegalStateError(ClientError):
 
 
 class TransactionError(ClientError):
-    """A transaction failed because of `cause`. It has to be aborted, or, when `is_fatal`, the producer to be closed."""
+    """A transaction failed because of `cause`. Abort it, or if `is_fatal`, close the producer."""
 
     def __init__(self, message: str, cause: Exception, *, is_fatal: bool) -> None:
         super().__init__(message)
@@ -58,12 +58,12 @@ class TransactionError(ClientError):
 
 
 def refusal(code: int, message: str | None = None) -> ApiError | None:
-    """The error that a broker has answered, or None."""
+    """The error for a broker's error code, or None."""
     return ApiError(ErrorCode.of(code), message or "") if code else None
 
 
 def raise_for(code: int, message: str | None = None) -> None:
-    """Raise the error that a broker has answered, if any."""
+    """Raise the error for a broker's error code, if any."""
     error = refusal(code, message)
     if error is not None:
         raise detached(error)

@@ -1,13 +1,13 @@
 """Fetches batches of assigned partitions from their leaders, one request per leader at a time (Kafka class `Fetcher`).
 
-A leader is asked again as soon as nothing of its partitions is buffered, so that the next answer is on its way while
-the caller works. Asked before, for the other partitions alone, it would wait `fetch.max.wait.ms` for them when they
-have nothing new, and the buffered ones could not be fetched on until then (KAFKA-17182).
+The next fetch to a leader is sent as soon as the buffers of its partitions are empty, so that it overlaps with the
+caller's work. A fetch sent earlier, without the buffered partitions, could wait `fetch.max.wait.ms` for new records of
+the others, and delay the next fetch of the buffered ones until then (KAFKA-17182).
 
 Records below the position, control batches and, for read_committed, aborted transactions (KIP-98) are left out.
 
-A position is one of a topic, not of its name. When the topic was deleted and created again (KIP-516), reading goes on
-where `auto.offset.reset` says. Kafka's Java client goes on at the same offset, and passes over records that it has not
+A position belongs to a topic id, not to a name. If the topic was deleted and created again (KIP-516), reading continues
+where `auto.offset.reset` says. Kafka's Java client continues at the same offset, and skips records that it has not
 read.
 """
 
@@ -40,17 +40,17 @@ _PASSING: Final = STALE_ERRORS | {
 }
 
 _OF_THE_LOG: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE})
-"""Answers of a leader that has the log."""
+"""Error codes from a leader that has the log."""
 
 
 class FetchedBatch(NamedTuple):
-    """A batch to be read from `from_offset` on; it may begin before."""
+    """A batch to read from `from_offset` on; it may begin earlier."""
 
     batch: RecordBatch
     from_offset: int
 
     def records(self) -> Iterator[Record]:
-        """The records to be read. Raises ApiError when the batch is damaged."""
+        """The records to read. Raises ApiError for a damaged batch."""
         records = self.batch.records()
         if self.batch.base_offset >= self.from_offset:
             return records
@@ -58,7 +58,7 @@ class FetchedBatch(NamedTuple):
 
 
 class PartitionState:
-    """How far one partition has been handed out and fetched. `position` None: not known yet."""
+    """The position and the buffer of one partition. `position` is None until known."""
 
     __slots__ = (
         "_aborted",
@@ -77,13 +77,13 @@ class PartitionState:
     def __init__(self) -> None:
         self.position: int | None = None
         self.must_reset = False
-        """Whether `auto.offset.reset` has to say the position: there is no committed offset that could be used."""
+        """Whether to reset the position by `auto.offset.reset`, because it lacks a valid committed offset."""
         self.reset_timestamp: int | None = None
-        """Where a reset shall go, when not where `auto.offset.reset` says."""
+        """The target of a reset, if other than `auto.offset.reset`."""
         self.topic_id = ZERO_UUID
-        """The topic in which the position is. Zero: no leader has given anything at it yet."""
+        """The topic id of the position, zero until a leader has returned data for it."""
         self.is_out_of_range = False
-        """Whether the log has nothing at the position."""
+        """Whether the position is outside the log."""
         self.high_watermark = -1
         self.failure: ApiError | None = None
         """An error to raise before more of this partition is returned."""
@@ -94,12 +94,12 @@ class PartitionState:
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether more should be fetched: the position is known and nothing is buffered."""
+        """Whether to fetch: the position is known and the buffer is empty."""
         return self.position is not None and self.failure is None and not self.has_data
 
     @property
     def has_data(self) -> bool:
-        """Whether anything is buffered."""
+        """Whether records are buffered."""
         return bool(self._batches) or self._records is not None
 
     def seek(self, position: int | None) -> None:
@@ -115,7 +115,7 @@ class PartitionState:
         self._aborted_producers.clear()
 
     def fill(self, data: FetchResponse.PartitionData, *, check_crcs: bool) -> None:
-        """Take what was fetched. Raises ApiError CORRUPT_MESSAGE."""
+        """Add fetched data to the buffer. Raises ApiError CORRUPT_MESSAGE."""
         self.high_watermark = data.high_watermark
         self._aborted = deque(sorted(data.aborted_transactions or (), key=lambda each: each.first_offset))
         if not data.records:
@@ -127,7 +127,7 @@ class PartitionState:
                 self._batches.append(batch)
 
     def take_batches(self) -> list[FetchedBatch]:
-        """All that is buffered, undecoded; the position goes behind it."""
+        """Take all buffered batches, undecoded; the position moves past them."""
         taken = []
         while self._batches:
             batch = self._batches.popleft()
@@ -137,7 +137,7 @@ class PartitionState:
         return taken
 
     def take_records(self, limit: int) -> list[Record]:
-        """At most `limit` records; the position goes behind the last. Raises ApiError for a batch that is damaged."""
+        """Take at most `limit` records; the position moves past the last one. Raises ApiError for a damaged batch."""
         taken: list[Record] = []
         while len(taken) < limit:
             if self._records is None:
@@ -158,7 +158,7 @@ class PartitionState:
         return taken
 
     def _is_visible(self, batch: RecordBatch) -> bool:
-        """Whether the batch has records for readers; keeps account of aborted transactions on the way."""
+        """Whether the batch has visible records; also tracks aborted transactions."""
         if not batch.has_producer_id:
             return not batch.is_control
         while self._aborted and self._aborted[0].first_offset <= batch.last_offset:
@@ -185,11 +185,11 @@ class Fetcher:
         self._news = news
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those that stay keep their positions and buffers."""
+        """Read exactly these partitions; remaining ones keep their positions and buffers."""
         self.states = {each: self.states.get(each) or PartitionState() for each in partitions}
 
     def start(self) -> None:
-        """Send a fetch to every leader that has none in flight, nothing buffered and partitions to fetch."""
+        """Send a fetch to every leader with partitions to fetch, no fetch in flight and empty buffers."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
         busy = set(self._fetches)
         for partition, state in self.states.items():
@@ -204,7 +204,7 @@ class Fetcher:
         for leader, partitions in wanted.items():
             if leader in busy:
                 continue
-            # The task may begin after an assignment has changed: it is for the states of this moment.
+            # The task may start after the assignment has changed, so it gets the current states.
             states = {each: self.states[each] for each in partitions}
             self._fetches[leader] = asyncio.create_task(self._fetch(leader, states))
 
@@ -218,7 +218,7 @@ class Fetcher:
         return taken
 
     def take_records(self, limit: int) -> dict[TopicPartition, list[Record]]:
-        """At most `limit` records of what is buffered. Raises ApiError that a partition has met."""
+        """Take at most `limit` buffered records. Raises the ApiError of a partition that failed."""
         taken = {}
         for partition, state in self._ready():
             records = state.take_records(limit)
@@ -295,7 +295,7 @@ class Fetcher:
             rack_id=self._settings.client_rack,
         )
         connection = await self._client.node_connection(leader, FETCH)
-        # From v13 on topics go by id, which a broker with an old metadata format does not have.
+        # From v13 on topics are sent by id, which a broker with an old metadata format lacks.
         version = connection.version_of(FetchRequest, 12 if ZERO_UUID in ids.values() else None)
         timeout_ms = self._client.settings.request_timeout_ms + self._settings.fetch_max_wait_ms
         return await connection.ask(request, FetchResponse, version, timeout_ms)
@@ -309,7 +309,7 @@ class Fetcher:
     ) -> None:
         state = self.states.get(partition)
         if state is None or state.position != asked_offset or state.has_data:
-            return  # unassigned, or moved by a seek, since the request left
+            return  # unassigned, or moved by a seek, since the request was sent
         code = ErrorCode.of(data.error_code)
         if code in _OF_THE_LOG and topic_id != ZERO_UUID:
             if state.topic_id not in (ZERO_UUID, topic_id):
@@ -317,7 +317,7 @@ class Fetcher:
                     "Topic %s was made again: position %d of %s is dropped", partition[0], asked_offset, partition
                 )
                 state.seek(None)
-                state.must_reset = True  # an offset that is still committed was one in the other topic
+                state.must_reset = True  # a committed offset belongs to the old topic
                 return
             state.topic_id = topic_id
         if code == ErrorCode.NONE:

@@ -1,4 +1,4 @@
-"""Groups from the outside: list, describe, delete, and their committed offsets (Kafka class `KafkaAdminClient`)."""
+"""Administration of groups: list, describe, delete, and committed offsets (Kafka class `KafkaAdminClient`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SEVERAL_GROUPS_VERSION = 8
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: of the next record to read, with what the client noted beside it."""
+    """A committed offset: the offset of the next record to read, with the client's metadata."""
 
     offset: int
     metadata: str = ""
@@ -47,7 +47,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A member of a group, in whose name a transaction commits offsets (KIP-447, `ConsumerGroupMetadata`).
+    """The group member for which a transaction commits offsets (KIP-447, `ConsumerGroupMetadata`).
 
     Without generation and member id, a zombie of the group is not fenced.
     """
@@ -64,9 +64,9 @@ class GroupMetadata(NamedTuple):
 async def list_groups(
     client: KafkaClient, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[ListedGroup]:
-    """The groups of all brokers, those in `states` and of `types` only where given.
+    """The groups of all brokers, filtered by `states` and `types` if given.
 
-    Raises UnsupportedVersionError when a broker cannot filter so, ApiError when one refuses.
+    Raises UnsupportedVersionError if a broker does not support the filter, ApiError if one refuses.
     """
 
     async def ask(node_id: int) -> list[ListedGroup]:
@@ -83,7 +83,7 @@ async def list_groups(
 
     metadata = await client.describe_topics([])
     answers = await asyncio.gather(*(ask(node_id) for node_id in metadata.nodes))
-    # A group that moves meanwhile may be listed twice.
+    # A group that moves to another broker meanwhile may be listed twice.
     return list({group.group_id: group for groups in answers for group in groups}.values())
 
 
@@ -96,7 +96,7 @@ def _check_filters(connection: Connection, by_state: bool, by_type: bool) -> Non
 
 
 async def describe_group(client: KafkaClient, group_id: str) -> tuple[DescribedGroup, int]:
-    """A group and its coordinator's id. A group that does not exist is described as Dead. Raises ApiError."""
+    """A group and its coordinator's id. A missing group is described as Dead. Raises ApiError."""
 
     async def attempt() -> tuple[DescribedGroup, int]:
         node_id = await client.find_coordinator(group_id)
@@ -137,14 +137,14 @@ async def fetch_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError.
 
-    `require_stable` waits for the end of transactions that may commit others (KIP-447); brokers before 2.5 do not.
-    A member gives the `coordinator` at which it has joined.
+    `require_stable` waits for the end of transactions that may commit others (KIP-447); brokers before 2.5 do not. A
+    member passes the `coordinator` that it joined at.
     """
     asked = coordinator or Coordinator(client, group_id, CoordinatorType.GROUP, "")
     wanted = None if partitions is None else by_topic(sorted(partitions))
 
     async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
-        # Apart from a member's own requests: a join may wait for the other members.
+        # Use a separate connection from a member's own requests: a join may wait for the other members.
         connection = await asked.connect("")
         version = connection.version_of(OffsetFetchRequest)
         request = _offset_fetch(group_id, wanted, version)
@@ -204,7 +204,7 @@ def make_commit(
     generation: int = -1,
     instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """The request that commits `offsets`, as a member or, by default, from outside an empty group."""
+    """The request that commits `offsets` as a member or, by default, for an empty group."""
     topics: dict[str, list[OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
     for (topic, partition), committed in sorted(offsets.items()):
         topics[topic].append(
@@ -227,7 +227,7 @@ def make_commit(
 
 
 def commit_errors(answer: OffsetCommitResponse) -> dict[TopicPartition, ErrorCode]:
-    """The partitions whose offset was refused, with the reason."""
+    """The partitions with a refused offset, and the reasons."""
     return {
         TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.error_code)
         for topic in answer.topics
@@ -239,7 +239,7 @@ def commit_errors(answer: OffsetCommitResponse) -> dict[TopicPartition, ErrorCod
 async def alter_offsets(
     client: KafkaClient, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
-    """Commit offsets for a group that has no members. Raises ApiError for the first that is refused."""
+    """Commit offsets for an empty group. Raises ApiError for the first refused offset."""
     answer = await client.ask_coordinator(
         "alterConsumerGroupOffsets",
         group_id,
@@ -254,7 +254,7 @@ async def alter_offsets(
 async def delete_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Forget offsets of a group (KIP-496); the outcome of each. Raises ApiError when the group as a whole refuses."""
+    """Delete offsets of a group (KIP-496); returns the outcome of each. Raises ApiError if the whole request fails."""
     request = OffsetDeleteRequest(
         group_id=group_id,
         topics=[

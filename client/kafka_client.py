@@ -1,8 +1,8 @@
-"""The cluster as one counterpart: bootstrap, connections by broker, metadata, coordinators, retries.
+"""The client's view of a cluster: bootstrap, connections by broker, metadata, coordinators, retries.
 
-Requests go to a broker by its role (`ask_any`, `ask_node`, `ask_controller`, `ask_coordinator`). What fails because a
-connection ended, or with an error code that passes by itself, is asked again with growing pauses until
-`default.api.timeout.ms` is over (KIP-580 for the pauses); the last failure is the one that is raised.
+Requests go to a broker by its role (`ask_any`, `ask_node`, `ask_controller`, `ask_coordinator`). After a lost
+connection or a retriable error code they are retried with growing pauses (KIP-580) until `default.api.timeout.ms`; then
+the last failure is raised.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _JITTER: Final = 0.2
 
 
 class Backoff:
-    """Pauses between attempts: they double up to a limit, and differ a little so that clients do not come in step."""
+    """Pauses between attempts: they double up to a limit, with jitter, so that clients do not retry in step."""
 
     def __init__(self, initial_ms: int, limit_ms: int, rng: Random) -> None:
         self._initial_ms = initial_ms
@@ -73,13 +73,13 @@ class KafkaClient:
         self._receive_buffer = ReceiveBuffer()
         self._nodes: dict[int, Node] = {}
         self._unreachable: set[int] = set()
-        """Nodes that were not at their addresses: metadata is asked for before they are tried again."""
+        """Nodes that were unreachable at their addresses: the metadata is refreshed before the next attempt."""
         self._connections: dict[_Address, Connection] = {}
         self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
         self._controller_id = -1
         self._first_failure_s: float | None = None
-        """When no broker answered for the first time, on the loop's clock."""
+        """Loop time of the first failed bootstrap."""
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -91,22 +91,22 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; no other is opened afterwards."""
+        """Close every connection; the client opens no more connections."""
         self._is_closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def backoff(self) -> Backoff:
-        """Pauses as `retry.backoff.ms` and `retry.backoff.max.ms` want them."""
+        """A backoff with `retry.backoff.ms` and `retry.backoff.max.ms`."""
         return Backoff(self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, self.rng)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
     async def any_connection(self) -> Connection:
-        """An open connection to any broker, or a new one to the first that answers.
+        """An open connection to any broker, or a new one to the first reachable broker.
 
-        Raises DisconnectedError, and NoBrokerError when trying again is pointless.
+        Raises DisconnectedError, and NoBrokerError when a retry is pointless.
         """
         for (_, _, purpose), connection in self._connections.items():
             if connection.is_open and not purpose:
@@ -124,22 +124,22 @@ class KafkaClient:
         raise failure or DisconnectedError("no broker is known")
 
     def _give_up_in_time(self, failure: DisconnectedError | None) -> None:
-        """Raise NoBrokerError when no broker has ever answered and `bootstrap_timeout_ms` is over."""
+        """Raise NoBrokerError if no broker has ever responded and `bootstrap_timeout_ms` is over."""
         limit_ms = self.settings.bootstrap_timeout_ms
         if limit_ms is None or self._connections:
             return
         now_s = asyncio.get_running_loop().time()
         if self._first_failure_s is None:
             self._first_failure_s = now_s
-        # The pause before another attempt may last a second, and the attempt as long.
+        # The pause before the next attempt may last a second, and so may the attempt.
         if now_s - self._first_failure_s > limit_ms / 1000 - 1:
             raise NoBrokerError(f"No broker answered within {limit_ms / 1000:.0f} s: {failure}")
 
     async def node_connection(self, node_id: int, purpose: str = "") -> Connection:
-        """The connection to one broker; `purpose` names one apart from the others.
+        """The connection to one broker; each `purpose` has a separate one.
 
-        Brokers serve the requests of a connection one after the other, so what may wait long (a join, a fetch) must
-        not share one with what should not. Raises DisconnectedError when the broker is not known or cannot be reached.
+        Brokers serve the requests of a connection one after the other, so requests that may wait long (a join, a fetch)
+        must not share a connection with others. Raises DisconnectedError if the broker is unknown or unreachable.
         """
         if node_id not in self._nodes or node_id in self._unreachable:
             await self.fetch_metadata([])
@@ -153,7 +153,7 @@ class KafkaClient:
             raise
 
     def is_connected(self, node_id: int) -> bool:
-        """Whether `node_connection` has an open connection to this broker already."""
+        """Whether `node_connection` already has an open connection to this broker."""
         node = self._nodes.get(node_id)
         if node is None or node_id in self._unreachable:
             return False
@@ -181,7 +181,7 @@ class KafkaClient:
                 receive_buffer=self._receive_buffer,
             )
             try:
-                self._check_open()  # somebody may have closed it meanwhile
+                self._check_open()  # it may have been closed meanwhile
             except DisconnectedError:
                 connection.close()
                 raise
@@ -192,12 +192,12 @@ class KafkaClient:
         if self._is_closed:
             raise DisconnectedError("the client is closed")
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def retry(self, what: str, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None = None) -> T:
-        """Call `attempt` until it succeeds, fails for good or the time is over.
+        """Call `attempt` until it succeeds, fails permanently or times out.
 
-        Raises what `attempt` raised last: ApiError as it is, and ClientTimeoutError naming `what` in the place of
+        Raises the last error of `attempt`: an ApiError unchanged, but ClientTimeoutError, naming `what`, instead of
         DisconnectedError.
         """
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -222,7 +222,7 @@ class KafkaClient:
             await asyncio.sleep(pause_s)
 
     async def ask_any(self, what: str, request: Request, response_type: type[R]) -> R:
-        """Ask whichever broker is reachable. Error codes in the answer are the caller's."""
+        """Ask any reachable broker. The caller handles error codes in the response."""
 
         async def attempt() -> R:
             return await (await self.any_connection()).ask(request, response_type)
@@ -230,7 +230,7 @@ class KafkaClient:
         return await self.retry(what, attempt)
 
     async def ask_node(self, node_id: int, what: str, request: Request, response_type: type[R]) -> R:
-        """Ask one broker. Error codes in the answer are the caller's."""
+        """Ask one broker. The caller handles error codes in the response."""
 
         async def attempt() -> R:
             return await (await self.node_connection(node_id)).ask(request, response_type)
@@ -240,7 +240,7 @@ class KafkaClient:
     async def ask_controller(
         self, what: str, request: Request, response_type: type[R], error_codes: Callable[[R], Iterable[int]]
     ) -> R:
-        """Ask the controller; again, at the new one, when `error_codes` of the answer say that it moved."""
+        """Ask the controller, and retry at the new one if `error_codes` of the response say that it moved."""
 
         async def attempt() -> R:
             if self._controller_id < 0:
@@ -262,7 +262,7 @@ class KafkaClient:
     async def find_coordinator(self, key: str, key_type: CoordinatorType = CoordinatorType.GROUP) -> int:
         """The broker that coordinates a group or a transactional id.
 
-        Raises ApiError; the retriable ones are not retried here.
+        Raises ApiError, also for retriable error codes.
         """
         connection = await self.any_connection()
         version = connection.version_of(FindCoordinatorRequest)
@@ -296,7 +296,9 @@ class KafkaClient:
         response_type: type[R],
         error_codes: Callable[[R], Iterable[int]],
     ) -> R:
-        """Ask a group's coordinator, again while it moves or loads its state, as `error_codes` of the answer say."""
+        """Ask a group's coordinator, and retry while `error_codes` of the response say that it moves or loads its
+        state.
+        """
 
         async def attempt() -> R:
             node_id = await self.find_coordinator(group_id)
@@ -311,7 +313,7 @@ class KafkaClient:
     # -- metadata ------------------------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, topics: list[str] | None, *, allow_auto_topic_creation: bool = False) -> Metadata:
-        """Brokers, controller and `topics` (None: all), whatever state the topics are in. Raises DisconnectedError."""
+        """Brokers, controller and `topics` (None: all) in any state. Raises DisconnectedError."""
         wanted = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(
             topics=None if topics is None else [wanted(name=name) for name in topics],
@@ -326,12 +328,12 @@ class KafkaClient:
         return found
 
     async def describe_topics(self, topics: list[str] | None) -> Metadata:
-        """`fetch_metadata`, asked again while no broker is reachable. Raises ClientTimeoutError."""
+        """`fetch_metadata`, retried while no broker is reachable. Raises ClientTimeoutError."""
         return await self.retry("describeTopics", lambda: self.fetch_metadata(topics))
 
 
 def _network(settings: ClientSettings) -> Network:
-    """Raises SettingsError for stores of TLS that cannot be used."""
+    """Raises SettingsError for unusable TLS stores."""
     if settings.channel is None:
         return LoopNetwork()
     from client.secured_network import SecuredNetwork
@@ -344,7 +346,7 @@ def _network(settings: ClientSettings) -> Network:
 
 
 def _timed_out(what: str, failure: ApiError | DisconnectedError | None) -> ClientTimeoutError:
-    """Kafka's words for a call that no broker answered in time, and the broker that was tried last."""
+    """Kafka's message for a call that timed out, with the last broker tried."""
     tried = f" ({failure})" if isinstance(failure, DisconnectedError) else ""
     return ClientTimeoutError(f"Timed out waiting for a node assignment. Call: {what}{tried}")
 
@@ -369,8 +371,8 @@ class Coordinator:
         self._node_id = -1
 
     async def connect(self, purpose: str | None = None) -> Connection:
-        """The connection to it, of another purpose if one is given. Raises DisconnectedError, and ApiError while there
-        is no coordinator.
+        """The connection to the coordinator, for another purpose if given. Raises DisconnectedError, and ApiError while
+        the coordinator is not available.
         """
         if self._node_id < 0:
             self._node_id = await self._client.find_coordinator(self._key, self._key_type)
@@ -379,15 +381,15 @@ class Coordinator:
     async def ask(
         self, request: Request, response_type: type[R], *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Ask it once, in no version above `at_most`; raises as `connect` and `Connection.ask`."""
+        """Ask the coordinator once, in a version up to `at_most`; raises as `connect` and `Connection.ask`."""
         connection = await self.connect()
         return await connection.ask(request, response_type, connection.version_of(type(request), at_most), timeout_ms)
 
     def forget(self) -> None:
-        """Look for it again before it is asked: it has moved, or does not answer."""
+        """Find the coordinator again before the next request: it has moved or is unreachable."""
         self._node_id = -1
 
     def forget_after(self, error: ApiError | DisconnectedError) -> None:
-        """Look for it again if the error says that it has moved, or does not answer."""
+        """Find the coordinator again if the error says that it has moved or is unreachable."""
         if isinstance(error, DisconnectedError) or error.error_code in COORDINATOR_ERRORS:
             self.forget()

@@ -1,5 +1,5 @@
-"""A client's metadata of the cluster: an immutable view of brokers, topics and leaders, and the view of a producer's or
-consumer's topics, which is refreshed when it is old or proved wrong.
+"""A client's metadata of the cluster: an immutable snapshot of brokers, topics and leaders, and the metadata of a
+producer's or consumer's topics, which is refreshed when old or wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A broker and where to reach it."""
+    """A broker and its address."""
 
     node_id: int
     host: str
@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition; `leader` and `leader_epoch` are -1 when there is none or it is not known."""
+    """One partition; `leader` and `leader_epoch` are -1 if missing or unknown."""
 
     partition: int
     error_code: ErrorCode
@@ -47,7 +47,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(Value):
-    """One topic, its partitions by index; an error code says why there is nothing to know of it."""
+    """One topic with its partitions by index, or with an error code instead."""
 
     name: str
     topic_id: Uuid
@@ -57,7 +57,7 @@ class TopicMetadata(Value):
 
 
 class Metadata(Value):
-    """A cluster at one moment. `topics` holds those that were asked for."""
+    """A snapshot of a cluster. `topics` holds the requested topics."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -67,7 +67,7 @@ class Metadata(Value):
 
     @classmethod
     def of(cls, response: MetadataResponse) -> Metadata:
-        """Convert a broker's answer."""
+        """Convert a broker's response."""
         topics = {topic.name: _topic(topic, topic.name) for topic in response.topics if topic.name is not None}
         return cls(
             cluster_id=response.cluster_id,
@@ -78,15 +78,15 @@ class Metadata(Value):
         )
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """One partition, None when it is not known."""
+        """One partition, or None if unknown."""
         known = self.topics.get(topic)
         return known.partitions.get(partition) if known else None
 
     def update(self, found: Metadata) -> Metadata:
-        """A later answer, with the partitions of this one that it has with a lower leader epoch.
+        """The later snapshot `found`, but with this one's partitions where they have a higher leader epoch.
 
-        A broker that is cut off tells of leaders that were. A producer that followed it back to one of them would
-        take the end of that log for a loss (Kafka's `Metadata.updateLatestMetadata`, KIP-320).
+        An isolated broker reports former leaders. A producer that went back to one of them would take the shorter log
+        for a loss (Kafka's `Metadata.updateLatestMetadata`, KIP-320).
         """
         topics = dict(found.topics)
         for name, topic in found.topics.items():
@@ -137,11 +137,11 @@ STALE_ERRORS: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""Error codes which say that leaders are not where the client believes them to be."""
+"""Error codes that say that the client's leaders are outdated."""
 
 
 class _Refusal(NamedTuple):
-    """The leader of `leader_epoch` is not to be asked before `until_s`, on the loop's clock."""
+    """The leader of `leader_epoch` must not be asked before `until_s` (loop time)."""
 
     leader: int
     leader_epoch: int
@@ -149,7 +149,7 @@ class _Refusal(NamedTuple):
 
 
 class TrackedMetadata:
-    """Metadata of a growing set of topics. `allow_auto_topic_creation` lets asking for one create it."""
+    """Metadata of a growing set of topics. With `allow_auto_topic_creation` a request may create a missing topic."""
 
     def __init__(self, client: KafkaClient, *, allow_auto_topic_creation: bool) -> None:
         self.current = Metadata()
@@ -164,7 +164,7 @@ class TrackedMetadata:
 
     @property
     def needs_refresh(self) -> bool:
-        """Whether the metadata is too old, or something in it has proved wrong."""
+        """Whether the metadata is too old or known to be wrong."""
         if self._topics is not None and not self._topics:
             return False
         max_age_s = self._client.settings.metadata_max_age_ms / 1000
@@ -175,14 +175,14 @@ class TrackedMetadata:
         self._is_stale = True
 
     def track(self, topics: Iterable[str] | None) -> None:
-        """Ask for these topics from now on; None for all."""
+        """Request these topics from now on, or all with None."""
         wanted = None if topics is None else set(topics)
         if wanted != self._topics:
             self._topics = wanted
             self._is_stale = True
 
     def refused(self, partition: TopicPartition) -> None:
-        """Mark the leader as wrong: the metadata is stale, and the same leader is not asked for `retry.backoff.ms`."""
+        """Mark the leader as wrong: the metadata is stale, and this leader is avoided for `retry.backoff.ms`."""
         self._is_stale = True
         known = self.current.partition(*partition)
         if known is not None:
@@ -190,7 +190,7 @@ class TrackedMetadata:
             self._refusals[partition] = _Refusal(known.leader, known.leader_epoch, until_s)
 
     def leader_of(self, partition: TopicPartition) -> PartitionMetadata | None:
-        """The partition, when it has a leader that may be asked; otherwise None, and the metadata counts as stale."""
+        """The partition, if it has a usable leader; otherwise None, and the metadata becomes stale."""
         known = self.current.partition(*partition)
         if known is None or known.leader < 0 or self._has_just_refused(partition, known):
             self._is_stale = True
@@ -225,9 +225,9 @@ class TrackedMetadata:
             self._fetched_s = self._loop.time()
 
     async def await_topic(self, name: str, timeout_ms: int) -> TopicMetadata:
-        """A topic with its partitions, created by asking where that is allowed.
+        """A topic with its partitions, auto-created if allowed.
 
-        Raises ApiError when it can never be had, ClientTimeoutError when it is not there after `timeout_ms`.
+        Raises ApiError for permanent errors, ClientTimeoutError if the topic is not available within `timeout_ms`.
         """
         if self._topics is not None and name not in self._topics:
             self._topics.add(name)

@@ -1,4 +1,4 @@
-"""Tokens of OAUTHBEARER for one who connects (Kafka classes `OAuthBearerLoginCallbackHandler`,
+"""OAUTHBEARER tokens for a client (Kafka classes `OAuthBearerLoginCallbackHandler`,
 `ExpiringCredentialRefreshingLogin`).
 """
 
@@ -19,11 +19,11 @@ from security.tls import client_context
 logger = logging.getLogger("kafka.security.OAuthBearerLogin")
 
 _MAX_ATTEMPTS_S: Final = 30.0
-"""How long one goes on asking for a token before a connection is given up."""
+"""The longest time to retry a token request before the connection fails."""
 
 
 class HeldToken(NamedTuple):
-    """A token, and when to use it no more and to get another one (seconds since 1970)."""
+    """A token, its expiry, and the time to refresh it (seconds since 1970)."""
 
     text: str
     ends_s: float
@@ -31,10 +31,10 @@ class HeldToken(NamedTuple):
 
 
 class TokenHolder:
-    """Has a token for each connection, and another one in time. To be used by one thread at a time."""
+    """Provides a token for each connection, and refreshes it in time. Only one thread at a time may use it."""
 
     def __init__(self, login: TokenLogin) -> None:
-        """Raises ConfigError for stores of TLS that cannot be used."""
+        """Raises ConfigError for unusable TLS stores."""
         self._login = login
         tls = getattr(login.source, "tls", None)
         self._context = None if tls is None else client_context(tls)
@@ -42,15 +42,15 @@ class TokenHolder:
         self._held: HeldToken | None = None
 
     def exchange(self) -> ClientExchange:
-        """Authenticates with the token. To be run off the event loop: it may have to be asked for."""
+        """Authenticates with the token. Run it off the event loop: it may have to fetch the token."""
         pairs = "".join(f"\x01{name}={value}" for name, value in self._login.extensions.items())
         answer = yield f"n,,\x01auth=Bearer {self.token()}{pairs}\x01\x01".encode()
         if answer:
-            # RFC 7628: the server says what is wrong with the token, and refuses it in its next answer.
+            # RFC 7628: the server first describes the error, and refuses the token in its next response.
             yield b"\x01"
 
     def token(self) -> str:
-        """A token that has not ended. Raises ServerError when there is none."""
+        """A token that has not expired. Raises ServerError if none is available."""
         now_s, held = wall_clock_s(), self._held
         if held is not None and now_s < held.refresh_s:
             return held.text
@@ -80,20 +80,20 @@ class TokenHolder:
             pause_s = max(2 * pause_s, 0.001)
 
     def _hold(self, text: str, now_s: float) -> HeldToken:
-        """Raises WebError for a text that is not a token with an end."""
+        """Schedule the refresh of a new token. Raises WebError for an invalid token, or one without an expiry."""
         ends_s = end_of(text)
         if ends_s <= now_s:
             raise WebError("the new token has expired already")
         refresh, life_s = self._login.refresh, ends_s - now_s
         after_s = life_s * (refresh.factor + self._random.uniform(0, refresh.jitter))
-        # As in Kafka: where the life is too short for both, neither counts.
+        # As in Kafka: both limits are ignored if the lifetime is too short for both.
         if life_s > refresh.min_period_s + refresh.buffer_s:
             after_s = max(min(after_s, life_s - refresh.buffer_s), refresh.min_period_s)
         return HeldToken(text, ends_s, now_s + min(after_s, life_s))
 
 
 def ask_endpoint(source: EndpointSource, context: ssl.SSLContext | None) -> str:
-    """The token that the server gives to a client. Raises WebError (Kafka class `HttpAccessTokenRetriever`)."""
+    """Fetch a token from the server's endpoint. Raises WebError (Kafka class `HttpAccessTokenRetriever`)."""
     from urllib.parse import quote_plus, urlencode
 
     encode: Callable[[str], str] = quote_plus if source.encodes_credentials else str
@@ -122,7 +122,7 @@ def ask_endpoint(source: EndpointSource, context: ssl.SSLContext | None) -> str:
 
 
 def end_of(token: str) -> float:
-    """When a token ends, in seconds since 1970. Raises WebError for a text that is not a token with an end."""
+    """The expiry of a token, in seconds since 1970. Raises WebError for an invalid token, or one without an expiry."""
     parts = token.split(".")
     try:
         claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
@@ -135,7 +135,7 @@ def end_of(token: str) -> float:
 
 
 def unsecured_text(source: UnsecuredSource, now_s: float) -> str:
-    """A token that nobody has signed."""
+    """An unsigned token."""
     claims = {"iat": now_s, "exp": now_s + source.lifetime_s, **source.claims}
     encoded = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode() for each in ({"alg": "none"}, claims)]
     return ".".join(each.rstrip("=") for each in encoded) + "."

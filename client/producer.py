@@ -1,8 +1,8 @@
-"""A producer: records in, futures out (Kafka class `KafkaProducer`); `client.sender` brings them to the brokers.
+"""A producer: records in, futures out (Kafka class `KafkaProducer`); `client.sender` sends them to the brokers.
 
-Keys are hashed as Kafka's clients do (`Utils.murmur2`), so that all of them send a key to the same partition. Records
-without a key stick to a random partition until it got `batch.size` bytes (KIP-794), which fills batches and spreads
-load evenly all the same.
+Keys are hashed as Kafka's clients do (`Utils.murmur2`), so that every client sends a key to the same partition. Records
+without a key stick to a random partition until it got `batch.size` bytes (KIP-794), which fills batches and still
+spreads the load evenly.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of all records with `key`, as long as the topic keeps its number of partitions."""
+    """The partition of all records with `key`, as long as the topic's number of partitions does not change."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class StickyPartition:
-    """The partition of one topic that records without a key go to for now."""
+    """The current partition of one topic for records without a key."""
 
     def __init__(self, batch_size_bytes: int, rng: Random) -> None:
         self._batch_size_bytes = max(batch_size_bytes, 1)
@@ -62,7 +62,7 @@ class StickyPartition:
         self._bytes = 0
 
     def choose(self, partitions: Sequence[int], size_bytes: int) -> int:
-        """The partition for `size_bytes` more, one of `partitions`."""
+        """The partition for the next `size_bytes`, one of `partitions`."""
         if self._partition not in partitions or self._bytes >= self._batch_size_bytes:
             others = [each for each in partitions if each != self._partition]
             self._partition = self._rng.choice(others or partitions)
@@ -74,7 +74,7 @@ class StickyPartition:
 class Producer:
     """Sends records through a client, which it does not close. Use as an async context manager: leaving it flushes.
 
-    Records are queued by partition, found by key or, without one, by `StickyPartition`; a partition's records keep
+    Records are queued by partition, chosen by key or, without one, by `StickyPartition`. Records of a partition keep
     their order.
     """
 
@@ -98,7 +98,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Whoever is cancelled while it delivers what it has accepted goes on delivering.
+        # Delivery of accepted records continues even if the task is cancelled.
         closing = asyncio.create_task(self.close())
         try:
             await asyncio.shield(closing)
@@ -118,9 +118,9 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Queue a record; waits for room (`buffer.memory`) and for the topic's metadata, both up to `max.block.ms`.
 
-        The future tells where the record is, or raises what stopped it: ApiError or ClientError. Raises ApiError
-        MESSAGE_TOO_LARGE at once for a record above `max.request.size`, and for a topic that cannot be had;
-        ClientTimeoutError when waiting took too long. With a transactional id, raises IllegalStateError outside of a
+        The future returns the position of the record, or raises ApiError or ClientError. This method raises ApiError at
+        once: MESSAGE_TOO_LARGE for a record above `max.request.size`, or the permanent error of a topic;
+        ClientTimeoutError if waiting took too long. With a transactional id, raises IllegalStateError outside of a
         transaction, and TransactionError in one that has failed.
         """
         record = Record(0, self._now_ms() if timestamp is None else timestamp, key, value, headers)
@@ -134,15 +134,15 @@ class Producer:
         is_batch_full = queue.append(record, size, self._loop.time(), self.settings.batch_size_bytes, future)
         self._sender.added(size)
         if is_batch_full:
-            await asyncio.sleep(0)  # or a caller that never waits would keep the sender from running
+            await asyncio.sleep(0)  # otherwise a caller that never waits would starve the sender
         return future
 
     async def send_batch(
         self, topic: str, values: Sequence[bytes], *, partition: int | None = None, timestamp: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue records without keys as a batch of their own, the fastest way to send; see `send`.
+        """Queue records without keys as a separate batch, the fastest way to send; see `send`.
 
-        The future gives the offset of the first of them.
+        The future returns the position of the first record.
         """
         size = self._checked(HEADER_BYTES + sum(map(len, values)) + len(values) * record_size(None, b""))
         target = await self._choose(topic, None, self.settings.batch_size_bytes, partition)
@@ -162,13 +162,13 @@ class Producer:
         return future
 
     async def flush(self) -> None:
-        """Send what is queued without lingering, and wait until everything is delivered or has failed."""
+        """Send queued records without lingering, and wait until all are delivered or have failed."""
         await self._sender.flush()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush (unless `flush` is false), abort a transaction that is open, and stop. Undelivered records fail.
+        """Flush (unless `flush` is false), abort an open transaction, and stop. Undelivered records fail.
 
-        Without `flush`, a transaction is left to its time-out.
+        Without `flush`, an open transaction is left to its timeout.
         """
         if flush:
             await self._sender.flush()
@@ -181,16 +181,16 @@ class Producer:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     async def init_transactions(self) -> None:
-        """Become the producer of `transactional.id`: fence its predecessors, and end what they have left open.
+        """Become the producer of `transactional.id`: fence its predecessors, and complete their open transactions.
 
-        This and the other methods for transactions raise TransactionError for what went wrong (abort or close then, as
-        its `is_fatal` says), IllegalStateError for a call out of turn, and ClientTimeoutError after `max.block.ms`: the
-        work goes on then, and the same call waits for it again.
+        This and the other methods for transactions raise TransactionError for a failure (then abort, or close if
+        `is_fatal`), IllegalStateError for a call in the wrong state, and ClientTimeoutError after `max.block.ms`: the
+        work then continues, and calling the method again waits for it.
         """
         await self._transactional.init()
 
     def begin_transaction(self) -> None:
-        """Commit or abort together what is sent from now on."""
+        """Begin a transaction, which covers all records sent from now on."""
         self._transactional.begin()
 
     async def send_offsets_to_transaction(
@@ -204,7 +204,7 @@ class Producer:
         await self._transactional.commit(self._sender.flush)
 
     async def abort_transaction(self) -> None:
-        """Drop what was not sent, and abort: consumers that read committed records will see nothing of it."""
+        """Drop unsent records, and abort: read_committed consumers will not see the transaction."""
         await self._transactional.abort(self._sender.flush)
 
     @property

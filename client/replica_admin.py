@@ -1,6 +1,6 @@
 """Administration of replicas: their brokers (KIP-455), leaders (KIP-460) and log directories (KIP-113).
 
-The functions are as those of `client.admin`.
+The functions work like those of `client.admin`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.topic_partition import TopicPartition, by_topic
 
 
 class Reassignment(NamedTuple):
-    """A partition on the move: all its replicas, and which of them come and go."""
+    """A partition being reassigned: all its replicas, and those being added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -34,13 +34,13 @@ class Reassignment(NamedTuple):
 
 
 Outcomes = dict[TopicPartition, ApiError | None]
-"""Why something was refused, or None, by partition."""
+"""The error of each partition, or None."""
 
 
 async def list_reassignments(
     client: KafkaClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """Those of these partitions, or of all, that are on the move. Raises ApiError."""
+    """The ongoing reassignments of these partitions, or of all. Raises ApiError."""
     asked = None
     if partitions is not None:
         named = ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics
@@ -60,7 +60,7 @@ async def list_reassignments(
 
 
 async def alter_reassignments(client: KafkaClient, targets: Mapping[TopicPartition, Sequence[int] | None]) -> Outcomes:
-    """Begin to move partitions to these replicas, or with None cancel their reassignments. Raises ApiError."""
+    """Start to reassign partitions to these replicas, or with None cancel their reassignments. Raises ApiError."""
     changed = AlterPartitionReassignmentsRequest
     topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
     for (topic, partition), target in targets.items():
@@ -90,7 +90,7 @@ async def alter_reassignments(client: KafkaClient, targets: Mapping[TopicPartiti
 async def elect_leaders(
     client: KafkaClient, election_type: ElectionType, partitions: Iterable[TopicPartition] | None
 ) -> Outcomes:
-    """Elect leaders of these partitions, or of all that need it; gives why some have none. Raises ApiError."""
+    """Elect leaders of these partitions, or of all that need one; returns the errors. Raises ApiError."""
     asked = None
     if partitions is not None:
         named = ElectLeadersRequest.TopicPartitions
@@ -116,7 +116,7 @@ async def elect_leaders(
 
 
 async def alter_replica_log_dirs(client: KafkaClient, node_id: int, targets: Mapping[TopicPartition, str]) -> Outcomes:
-    """Have one broker move its replicas to these directories, given by their absolute paths."""
+    """Move replicas of one broker to these directories, given by absolute path."""
     directories: dict[str, list[TopicPartition]] = defaultdict(list)
     for partition, path in targets.items():
         directories[path].append(partition)

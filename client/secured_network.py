@@ -1,4 +1,4 @@
-"""Connections over TLS, with SASL or both: whoever is given one may send requests at once."""
+"""Connections with TLS, SASL or both, which are ready for requests once opened."""
 
 from __future__ import annotations
 
@@ -30,31 +30,33 @@ logger = logging.getLogger("kafka.security.SaslClientAuthenticator")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 _PART_OF_SESSION: Final = 0.85
-"""After which of its life a session is given up for a new connection, as Kafka's clients authenticate again then."""
+"""The part of a session's lifetime after which a new connection replaces it; Kafka's clients re-authenticate at this
+point.
+"""
 
 
 class SecuredNetwork:
     """Opens connections and authenticates on them (Kafka class `SaslClientAuthenticator`).
 
-    Where sessions end (KIP-368), a connection is closed in time, when nothing is asked on it.
+    If sessions expire (KIP-368), a connection is closed in time, while it is idle.
     """
 
     def __init__(self, channel: ChannelConfig) -> None:
-        """Raises ConfigError for stores and keytabs that cannot be used."""
+        """Raises ConfigError for unusable stores and keytabs."""
         self._login = channel.login
         self._new_exchange = None if channel.login is None else _exchanges(channel.login)
         self._beginning = asyncio.Lock()
-        """Tickets of Kerberos and tokens of OAuth are got and kept by one connection after another."""
+        """Serializes connections while they get Kerberos tickets and OAuth tokens, which are then cached."""
         self.tls = None if channel.ssl is None else TlsLoader().load(channel.ssl)
-        """As it was at the beginning; None without."""
+        """The initial TLS context, or None without TLS."""
         self._context = None if self.tls is None else self.tls.context
 
     def renew(self, context: ssl.SSLContext) -> None:
-        """Open new connections in another context."""
+        """Use another TLS context for new connections."""
         self._context = context
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
-        """See `client.environment.Network`. Raises AuthenticationError too: asking again does not help."""
+        """See `client.environment.Network`. Also raises AuthenticationError, which a retry does not fix."""
         loop = asyncio.get_running_loop()
         try:
             name = None if self._context is None else host
@@ -68,7 +70,7 @@ class SecuredNetwork:
             await self._begin(made, host)
         except BaseException as error:
             made.close()
-            # With TLS 1.3 a server says only now that it does not trust the client.
+            # With TLS 1.3 a server only refuses the client's certificate now.
             if isinstance(error, DisconnectedError) and isinstance(error.__cause__, ssl.SSLError):
                 raise _failed_handshake(error.__cause__) from error
             raise
@@ -84,7 +86,9 @@ class SecuredNetwork:
 
 
 def _exchanges(login: Login | KerberosLogin | TokenLogin) -> Callable[[str], ClientExchange]:
-    """A function that begins to authenticate with the broker on a host. Raises ConfigError for bad keytabs, stores."""
+    """A function that starts a SASL exchange with the broker on a host. Raises ConfigError for unusable keytabs and
+    stores.
+    """
     if isinstance(login, KerberosLogin):
         from security.gssapi_exchange import gssapi_tokens
         from security.kerberos_login import Initiator
@@ -105,7 +109,8 @@ def _failed_handshake(error: ssl.SSLError) -> AuthenticationError:
 
 
 async def _authenticate(connection: Connection, mechanism: str, tokens: ClientExchange, beginning: asyncio.Lock) -> int:
-    """Authenticate, and return for how many milliseconds that counts, 0 for ever. The first token is made with a lock.
+    """Authenticate, and return the session lifetime in milliseconds, 0 for unlimited. The first token is created under
+    a lock.
 
     Raises AuthenticationError and DisconnectedError.
     """
@@ -129,7 +134,7 @@ async def _authenticate(connection: Connection, mechanism: str, tokens: ClientEx
 
 
 async def _next(tokens: ClientExchange, answer: bytes | None) -> bytes | None:
-    """The next token, None after the last. Passwords are hashed, and tickets and tokens got, on a thread."""
+    """The next token, or None after the last. A thread hashes passwords and fetches tickets and tokens."""
 
     def step() -> bytes | None:
         try:

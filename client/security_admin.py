@@ -58,7 +58,7 @@ _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 
 
 class SaltedPassword(NamedTuple):
-    """A password as it is told to a broker."""
+    """The credential that is sent to a broker instead of a password."""
 
     mechanism: str
     iterations: int
@@ -67,7 +67,7 @@ class SaltedPassword(NamedTuple):
 
     @classmethod
     def of(cls, mechanism: str, iterations: int, salt: bytes, password: str) -> SaltedPassword:
-        """Hashes for some milliseconds, or longer with many iterations."""
+        """Salt and hash a password. It takes some milliseconds, or longer with many iterations."""
         salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
         return cls(mechanism, iterations, salt, salted)
 
@@ -75,7 +75,7 @@ class SaltedPassword(NamedTuple):
 async def describe_scram_users(
     client: KafkaClient, users: Iterable[str] = ()
 ) -> dict[str, Mapping[str, int] | ApiError]:
-    """The iterations of each mechanism of these users, or of all that have one; or why that is not known of one.
+    """The iterations of each mechanism of these users, or of all users with credentials; or the error of a user.
 
     Raises ApiError.
     """
@@ -93,7 +93,7 @@ async def describe_scram_users(
 async def alter_scram_user(
     client: KafkaClient, user: str, passwords: Iterable[SaltedPassword], removed: Iterable[str]
 ) -> None:
-    """Set passwords of a user, and take away those for the mechanisms `removed`. Raises ApiError."""
+    """Set passwords of a user, and remove those for the mechanisms `removed`. Raises ApiError."""
     deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
     request = AlterUserScramCredentialsRequest(
@@ -149,7 +149,7 @@ class Token(NamedTuple):
 async def create_token(
     client: KafkaClient, renewers: Iterable[Principal], max_lifetime_ms: int, owner: Principal | None = None
 ) -> Token:
-    """A new token of `owner`, or of who asks; the broker chooses its longest life for -1. Raises ApiError."""
+    """Create a token of `owner`, or of the requester; -1 leaves the maximum lifetime to the broker. Raises ApiError."""
     renewing = tuple(renewers)
     request = CreateDelegationTokenRequest(
         renewers=[
@@ -176,7 +176,7 @@ async def create_token(
 
 
 async def renew_token(client: KafkaClient, hmac: bytes, period_ms: int) -> int:
-    """Have a token end after a period, or the brokers' usual one for -1. Gives its end. Raises ApiError."""
+    """Renew a token for a period, or for the brokers' default with -1. Returns its new expiry. Raises ApiError."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     answer = await client.ask_any("renewDelegationToken", request, RenewDelegationTokenResponse)
     raise_for(answer.error_code, None)
@@ -184,7 +184,7 @@ async def renew_token(client: KafkaClient, hmac: bytes, period_ms: int) -> int:
 
 
 async def expire_token(client: KafkaClient, hmac: bytes, period_ms: int) -> int:
-    """Have a token end after a period, or at once for -1. Gives its end. Raises ApiError."""
+    """Expire a token after a period, or at once with -1. Returns its expiry. Raises ApiError."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
     answer = await client.ask_any("expireDelegationToken", request, ExpireDelegationTokenResponse)
     raise_for(answer.error_code, None)
@@ -192,7 +192,7 @@ async def expire_token(client: KafkaClient, hmac: bytes, period_ms: int) -> int:
 
 
 async def describe_tokens(client: KafkaClient, owners: Iterable[Principal] | None) -> list[Token]:
-    """The tokens of these owners, or of all, that one may see. Raises ApiError."""
+    """The visible tokens of these owners, or of all. Raises ApiError."""
     asked = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     request = DescribeDelegationTokenRequest(
         owners=None if owners is None else [asked(principal_type=kind, principal_name=name) for kind, name in owners]
@@ -217,12 +217,12 @@ def _token(each: DescribeDelegationTokenResponse.DescribedDelegationToken) -> To
 
 
 def _requester(kind: str, name: str, owner: Principal) -> Principal:
-    """Brokers before 3.3 do not tell it: there it is always the owner."""
+    """Brokers before 3.3 do not send it: there it is always the owner."""
     return Principal(kind, name) if name else owner
 
 
 async def describe_acls(client: KafkaClient, wanted: AclFilter) -> list[AclBinding]:
-    """The bindings that a filter chooses. Raises ApiError."""
+    """The bindings that match a filter. Raises ApiError."""
     request = DescribeAclsRequest(**_fields(wanted))
     response = await client.ask_any("describeAcls", request, DescribeAclsResponse)
     raise_for(response.error_code, response.error_message)
@@ -265,7 +265,7 @@ async def create_acls(client: KafkaClient, bindings: Iterable[AclBinding]) -> No
 
 
 async def delete_acls(client: KafkaClient, filters: Iterable[AclFilter]) -> None:
-    """Remove what the filters choose. Raises the first ApiError; others may have been removed."""
+    """Remove the bindings that match the filters. Raises the first ApiError; others may have been removed."""
     asked = [DeleteAclsRequest.DeleteAclsFilter(**_fields(each)) for each in filters]
     response = await client.ask_any("deleteAcls", DeleteAclsRequest(filters=asked), DeleteAclsResponse)
     for result in response.filter_results:
@@ -290,7 +290,7 @@ def _fields(wanted: AclFilter) -> dict[str, Any]:
 EXACT, DEFAULT, ANY_NAME = range(3)
 
 Parts = Mapping[str, str | None]
-"""An entity: its name for each of the types `user`, `client-id` and `ip` that it has; None is the default."""
+"""An entity: a name for one or more of the types `user`, `client-id` and `ip`; None is the default."""
 
 
 class QuotaEntry(NamedTuple):
@@ -303,8 +303,8 @@ class QuotaEntry(NamedTuple):
 async def describe_client_quotas(
     client: KafkaClient, parts: Parts, any_name: Iterable[str] = (), *, strict: bool = True
 ) -> list[QuotaEntry]:
-    """The quotas of entities that have these names, and any name for the types in `any_name`; with `strict` no other
-    types. Raises ApiError.
+    """The quotas of entities with these names, and with any name for the types in `any_name`; `strict` excludes
+    entities with other types. Raises ApiError.
     """
     component = DescribeClientQuotasRequest.ComponentData
     components = [
@@ -325,7 +325,7 @@ async def describe_client_quotas(
 
 
 async def alter_client_quotas(client: KafkaClient, parts: Parts, changes: Mapping[str, float | None]) -> None:
-    """Set quotas of one entity; None takes one away. Raises ApiError."""
+    """Set quotas of one entity; None removes a quota. Raises ApiError."""
     entity, change = AlterClientQuotasRequest.EntityData, AlterClientQuotasRequest.OpData
     request = AlterClientQuotasRequest(
         entries=[

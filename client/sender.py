@@ -1,12 +1,12 @@
-"""Brings a producer's batches to their leaders: several requests in flight, retries in order (Kafka class `Sender`).
+"""Sends a producer's batches to their leaders: several requests in flight, retries in order (Kafka class `Sender`).
 
-Batches leave their queue once their leader is connected: of several that wait for a connection each on its own, a later
-one could arrive first. Nor does one leave for a new leader while others are in flight to the old one, though Kafka's
-producer lets it. A batch that fails in passing goes back to its place, and what is behind it in the partition waits
-until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops what it
-has already. When it misses a sequence number that will never come, as the batch was given up or the broker has lost it,
-the gap would block the partition, which therefore goes on under a higher epoch (KIP-360). In a transaction, that epoch
-comes behind its abort: see `TransactionManager`.
+Batches leave their queue only when their leader is connected: if several waited separately for a connection, a later
+one could arrive first. A batch is not sent to a new leader while others are in flight to the old one, although Kafka's
+producer allows it. A batch with a transient error goes back to its place, and later ones of the partition wait until
+all batches in flight are settled, so that records keep their order. With idempotence (KIP-98) the broker drops
+duplicates. When it is missing a sequence number that will never arrive, because the batch was given up or the broker
+has lost it, the gap would block the partition, which therefore continues with a higher epoch (KIP-360). In a
+transaction, the new epoch follows its abort: see `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ logger = logging.getLogger("kafka.clients.Producer")
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 _MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 _CONCURRENT_TRANSACTIONS_PAUSE_S: Final = 0.02
-"""The markers of the last transaction are being written, which is soon over."""
+"""While the markers of the last transaction are written, which does not take long."""
 _SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class _Outcome(NamedTuple):
-    """A broker's answer about one batch."""
+    """A broker's response for one batch."""
 
     error_code: ErrorCode
     message: str
@@ -46,7 +46,7 @@ class _Outcome(NamedTuple):
 
 
 class Sender:
-    """The queues of one producer and the task that empties them. Made and used inside a running loop."""
+    """The queues of one producer and the task that sends them. Create and use it inside a running loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Sender:
         self._requests_in_flight: defaultdict[int, int] = defaultdict(int)
         self._requests: dict[asyncio.Task[None], None] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
-        """Attempts to connect to leaders, with the pause after one that failed."""
+        """Tasks that connect to leaders; each includes the pause after a failure."""
         self._buffered_bytes = 0
         self._flushing = 0
         self._waiting_for_room = 0
@@ -77,16 +77,16 @@ class Sender:
     # -- for the producer ----------------------------------------------------------------------------------------------
 
     def added(self, size: int) -> None:
-        """A record or batch of about `size` bytes was put into the queues."""
+        """Account for a record or batch of about `size` bytes added to the queues."""
         self._buffered_bytes += size
         self._work.set()
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes may be queued; always when nothing is."""
+        """Whether `size` more bytes may be queued; always true for empty queues."""
         return not self._buffered_bytes or self._buffered_bytes + size <= self._settings.buffer_memory_bytes
 
     async def wait_for_room(self, size: int) -> None:
-        """Wait until `has_room`; meanwhile nothing lingers."""
+        """Wait until `has_room`; batches do not linger meanwhile."""
         self._waiting_for_room += 1
         try:
             while not self.has_room(size):
@@ -96,7 +96,7 @@ class Sender:
             self._waiting_for_room -= 1
 
     async def flush(self) -> None:
-        """Send without lingering, and wait until nothing is queued or in flight."""
+        """Send without lingering, and wait until all batches are settled."""
         self._flushing += 1
         self._work.set()
         try:
@@ -106,7 +106,7 @@ class Sender:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """Stop. What is still queued or in flight fails."""
+        """Stop. Batches still queued or in flight fail."""
         tasks = [self._task, *self._requests, *self._connecting.values()]
         for task in tasks:
             task.cancel()
@@ -137,7 +137,7 @@ class Sender:
                 continue
             backoff = self._client.backoff()
             sent = self._send_ready()
-            # A round that sent something may have left more behind: one batch of a partition fits in a request.
+            # After sending, more may be due, because a request takes only one batch per partition.
             timeout_s = 0.0 if sent else self._time_to_next()
             if timeout_s is None or timeout_s > 0:
                 try:
@@ -147,7 +147,7 @@ class Sender:
                     continue
 
     async def _prepare(self) -> None:
-        """Get metadata, and a producer id or partitions added to the transaction.
+        """Refresh metadata, get a producer id, or add partitions to the transaction, as necessary.
 
         Raises DisconnectedError, ClientTimeoutError, ApiError.
         """
@@ -168,7 +168,7 @@ class Sender:
             self._needs_producer_id = False
 
     def _fail_when_hopeless(self, error: Exception) -> None:
-        """An error code that does not pass (CLUSTER_AUTHORIZATION_FAILED) fails everything that is queued."""
+        """Fail all queued batches on a permanent error code (such as CLUSTER_AUTHORIZATION_FAILED)."""
         if isinstance(error, ApiError) and not error.error_code.retriable:
             for queue in self.queues:
                 while queue.batches:
@@ -190,7 +190,7 @@ class Sender:
                 )
 
     def _send_ready(self) -> bool:
-        """Start requests with the batches that are due, one of each partition; whether there were any."""
+        """Start requests with the due batches, one per partition; returns whether it started any."""
         self._drop_queued()
         if self._needs_producer_id:
             return False
@@ -221,14 +221,14 @@ class Sender:
         return bool(requests)
 
     def _drop_queued(self) -> None:
-        """Fail what is not to be sent any more, because the transaction has failed or is being aborted."""
+        """Fail queued batches of a transaction that has failed or is being aborted."""
         if self._transactions is None:
             return
         reason = self._transactions.drops_queued
         if reason is None:
             return
         for queue in self.queues:
-            # What the broker may have is sent until that is known, so that nothing arrives behind the abort.
+            # Batches that were sent before are retried until settled, so that none arrives after the abort.
             keeps_sent = not (self._transactions.drops_all or queue.has_gap)
             kept = [batch for batch in queue.batches if keeps_sent and batch.attempts]
             for batch in queue.batches:
@@ -240,7 +240,7 @@ class Sender:
         self._progress.set()
 
     def _is_in_transaction(self, queue: PartitionQueue) -> bool:
-        """Whether the partition may be written to in the transaction, under the producer's present epoch."""
+        """Whether the partition is in the transaction and its queue can use the producer's current epoch."""
         if self._transactions is None or not self._transactions.has(queue.partition):
             return False
         self._producer = self._transactions.producer
@@ -249,7 +249,9 @@ class Sender:
         return not queue.begins_anew
 
     def _has_epoch(self, queue: PartitionQueue) -> bool:
-        """Whether there is an epoch for the partition; if there is no higher one, a new producer id is asked for."""
+        """Give the partition a higher epoch if it needs one; returns False if epochs are used up and a new producer id
+        is necessary.
+        """
         if not queue.begins_anew:
             return True
         if self._producer.epoch == _MAX_PRODUCER_EPOCH:
@@ -259,7 +261,7 @@ class Sender:
         return True
 
     def _is_ready(self, leader: int) -> bool:
-        """Whether the leader takes a request now. One that is not connected is connected to."""
+        """Whether the leader can take a request now. Starts a connection if it is not connected."""
         if not self._client.is_connected(leader):
             if leader not in self._connecting:
                 self._connecting[leader] = asyncio.create_task(self._connect(leader))
@@ -283,7 +285,7 @@ class Sender:
         return self._flushing > 0 or self._waiting_for_room > 0
 
     def _time_to_next(self) -> float | None:
-        """Seconds until a batch is due or metadata should be asked for again; None when only news can tell."""
+        """Seconds until a batch is due or metadata should be refreshed; None to wait for an event."""
         if self.queues.is_empty:
             return None
         if self._metadata.needs_refresh or self._needs_producer_id:
@@ -291,14 +293,14 @@ class Sender:
         linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
         now_s = self._loop.time()
         waits = [due_s - now_s for queue in self.queues if (due_s := queue.due_s(linger_s)) is not None]
-        # A batch that is due but was not sent waits for a request or connection under way, whose end wakes the sender.
+        # A due batch that was not sent waits for a pending request or connection, which wakes the sender when it ends.
         later = [wait for wait in waits if wait > 0]
         return min(later) if later else None
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _produce(self, leader: int, batches: list[Batch]) -> None:
-        """Send batches to their leader and settle them by what it answers."""
+        """Send batches to their leader and settle them by its response."""
         failure: Exception | None = None
         outcomes: dict[TopicPartition, _Outcome] = {}
         try:
@@ -321,7 +323,7 @@ class Sender:
         self._work.set()
 
     async def _ask(self, leader: int, batches: list[Batch]) -> dict[TopicPartition, _Outcome]:
-        """Raises DisconnectedError, UnsupportedVersionError and what encoding raises."""
+        """Raises DisconnectedError, UnsupportedVersionError and EncodeError."""
         topics: dict[str, list[ProduceRequest.PartitionProduceData]] = defaultdict(list)
         for batch in batches:
             data = batch.encode(self.queues.of(batch.partition).producer, self._settings)
@@ -370,7 +372,7 @@ class Sender:
         self._give_up(batch, ApiError(code, outcome.message))
 
     def _explains(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Whether to send a batch again whose sequence number was refused. A transaction does not outlive a gap."""
+        """Whether to retry a batch with a refused sequence number. A gap fails a transaction."""
         is_transactional = self._transactions is not None
         return queue.refused(batch, is_transactional=is_transactional) and not (is_transactional and queue.has_gap)
 

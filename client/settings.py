@@ -1,7 +1,7 @@
-"""Settings of the client, with Kafka's names and defaults (Kafka classes `AdminClientConfig`,
-`ProducerConfig`, `ConsumerConfig`).
+"""Settings of the client, with Kafka's names and defaults (Kafka classes `AdminClientConfig`, `ProducerConfig`,
+`ConsumerConfig`).
 
-Keys that mean nothing here (serializers, metrics, buffers of its threads) are accepted and ignored.
+Keys without a meaning here (serializers, metrics, thread buffers) are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from security.channel_config import ChannelConfig
 
 MAX_FRAME_BYTES: Final = 1 << 30
-"""The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
+"""The largest accepted response: larger than any response to the fetch sizes used here."""
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
 class Properties:
-    """Key-value texts with typed access."""
+    """String settings with typed access."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
 
     def text(self, name: str, default: str) -> str:
-        """The text of `name`."""
+        """The string value of `name`."""
         return self._values.get(name, default)
 
     def number(self, name: str, default: int, low: int = 0, high: int = _INT32_MAX) -> int:
-        """The integer of `name`. Raises SettingsError for another text, and outside `low` to `high`."""
+        """The integer value of `name`. Raises SettingsError for other text, and outside `low` to `high`."""
         text = self.text(name, str(default)).strip()
         kind = "INT" if high <= _INT32_MAX else "LONG"
         try:
@@ -48,7 +48,7 @@ class Properties:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """The boolean of `name`. Raises SettingsError for anything but true and false."""
+        """The boolean value of `name`. Raises SettingsError for anything but true and false."""
         text = self.text(name, str(default)).strip()
         if text.lower() not in {"true", "false"}:
             raise SettingsError(
@@ -57,7 +57,7 @@ class Properties:
         return text.lower() == "true"
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        """The text of `name`, lower case. Raises SettingsError unless it is one of `allowed`."""
+        """The value of `name` in lower case. Raises SettingsError unless it is one of `allowed`."""
         text = self.text(name, default)
         if text.lower() not in allowed:
             raise SettingsError(
@@ -78,13 +78,13 @@ class ClientSettings(Value):
     connection_setup_timeout_ms: int
     metadata_max_age_ms: int
     channel: ChannelConfig | None = None
-    """TLS and SASL; None for plain text."""
+    """TLS and SASL, or None for plain text."""
     bootstrap_timeout_ms: int | None = None
-    """How long to look for a broker while no bootstrap server has ever answered; None for as long as any call."""
+    """How long to look for a broker until a bootstrap server first responds, or None for the timeout of each call."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read what is given under Kafka's names. Raises SettingsError."""
+        """Parse settings with Kafka's names. Raises SettingsError."""
         properties = Properties(values)
         protocol = properties.choice(
             "security.protocol", "PLAINTEXT", ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -113,7 +113,9 @@ def _channel(protocol: str, values: Mapping[str, str]) -> ChannelConfig:
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """`host:port` pairs separated by commas; IPv6 hosts stand in brackets. Raises SettingsError, naming the bad one."""
+    """`host:port` pairs separated by commas; IPv6 hosts are in brackets. Raises SettingsError, naming the invalid
+    one.
+    """
     addresses = []
     for part in (part.strip() for part in text.split(",")):
         if not part:
@@ -151,7 +153,7 @@ class ProducerSettings(Value):
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read what is given under Kafka's names. Raises SettingsError."""
+        """Parse settings with Kafka's names. Raises SettingsError."""
         properties = Properties(values)
         acks_text = properties.choice("acks", "all", ("all", "-1", "0", "1"))
         acks = -1 if acks_text == "all" else int(acks_text)
@@ -191,7 +193,9 @@ def _transactional_id(values: Mapping[str, str], idempotence: bool) -> str | Non
 
 
 def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, retries: int, in_flight: int) -> bool:
-    """Kafka's rule (KIP-679): on unless something that it cannot live with was set; asked for with it, an error."""
+    """Kafka's rule (KIP-679): enabled unless a conflicting setting was set. Raises SettingsError if enabled explicitly
+    despite a conflict.
+    """
     wanted = properties.flag("enable.idempotence", True)
     asked_for = "enable.idempotence" in values
     problems = (
@@ -208,7 +212,7 @@ def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, r
 
 
 class ConsumerSettings(Value):
-    """Settings of a consumer; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
+    """Settings of a consumer; see `ClientSettings` for the rest. `assignors` are the names used in JoinGroup."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -232,7 +236,7 @@ class ConsumerSettings(Value):
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Read what is given under Kafka's names. Raises SettingsError."""
+        """Parse settings with Kafka's names. Raises SettingsError."""
         properties = Properties(values)
         group_protocol = properties.choice("group.protocol", "classic", ("classic", "consumer"))
         if group_protocol != "classic":
@@ -272,7 +276,7 @@ _ASSIGNOR_CLASSES: Final = {
 
 
 def _assignors(properties: Properties) -> tuple[str, ...]:
-    """Assignors by Kafka's class names, or by the names that they have on the wire."""
+    """Assignors by Kafka's class names, or by their names on the wire."""
     given = properties.text("partition.assignment.strategy", "range,cooperative-sticky")
     names = []
     for part in (part.strip() for part in given.split(",") if part.strip()):

@@ -1,4 +1,4 @@
-"""BrokerConfig: what one broker starts with, from server.properties and --override (Kafka class `KafkaConfig`)."""
+"""BrokerConfig: the configuration of one broker, from server.properties and --override (Kafka class `KafkaConfig`)."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ ELSEWHERE_KEYS = {
     **dict.fromkeys(("host.name", "port"), "Kafka 3 has removed it; set listeners"),
     **dict.fromkeys(("advertised.host.name", "advertised.port"), "Kafka 3 has removed it; set advertised.listeners"),
 }
-"""Each of them with the reason and what to do instead."""
+"""Kafka keys that have no effect here, with the reason and what to do instead."""
 
 
 _LISTENER_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
-"""The limits that a single listener may have too."""
+"""Limits that can also be set for a single listener."""
 
 
 class BrokerConfig(BrokerKeys):
     """The parsed configuration of one broker; immutable.
 
-    `originals` is the text that was set, `values` every declared key's parsed value. Each key is
-    an attribute, also one without effect (`without_effect` lists those that are set). Times are in the unit of the
-    name, sizes in bytes. Raises ConfigError (key, value, what is allowed) from the constructor and `load`.
+    `originals` holds the configured text, `values` the parsed value of every declared key. Each key is an attribute,
+    even without effect (`without_effect` lists those that are set). Times are in the unit of the name, sizes in bytes.
+    The constructor and `load` raise ConfigError (key, value, allowed values).
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -63,15 +63,15 @@ class BrokerConfig(BrokerKeys):
             raise detached(errors[0])
 
     def _read(self, properties: Mapping[str, str]) -> list[ConfigError]:
-        """Set every attribute and return what is wrong; a key with a bad value has its default."""
+        """Set every attribute and return the errors; a key with an invalid value gets its default."""
         errors: list[ConfigError] = []
         originals = dict(properties)
-        # Kafka fills in the other name when one of the two is set (`KafkaConfig.populateSynonyms`).
+        # As in Kafka, one of the two names sets the other (`KafkaConfig.populateSynonyms`).
         for name, other in (("broker.id", "node.id"), ("node.id", "broker.id")):
             if name in originals:
                 originals.setdefault(other, originals[name])
         self.single_node: SingleNode | None = None
-        """The unused part of a configuration for KRaft that is about this node alone."""
+        """The unused part of a single-node KRaft configuration."""
         if "process.roles" in originals:
             from config.kraft import as_broker_alone
 
@@ -102,14 +102,14 @@ class BrokerConfig(BrokerKeys):
 
     @classmethod
     def load(cls, path: Path | str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """The configuration in a .properties file below `overrides`. Raises what `of` raises, and OSError."""
+        """The configuration in a .properties file, with `overrides` on top. Raises as `of`, and OSError."""
         with open(path, "rb") as file:
             return cls.of({**load_properties(file.read()), **(overrides or {})})
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """The configuration with these keys. Raises ConfigError for everything that is wrong, also for keys about
-        security or durability that are not implemented.
+        """The configuration with these keys. Raises ConfigError for all errors, including keys that require
+        unimplemented security or durability.
         """
         config, errors = cls.examine(properties)
         if errors:
@@ -118,7 +118,7 @@ class BrokerConfig(BrokerKeys):
 
     @classmethod
     def examine(cls, properties: Mapping[str, str]) -> tuple[BrokerConfig, list[ConfigError]]:
-        """The configuration and everything that is wrong with it; usable only when nothing is."""
+        """The configuration and its errors; it is only usable without errors."""
         config = cls.__new__(cls)
         errors = config._read(properties)
         refused = refusals(config)
@@ -130,7 +130,7 @@ class BrokerConfig(BrokerKeys):
         return config, refused + errors
 
     def unknown(self) -> list[str]:
-        """Set keys that nobody declares; worth a warning, as in Kafka."""
+        """Undeclared keys that are set; they deserve a warning, as in Kafka."""
         return [
             name
             for name in self.originals
@@ -138,12 +138,12 @@ class BrokerConfig(BrokerKeys):
         ]
 
     def without_effect(self) -> list[str]:
-        """Set keys that Kafka knows and nobody acts on here; most that are for a single listener are among them."""
+        """Kafka's keys that are set but have no effect here, including most keys of single listeners."""
         known = [name for name in self.originals if name in ELSEWHERE_KEYS or declared_key(name) is not None]
         return [name for name in known if name in ELSEWHERE_KEYS or not self._has_effect(name)]
 
     def remarks(self) -> dict[str, str]:
-        """The differences from the text of keys that are in force, by key."""
+        """Remarks, by key, on effective values that differ from the configured text."""
         remarks = {}
         for name in self.originals:
             if name.endswith("ssl.enabled.protocols") and name not in self.without_effect():
@@ -160,7 +160,7 @@ class BrokerConfig(BrokerKeys):
         return of_listener is not None and of_listener[1] in names and of_listener[2] in _LISTENER_LIMITS
 
     def _has_effect(self, name: str) -> bool:
-        """Whether this broker acts on a declared key, also on one of a single listener."""
+        """Whether a declared key, possibly of a single listener, has an effect on this broker."""
         declared = declared_key(name)
         if declared is None:
             return False
@@ -179,52 +179,52 @@ class BrokerConfig(BrokerKeys):
                 return False
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
-        """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError, also for a secret that refers
-        to a value elsewhere: dynamic ones are taken as they are, so that nobody reads this machine's files by them.
+        """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError, also for a secret that is a
+        reference: dynamic values are not resolved, so that clients cannot read the broker's files through them.
         """
         for name, text in properties.items():
             if "${" in text:
                 refuse_reference(name, text)
         return BrokerConfig({**self.originals, **properties})
 
-    # Values that come from several keys
+    # Values computed from several keys
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """Data directories, at least one: log.dirs, or log.dir when that is not set."""
+        """Data directories, at least one: log.dirs, or log.dir if that is not set."""
         text = self.values["log.dirs"] if self.values["log.dirs"] is not None else self.values["log.dir"]
         return split_csv(str(text))
 
     @property
     def log_roll_time_ms(self) -> int:
-        """Maximum age of an open segment."""
+        """Maximum age of an active segment."""
         return self._first_ms(("log.roll.ms", 1), ("log.roll.hours", 3_600_000))
 
     @property
     def log_roll_jitter_time_ms(self) -> int:
-        """Largest random part taken from the roll time."""
+        """Largest random reduction of the roll time."""
         return self._first_ms(("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", 3_600_000))
 
     @property
     def log_retention_time_ms(self) -> int:
-        """How long records are kept; -1 for ever."""
+        """Retention time of records; -1 for unlimited."""
         units = ("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)
         return max(self._first_ms(*units), -1)
 
     @property
     def log_flush_interval_time_ms(self) -> int:
-        """Time after which a partition is forced to disk."""
+        """Time until a partition is flushed to disk."""
         return self._first_ms(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1))
 
     @property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
-        """Limits of connections for single addresses."""
+        """Connection limits for single addresses."""
         name = "max.connections.per.ip.overrides"
         return parse_ip_overrides(name, str(self.values[name]))
 
     @property
     def zookeeper_connection_timeout_ms(self) -> int:
-        """How long the first connection to ZooKeeper may take: the session timeout unless it is set."""
+        """Timeout of the first connection to ZooKeeper: by default the session timeout."""
         timeout_ms = self.values["zookeeper.connection.timeout.ms"]
         return timeout_ms if isinstance(timeout_ms, int) else self.zookeeper_session_timeout_ms
 
@@ -236,7 +236,7 @@ class BrokerConfig(BrokerKeys):
         defaults["retention.ms"] = self.log_retention_time_ms
         defaults["flush.ms"] = self.log_flush_interval_time_ms
         for limit in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
-            # The old single limit counts where the newer one was left alone (KIP-937).
+            # The old single limit applies if the newer one is not set (KIP-937).
             if defaults[limit] == BROKER_KEYS[f"log.{limit}"].default:
                 defaults[limit] = defaults["message.timestamp.difference.max.ms"]
         return defaults
@@ -251,9 +251,9 @@ class BrokerConfig(BrokerKeys):
     def _read_listeners(self) -> None:
         self.listeners: tuple[EndPoint, ...] = ()
         self.max_connections_per_listener: dict[str, int] = {}
-        """Limits on connections of single listeners, by their names."""
+        """Connection limits by listener name."""
         self.max_connection_creation_rate_per_listener: dict[str, int] = {}
-        """New connections per second of single listeners, by their names."""
+        """Limits of new connections per second by listener name."""
         self.inter_broker_listener_name = ""
         text = str(self.values["listeners"])
         protocols = parse_protocol_map(str(self.values["listener.security.protocol.map"]))
@@ -296,11 +296,11 @@ class BrokerConfig(BrokerKeys):
 
     def _read_security(self) -> None:
         self.ssl: dict[str, SslConfig] = {}
-        """TLS of each listener that has it."""
+        """TLS settings by listener name."""
         self.sasl: dict[str, SaslConfig] = {}
-        """SASL of each listener that has it."""
+        """SASL settings by listener name."""
         self.inter_broker_channel: ChannelConfig | None = None
-        """How brokers reach one another; None for plain text."""
+        """TLS and SASL between brokers, or None for plain text."""
         if "password.encoder.secret" in self.originals:
             from security.password_encoder import PasswordEncoder
 

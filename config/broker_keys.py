@@ -1,7 +1,7 @@
-"""Every key that a broker knows: those of Kafka, those that only a dynamic configuration has (Kafka classes
-`DynamicConfig.Broker`, `QuotaConfigs`), and ours.
+"""All keys of a broker: Kafka's, those only allowed in dynamic configurations (Kafka classes `DynamicConfig.Broker`,
+`QuotaConfigs`), and Odradek's.
 
-A dynamic key means nothing in server.properties, nor does it to Kafka. A broker's own value goes before that of all
+As in Kafka, a dynamic-only key has no effect in server.properties. A value for one broker overrides that for all
 brokers.
 """
 
@@ -37,11 +37,11 @@ from protocol.scram_mechanisms import MECHANISMS
 from security.authorization import AUTHORIZER_KEYS
 
 ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-"""A system property of Kafka 3.9.1 (CVE-2025-27817), which is read from KAFKA_OPTS and from the configuration."""
+"""A system property of Kafka 3.9.1 (CVE-2025-27817), which can be set in KAFKA_OPTS and in the configuration."""
 
 
 class OdradekKeys(ConfigKeys):
-    """The keys that are ours and not Kafka's."""
+    """The keys that only Odradek has."""
 
     metrics_listener: Setting[str | None] = Setting(
         STRING,
@@ -106,7 +106,7 @@ def base_name(listener_key: str) -> str:
 
 
 def declared_key(name: str) -> ConfigKey | None:
-    """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
+    """The declaration of a broker key, with or without a listener's prefix, or None."""
     declared = BROKER_KEYS.get(name) or AUTHORIZER_KEYS.get(name)
     if declared is None and (match := LISTENER_KEY.match(name)):
         declared = BROKER_KEYS.get(base_name(match[2]))
@@ -114,7 +114,7 @@ def declared_key(name: str) -> ConfigKey | None:
 
 
 def is_password(name: str) -> bool:
-    """Whether a key, with a listener's prefix or without, is that of a password."""
+    """Whether a key, with or without a listener's prefix, holds a password."""
     declared = declared_key(name)
     return declared is not None and declared.type is ConfigType.PASSWORD
 
@@ -149,7 +149,9 @@ DYNAMIC_BROKER_KEYS = table(
         ),
     )
 )
-"""Every one of them. To DescribeConfigs they are read-only, although only AlterConfigs can set them, as in Kafka."""
+"""All dynamic-only keys of brokers. DescribeConfigs reports them as read-only, although only AlterConfigs can set them,
+as in Kafka.
+"""
 
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
@@ -166,12 +168,12 @@ CLIENT_QUOTA_KEYS = table(
         ConfigKey(CONTROLLER_MUTATION_RATE, DOUBLE, float(INT_MAX), "Most partitions created and deleted per second."),
     )
 )
-"""Those of users, client ids and both."""
+"""The quotas of users, client ids and both."""
 
 IP_QUOTA_KEYS = table(
     (ConfigKey(CONNECTION_CREATION_RATE, INT, INT_MAX, "Most connections per second of an address.", Range(0)),)
 )
-"""Those of IP addresses."""
+"""The quotas of IP addresses."""
 
 SCRAM_KEYS: Final = tuple(MECHANISMS.values())
-"""Credentials, which a user's configuration has besides. AlterClientQuotas can take them away but not set them."""
+"""The SCRAM credentials in a user's configuration. AlterClientQuotas can remove them but not set them."""

@@ -1,7 +1,7 @@
-"""ConfigKey: the one declaration type of everything that can be configured, with Kafka's parsing rules.
+"""ConfigKey: the declaration of every configuration key, with Kafka's parsing rules.
 
 The types, their parsing and the wording of the errors follow `org.apache.kafka.common.config.ConfigDef`; clients see
-those texts in INVALID_CONFIG answers.
+these messages in INVALID_CONFIG responses.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import Enum, IntEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
-"""A parsed value: LIST keys give tuples, CLASS and PASSWORD keys text, nullable keys None."""
+"""A parsed value: a tuple for LIST keys, text for CLASS and PASSWORD keys, and possibly None for nullable keys."""
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. `name` is the key, `value` the offending text, `reason` what is allowed."""
+    """An invalid configuration. `name` is the key, `value` the offending text, `reason` the allowed values."""
 
     def __init__(self, name: str, value: object, reason: str | None = None) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class ConfigError(Exception):
 
 
 class ConfigRuleError(ConfigError):
-    """A rule about several keys is broken; the message stands alone and names them."""
+    """Several keys violate a rule; the message is complete and names them."""
 
     def __init__(self, name: str, value: object, message: str) -> None:
         super().__init__(name, value, message)
@@ -38,7 +38,7 @@ class ConfigRuleError(ConfigError):
 
 
 class RefusedKeyError(ConfigError):
-    """A key that Kafka has asks for something that is not implemented and that must not be ignored."""
+    """One of Kafka's keys requires an unimplemented feature that must not be ignored."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(name, value, reason)
@@ -46,7 +46,7 @@ class RefusedKeyError(ConfigError):
 
 
 class ConfigErrors(ConfigError):
-    """Several things are wrong with a configuration; the message has a line for each."""
+    """A configuration has several errors; the message has one line for each."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         super().__init__(errors[0].name, errors[0].value, errors[0].reason)
@@ -70,7 +70,7 @@ class ConfigType(IntEnum):
 
 
 class UpdateMode(IntEnum):
-    """When a broker key can change (KIP-226): at start only, on one broker, or also for the whole cluster."""
+    """When a broker key can change (KIP-226): only at start, on one broker, or also for the whole cluster."""
 
     READ_ONLY = 0
     PER_BROKER = 1
@@ -78,11 +78,11 @@ class UpdateMode(IntEnum):
 
 
 class Effect(Enum):
-    """When a key that is set changes what this broker does."""
+    """The condition for a key to have an effect on this broker."""
 
     ALWAYS = "always"
     NEVER = "never"
-    """The key is accepted and described, and that is all."""
+    """The key is only accepted and described."""
     TLS = "a listener has TLS"
     SASL = "a listener has SASL"
     TOKENS = "delegation tokens are enabled"
@@ -90,7 +90,7 @@ class Effect(Enum):
 
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included; None leaves that side open."""
+    """Numbers from `low` to `high`, inclusive. A side with None is unlimited."""
 
     low: float | None
     high: float | None = None
@@ -123,7 +123,7 @@ class RangeOr(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Text, or each element of a list, that is one of a few words."""
+    """The text, or each element of a list, must be one of the given words."""
 
     words: tuple[str, ...]
 
@@ -137,9 +137,9 @@ class OneOf(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """Text, or each element of a list, that matches a pattern in full.
+    """The text, or each element of a list, must fully match a pattern.
 
-    `reason` is said when it does not; `{name}` and `{value}` in it stand for the key and its value.
+    `reason` is the error message; its `{name}` and `{value}` are replaced with the key and its value.
     """
 
     pattern: str
@@ -155,17 +155,18 @@ class Matching(NamedTuple):
 
 
 class Validator(Protocol):
-    """A bound on values; its text (`str`) says what is allowed."""
+    """A check of values; its `str` describes the allowed values."""
 
     def check(self, name: str, value: Any, /) -> None:
-        """Raise ConfigError when `value` is not allowed for the key `name`."""
+        """Raise ConfigError if `value` is not allowed for the key `name`."""
         ...
 
 
 class ConfigKey(NamedTuple):
-    """One key. `refusal` says why a value other than the default stops the start-up; None where we keep the promise.
+    """One key. `refusal` says why a value other than the default prevents the start. It is None if the key is
+    implemented or can safely be ignored.
 
-    `internal` keys are accepted but not described, as Kafka does with the keys it reserves for its own tests.
+    `internal` keys are accepted but not described, like the keys that Kafka reserves for tests.
     """
 
     name: str
@@ -180,11 +181,11 @@ class ConfigKey(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value must never be shown."""
+        """Whether the value must never be displayed."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str | None) -> Value:
-        """The value that `text` stands for, checked. Raises ConfigError naming the key, the value and the reason."""
+        """Parse and check `text`. Raises ConfigError with the key, the value and the reason."""
         value = parse_value(self.name, self.type, text)
         if self.valid is not None:
             self.valid.check(self.name, value)
@@ -228,35 +229,35 @@ class Setting(Generic[T]):
 
 
 class ConfigKeys:
-    """The keys of one subject, each declared as an attribute; BrokerConfig inherits them all."""
+    """The keys of one subject, each declared as an attribute; BrokerConfig inherits from all these classes."""
 
     values: Mapping[str, Value]
 
     @classmethod
     def declared(cls) -> tuple[ConfigKey, ...]:
-        """The keys that this class declares, in their order; not those it inherits."""
+        """The keys declared in this class, in order, without inherited ones."""
         return tuple(member.key for member in vars(cls).values() if isinstance(member, Setting))
 
 
-# Patterns as text: most starts never need them, and compiling costs more than the rest of this module.
+# Uncompiled patterns: most starts never need them, and compiling would cost more than the rest of this module.
 _INTEGER = r"([+-]?)0*([0-9]{1,19})"
 _BOUNDS = {
     ConfigType.INT: (-(2**31), 2**31 - 1),
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.LONG: (-(2**63), 2**63 - 1),
 }
-# The numbers that java.lang.Double.parseDouble accepts; Python's float() accepts others.
+# The numbers that java.lang.Double.parseDouble accepts; Python's float() differs.
 _DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)"
 
 
 def parse_value(name: str, value_type: ConfigType, text: str | None) -> Value:
-    """Parse by type alone (`ConfigDef.parseType`): surrounding blanks are ignored, None stays None."""
+    """Parse by type, without checks (`ConfigDef.parseType`): surrounding blanks are ignored, None stays None."""
     if text is None:
         return None
     trimmed = text.strip()
     if value_type in _BOUNDS:
         low, high = _BOUNDS[value_type]
-        # Python does not read numbers of many thousand digits, be they zeros.
+        # Python refuses numbers of many thousand digits, even zeros.
         found = re.fullmatch(_INTEGER, trimmed)
         if found is None or not low <= int(found[1] + found[2]) <= high:
             raise ConfigError(name, text, f"Not a number of type {value_type.name}")
@@ -302,7 +303,7 @@ def _double_to_text(value: float) -> str:
 
 
 def table(keys: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
-    """Keys by name, in the given order. Raises ValueError when a name is declared twice."""
+    """Keys by name, in the given order. Raises ValueError for a duplicate name."""
     by_name: dict[str, ConfigKey] = {}
     for declared in keys:
         if declared.name in by_name:

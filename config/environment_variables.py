@@ -28,15 +28,15 @@ NO_KEYS = frozenset(
         "KAFKA_JMX_HOSTNAME",
     }
 )
-"""Variables for a JVM, its tools and its logs. Images written for Apache Kafka set them; they name no key."""
+"""Variables for a JVM, its tools and its logs, which are not keys. Images based on Apache Kafka's set them."""
 
 
 def keys_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The keys that the variables set: `KAFKA_NUM_PARTITIONS` is num.partitions. One underscore stands for a dot, two
-    for an underscore, three for a dash.
+    """The keys set by the variables: `KAFKA_NUM_PARTITIONS` is num.partitions. One underscore means a dot, two an
+    underscore, three a dash.
 
-    As in a file, a backslash in a value escapes, and a line break begins another key. Raises ConfigError for an
-    escape that does not exist.
+    As in a file, a backslash in a value escapes, and a line break begins another key. Raises ConfigError for an invalid
+    escape.
     """
     lines = [
         f"{_key(name)}={value}"
@@ -52,8 +52,8 @@ def _key(variable: str) -> str:
 
 
 def logger_levels(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """The level of each logger that the variables name, one of `known`; `root` is the logger above all. Raises
-    ConfigError, naming the variable.
+    """The level of each logger in the variables, one of `known`; `root` is the root logger. Raises ConfigError, naming
+    the variable.
     """
     entries = [(ROOT_LEVEL, f"root={environment[ROOT_LEVEL]}")] if environment.get(ROOT_LEVEL) else []
     entries += [(LOGGER_LEVELS, entry) for entry in environment.get(LOGGER_LEVELS, "").split(",") if entry.strip()]
@@ -68,9 +68,9 @@ def logger_levels(environment: Mapping[str, str], known: Collection[str]) -> dic
 
 
 def with_jaas_file(properties: Mapping[str, str], options: str, read: Callable[[str], str]) -> dict[str, str]:
-    """`properties`, with a sasl.jaas.config for each listener and mechanism that lacks one and has a module in the
-    file that `options`, the text of KAFKA_OPTS, name: in its section NAME.KafkaServer, else in KafkaServer. The URLs
-    that the options allow are allowed too.
+    """Add a sasl.jaas.config to `properties` for each listener and mechanism that lacks one and has a module in the
+    JAAS file named in `options`, the text of KAFKA_OPTS: in its section NAME.KafkaServer, otherwise in KafkaServer.
+    URLs allowed in the options are added as well.
 
     Raises ConfigError.
     """

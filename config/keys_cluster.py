@@ -91,7 +91,7 @@ class ClusterKeys(ConfigKeys):
 
 
 class CoordinationKeys(ConfigKeys):
-    """ZooKeeper, KRaft and remote storage: who keeps the cluster's state, and data elsewhere."""
+    """ZooKeeper, KRaft and remote storage."""
 
     zookeeper_connect: Setting[str | None] = Setting(
         STRING, None, "ZooKeeper servers as host:port,host:port/path; not set, the broker coordinates itself."

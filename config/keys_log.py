@@ -1,4 +1,4 @@
-"""Logs on disk: where, how large, for how long; most are the defaults of topic keys."""
+"""Logs on disk: directories, sizes, retention; most are defaults of topic keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from config.definitions import (
 
 
 class LogKeys(ConfigKeys):
-    """Logs on disk: where, how large, for how long; most are the defaults of topic keys."""
+    """Logs on disk: directories, sizes, retention; most are defaults of topic keys."""
 
     log_dir = Setting(STRING, "/tmp/kafka-logs", "Directory for data when log.dirs is not set.")  # noqa: S108
     log_dirs_text: Setting[str | None] = Setting(STRING, None, "Comma-separated directories for data.", name="log.dirs")

@@ -1,4 +1,4 @@
-"""The endpoints, threads and limits of the network layer, and identity of the broker."""
+"""The endpoints, threads and limits of the network layer, and the identity of the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from config.definitions import (
 
 
 class NetworkKeys(ConfigKeys):
-    """The endpoints, threads and limits of the network layer, and identity of the broker."""
+    """The endpoints, threads and limits of the network layer, and the identity of the broker."""
 
     broker_id = Setting(INT, -1, "Number that identifies this broker in the cluster; -1 asks for a generated one.")
     node_id = Setting(INT, -1, "Another name of broker.id, kept equal to it.")

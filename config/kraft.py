@@ -1,6 +1,6 @@
-"""A configuration for KRaft that is about one node: read as a broker alone, with a tree of its own.
+"""A KRaft configuration for a single node, which is read as a single broker with a built-in coordination tree.
 
-The keys of the controller mean nothing then, and its listeners are not opened. Several nodes of a quorum are refused.
+The controller's keys then have no effect, and its listeners are not opened. A quorum of several nodes is refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SEVERAL_NODES: Final = (
 
 
 class SingleNode(NamedTuple):
-    """The part of a KRaft configuration that is not used: keys, and names of listeners."""
+    """The unused part of a KRaft configuration: keys and listener names."""
 
     unused_keys: tuple[str, ...]
     controller_listeners: tuple[str, ...]
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """The message for the log, in one line."""
         listeners = ", ".join(self.controller_listeners) or "none"
         return (
             "process.roles=broker,controller is read as one broker with a coordination tree of its own, in place of "
@@ -39,7 +39,7 @@ class SingleNode(NamedTuple):
 
 
 def check_single_node(originals: Mapping[str, str]) -> None:
-    """Raise RefusedKeyError for a configuration of a KRaft quorum of several nodes."""
+    """Raise RefusedKeyError for a KRaft quorum of several nodes."""
     roles = split_csv(originals.get(ROLES, ""))
     if not roles:
         return
@@ -59,7 +59,9 @@ def check_single_node(originals: Mapping[str, str]) -> None:
 
 
 def as_broker_alone(originals: MutableMapping[str, str]) -> SingleNode | None:
-    """Turn the configuration of a single KRaft node into that of a broker alone; None where it is no such one."""
+    """Convert the configuration of a single KRaft node in place into that of a single broker. Returns None, without a
+    change, for other configurations.
+    """
     try:
         check_single_node(originals)
     except RefusedKeyError:

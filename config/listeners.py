@@ -1,4 +1,4 @@
-"""Listeners: where to listen and what to tell clients (Kafka classes `EndPoint`, `KafkaConfig`)."""
+"""Listeners: the addresses to listen on and to advertise (Kafka classes `EndPoint`, `KafkaConfig`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class EndPoint(Value):
-    """One listener. `host` None stands for every interface; `listener_name` is in capitals."""
+    """One listener. `host` None means all interfaces; `listener_name` is in upper case."""
 
     host: str | None
     port: int
@@ -26,7 +26,7 @@ class EndPoint(Value):
 
 
 def split_csv(text: str) -> tuple[str, ...]:
-    """The non-empty elements of a comma-separated text."""
+    """The non-empty elements of a comma-separated list."""
     return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
 
 
@@ -79,7 +79,9 @@ def _parse_endpoint(name: str, text: str, part: str, protocols: Mapping[str, str
 
 
 def _check_ports(name: str, text: str, endpoints: Iterable[EndPoint]) -> None:
-    """No two listeners on one port, but for an IPv4 and an IPv6 address (Kafka's rule since 3.5); 0 means any port."""
+    """Check that listeners do not share a port, except for an IPv4 and an IPv6 address (Kafka's rule since 3.5). Port 0
+    means any port.
+    """
     by_port: dict[int, list[EndPoint]] = {}
     for endpoint in endpoints:
         if endpoint.port != 0:
@@ -117,9 +119,9 @@ def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoin
 
 
 def inter_broker_listener(named: str | None, protocol: str | None, advertised: Sequence[EndPoint]) -> str:
-    """The listener of brokers among themselves: the one `named`, else the one named like the security `protocol`.
+    """The inter-broker listener: the one `named`, otherwise the one named like the security `protocol`.
 
-    Both are None when they are not set. Raises ConfigRuleError.
+    Both are None if not set. Raises ConfigRuleError.
     """
     if named is not None and protocol is not None:
         raise ConfigRuleError(

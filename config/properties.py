@@ -21,15 +21,15 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def load_properties(data: bytes) -> dict[str, str]:
-    """Keys and values in the file's order; the last of several equal keys wins.
+    """Keys and values in the file's order; the last of several equal keys is used.
 
-    Raises ConfigError when a `\\u` escape is not followed by four hexadecimal digits.
+    Raises ConfigError for a `\\u` escape without four hexadecimal digits.
     """
     return parse_properties(data.decode("iso-8859-1"))
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`load_properties` for text that is decoded already."""
+    """`load_properties` for decoded text."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split(line)
@@ -46,7 +46,8 @@ def _logical_lines(text: str) -> Iterator[str]:
         lines.pop()
     for natural in lines:
         line = natural.lstrip(_BLANKS)
-        # A comment may also follow a line that is nothing but a backslash: Java looks only whether there is text yet.
+        # A comment may also follow a line with only a backslash: Java only checks whether the logical line has text
+        # yet.
         if not logical and (not line or line[0] in "#!"):
             continues = False
             continue
@@ -56,7 +57,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         else:
             yield logical + line
             logical = ""
-    # Java's reader gives an empty last line when the text ends in a backslash, but not when CR LF is behind it.
+    # Java's reader returns an empty last line when the text ends in a backslash, but not when CR LF follows it.
     if logical or (continues and not text.endswith("\r\n")):
         yield logical
 
@@ -94,12 +95,12 @@ def _unescape(text: str, line: str) -> str:
         elif character == "\\":
             continue
         parts.append(character)
-    # Characters outside the basic plane are written as two escapes, a surrogate pair, which is one character here.
+    # Characters outside the basic plane are written as two escapes; the surrogate pair becomes one character here.
     return "".join(parts).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """The content of a file with these keys, whose values do not begin with a blank. Letters beyond ISO 8859-1 are
+    """The content of a file with these keys; values must not begin with a blank. Characters outside ISO 8859-1 are
     escaped.
     """
     lines = (f"{key}={value}" for key, value in properties.items())
@@ -116,21 +117,21 @@ _PACKAGE: Final = "org.apache.kafka.common.config.provider."
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 
 Read = Callable[[str], bytes]
-"""Gives the content of a file, or raises OSError."""
+"""Returns the content of a file, or raises OSError."""
 
 
 def is_provider_key(name: str) -> bool:
-    """Whether a key declares a provider, or is a parameter of one."""
+    """Whether a key declares a provider or one of its parameters."""
     return name == PROVIDERS or name.startswith(f"{PROVIDERS}.")
 
 
 def has_reference(text: str) -> bool:
-    """Whether a value refers to one that is kept elsewhere."""
+    """Whether a value has a reference to a provider."""
     return _REFERENCE.search(text) is not None
 
 
 def refuse_reference(name: str, text: str) -> None:
-    """Raise ConfigError when the value of a secret is a reference that nobody has resolved."""
+    """Raise ConfigError if the value of a secret is an unresolved reference."""
     found = _REFERENCE.search(text) if is_password(name) else None
     if found is not None:
         reason = f"no provider {found[1]} is in {PROVIDERS}, so that {found[0]} itself would be the secret"
@@ -138,7 +139,7 @@ def refuse_reference(name: str, text: str) -> None:
 
 
 def resolve(properties: Mapping[str, str], environment: Mapping[str, str], read: Read) -> dict[str, str]:
-    """`properties` with each reference replaced by what it refers to. Raises ConfigError for all that cannot be."""
+    """`properties` with every reference replaced by its value. Raises ConfigError for all unresolvable references."""
     resolved, errors = examine(properties, environment, read)
     if errors:
         raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
@@ -148,7 +149,7 @@ def resolve(properties: Mapping[str, str], environment: Mapping[str, str], read:
 def examine(
     properties: Mapping[str, str], environment: Mapping[str, str], read: Read
 ) -> tuple[dict[str, str], list[ConfigError]]:
-    """`properties` with each reference replaced, without those that cannot be resolved, and why they cannot."""
+    """`properties` with every reference replaced but without unresolvable ones, and the errors of these."""
     providers: dict[str, Callable[[str, str], str]] = {}
     errors: list[ConfigError] = []
     for name in (each.strip() for each in properties.get(PROVIDERS, "").split(",") if each.strip()):
@@ -182,11 +183,11 @@ def examine(
 
 
 class _UnresolvedError(Exception):
-    """The message says why a provider has no value."""
+    """A provider cannot resolve a reference; the message gives the reason."""
 
 
 class _EnvVarConfigProvider:
-    """`${env:NAME}`: an environment variable, one that matches allowlist.pattern where that is set."""
+    """`${env:NAME}`: an environment variable, which must match allowlist.pattern if that is set."""
 
     def __init__(self, parameters: Mapping[str, str], environment: Mapping[str, str]) -> None:
         self._allowed = re.compile(parameters.get("allowlist.pattern", "(?s).*"))
@@ -203,7 +204,7 @@ class _EnvVarConfigProvider:
 
 
 class _FileConfigProvider:
-    """`${file:PATH:KEY}`: a key of a properties file, below allowed.paths where they are set."""
+    """`${file:PATH:KEY}`: a key of a properties file, below allowed.paths if set."""
 
     def __init__(self, parameters: Mapping[str, str], read: Read) -> None:
         self._allowed = [posixpath.normpath(each) for each in parameters.get("allowed.paths", "").split(",") if each]
@@ -229,7 +230,7 @@ class _FileConfigProvider:
 
 
 class _DirectoryConfigProvider(_FileConfigProvider):
-    """`${directory:PATH:FILE}`: the whole content of a file in a directory, below allowed.paths where they are set."""
+    """`${directory:PATH:FILE}`: the whole content of a file in a directory, below allowed.paths if set."""
 
     def __call__(self, path: str, key: str) -> str:
         if not key or "/" in key or key in {".", ".."}:

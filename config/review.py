@@ -1,4 +1,4 @@
-"""A verdict on every key of a server.properties: supported, without effect, unknown, refused or bad."""
+"""A verdict on every key of a server.properties: supported, without effect, unknown, refused or invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Verdict(Enum):
-    """A judgement of one key, from the best to the worst."""
+    """The verdict on one key, from best to worst."""
 
     SUPPORTED = "supported"
     WITHOUT_EFFECT = "without effect"
@@ -33,12 +33,12 @@ class Verdict(Enum):
 
     @property
     def stops_the_start(self) -> bool:
-        """Whether a broker does not start with such a key."""
+        """Whether such a key prevents the start of a broker."""
         return self in {Verdict.REFUSED, Verdict.BAD}
 
 
 class Finding(NamedTuple):
-    """The verdict on one key. `value` is hidden when it is a secret; `note` says why and what to do, where needed."""
+    """The verdict on one key. Secret values are hidden; `note` gives the reason and what to do, if necessary."""
 
     verdict: Verdict
     key: str
@@ -47,8 +47,8 @@ class Finding(NamedTuple):
 
 
 def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VARIABLES) -> list[Finding]:
-    """A finding for each key that is set, in the file's order, then those about keys that are not set but needed.
-    References to values elsewhere are shown, and judged by what they refer to.
+    """A finding for each key that is set, in the file's order, then for missing required keys. References are shown
+    unresolved, but their values are checked.
     """
     resolved, unresolved = examine(properties, environment, read_bytes)
     config, errors = BrokerConfig.examine(resolved)
@@ -75,14 +75,14 @@ def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VA
         else:
             findings.append(Finding(Verdict.SUPPORTED, key, value, remarks.get(key, "")))
     for key, problems in worst.items():
-        if key in config.originals:  # broker.id and node.id stand for each other.
+        if key in config.originals:  # broker.id and node.id are synonyms.
             continue
         findings.append(_problem(key, "(not set)", problems))
     return findings
 
 
 def store_errors(config: BrokerConfig) -> list[ConfigError]:
-    """The stores of TLS that would stop the start, or the connection to ZooKeeper, on this machine."""
+    """Errors in TLS stores that would prevent the start, or the connection to ZooKeeper, on this host."""
     channel = config.inter_broker_channel
     wanted: list[AnySsl | None] = [*config.ssl.values(), None if channel is None else channel.ssl, config.zookeeper_tls]
     if not any(wanted):
@@ -101,7 +101,7 @@ def store_errors(config: BrokerConfig) -> list[ConfigError]:
 
 
 def suggestion(key: str) -> str:
-    """A key that was perhaps meant; empty when none is close."""
+    """A hint at the key that was probably meant, or an empty string."""
     if key in BROKER_SYNONYMS:
         return f"a topic's key; the broker's default for it is {BROKER_SYNONYMS[key][0]}"
     close = difflib.get_close_matches(key, BROKER_KEYS, n=1, cutoff=0.8)

@@ -1,5 +1,5 @@
-"""Checks that stop a start: rules about several keys (Kafka: `KafkaConfig.validateValues`), and keys that ask for
-security or durability that Odradek does not have.
+"""Checks that can prevent the start: rules about several keys (Kafka: `KafkaConfig.validateValues`), and keys that
+require security or durability that Odradek lacks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from config.broker_config import BrokerConfig
 
 _SPOKEN = (3, 9)
-"""The release whose versions of the requests between brokers are spoken (`broker.inter_broker.command_codec`)."""
+"""The release whose inter-broker request versions are used (`broker.inter_broker.command_codec`)."""
 
 
 def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
-    """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
+    """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether the rule holds, allowed
+    values).
+    """
     values: Mapping[str, Any] = config.values
     if config.broker_id_generation_enable:
         allowed = "broker.id must be greater than or equal to -1 and not greater than reserved.broker.max.id"
@@ -43,7 +45,7 @@ def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     duplicate = f"Duplicate log directory found: {', '.join(config.log_dirs)}"
     yield "log.dirs", len(set(config.log_dirs)) == len(config.log_dirs), duplicate
     threads = values["log.cleaner.threads"]
-    # Kafka divides by it without a look: what stops it is "/ by zero".
+    # Kafka divides by this value unchecked, and fails with "/ by zero".
     yield "log.cleaner.threads", threads >= 1, "log.cleaner.threads must be at least 1"
     buffer = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
     per_thread = values["log.cleaner.dedupe.buffer.size"] // max(threads, 1)
@@ -91,7 +93,7 @@ def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
 
 
 def too_old_protocol(values: Mapping[str, Any]) -> str | None:
-    """The reason why other brokers may not understand this one by inter.broker.protocol.version; None where they do."""
+    """The reason why brokers with this inter.broker.protocol.version may not understand this one, or None."""
     version = values["inter.broker.protocol.version"]
     if not values["zookeeper.connect"] or _release(version) >= _SPOKEN:
         return None
@@ -108,7 +110,7 @@ def _release(version: str) -> tuple[int, int]:
 
 
 _PATTERNS = (
-    # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
+    # Undeclared keys that would change access rights; the last field says whether to show the value.
     (re.compile(r"authorizer\.zookeeper\..*"), NO_OTHER_ACLS, True),
     (
         re.compile(r"sasl\.jaas\.config\Z"),
@@ -125,7 +127,7 @@ _SASL_KEY = re.compile(r"(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)\Z")
 
 
 def refusals(config: BrokerConfig) -> list[ConfigError]:
-    """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
+    """An error for each refused key about security, durability or KRaft that is set; `process.roles` first."""
     errors: list[ConfigError] = []
     if "process.roles" in config.originals:
         from config.kraft import check_single_node
@@ -138,15 +140,17 @@ def refusals(config: BrokerConfig) -> list[ConfigError]:
         try:
             check_promise(name, config)
         except RefusedKeyError as error:
-            if not (errors and error.reason == NO_KRAFT):  # what is wrong with a quorum of several is said once
+            if not (errors and error.reason == NO_KRAFT):  # report a quorum of several nodes only once
                 errors.append(detached(error))
         except ConfigError:
-            continue  # A bad value for a listener's key; whoever needs it says so.
+            continue  # An invalid value of a listener's key; its user reports it.
     return errors
 
 
 def check_promise(name: str, config: BrokerConfig) -> None:
-    """Raise RefusedKeyError when `name` is set in `config` to something about security or durability we do not have."""
+    """Raise RefusedKeyError if the value of `name` in `config` requires security or durability that is not
+    implemented.
+    """
     text = config.originals.get(name)
     for pattern, refusal, shown in _PATTERNS:
         if pattern.match(name):
@@ -163,7 +167,9 @@ def check_promise(name: str, config: BrokerConfig) -> None:
 
 
 def _check_listener(name: str, config: BrokerConfig) -> None:
-    """A key about the security of a listener that does not exist protects nothing: its author meant another one."""
+    """Refuse a security key of a listener that does not exist or does not use it: the key would protect nothing, and
+    probably another listener was meant.
+    """
     found = LISTENER_KEY.match(name)
     if found is None:
         return

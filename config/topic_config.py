@@ -228,16 +228,16 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "local.retention.ms": ("log.local.retention.ms",),
     "local.retention.bytes": ("log.local.retention.bytes",),
 }
-"""Broker keys that give a topic key its default, the strongest first (Kafka class `ServerTopicConfigSynonyms`)."""
+"""Broker keys that give a topic key its default, in order of precedence (Kafka class `ServerTopicConfigSynonyms`)."""
 
 
 def parse_topic_config(
     overrides: Mapping[str, str | None], defaults: Mapping[str, Value] | None = None
 ) -> dict[str, Value]:
-    """Every topic key's value: `overrides` over `defaults` (the broker's) over the table's.
+    """Every topic key's value: from `overrides`, then `defaults` (the broker's), then the table.
 
-    Raises ConfigError for a bad value or two that contradict each other; names outside the table are passed over, as
-    Kafka does when it reads what an older broker stored.
+    Raises ConfigError for an invalid or contradictory value. Unknown names are ignored, as Kafka does when it reads the
+    configuration stored by an older broker.
     """
     values: dict[str, Value] = {name: declared.default for name, declared in TOPIC_KEYS.items()}
     values.update(defaults or {})
@@ -249,9 +249,9 @@ def parse_topic_config(
 
 
 def validate_topic_config(overrides: Mapping[str, str | None], defaults: Mapping[str, Value] | None = None) -> None:
-    """Check what a client wants to set (Kafka's `LogConfig.validate`).
+    """Check overrides that a client wants to set (Kafka's `LogConfig.validate`).
 
-    Raises ApiError(INVALID_CONFIG) with Kafka's message for an unknown name, a bad value or a contradiction.
+    Raises ApiError(INVALID_CONFIG) with Kafka's message for an unknown name, an invalid value or a contradiction.
     """
     try:
         check_topic_config(overrides, defaults)
@@ -260,7 +260,7 @@ def validate_topic_config(overrides: Mapping[str, str | None], defaults: Mapping
 
 
 def check_topic_config(overrides: Mapping[str, str | None], defaults: Mapping[str, Value] | None = None) -> None:
-    """As `validate_topic_config`, but a value that is bad by itself raises ConfigError, for answers worded by it."""
+    """As `validate_topic_config`, but a single invalid value raises ConfigError, for responses with its message."""
     for name in overrides:
         if name not in TOPIC_KEYS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
@@ -279,8 +279,8 @@ def check_topic_config(overrides: Mapping[str, str | None], defaults: Mapping[st
 
 
 def check_compaction_lags(values: Mapping[str, Value]) -> None:
-    """Raise ConfigRuleError when a topic with these `values` could be compacted never: its records would have to be
-    compacted before they may be.
+    """Raise ConfigRuleError if a topic with these `values` could never be compacted: its records would be due for
+    compaction before compaction is allowed.
     """
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if isinstance(least, int) and isinstance(most, int) and least > most:

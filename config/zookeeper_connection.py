@@ -1,5 +1,5 @@
-"""How a broker reaches ZooKeeper: the servers of zookeeper.connect, and TLS by the keys zookeeper.ssl.* (Kafka class
-`ZkConfigs`, ZooKeeper's `ClientX509Util`).
+"""A broker's connection to ZooKeeper: the servers of zookeeper.connect, and TLS from the keys zookeeper.ssl.* (Kafka
+class `ZkConfigs`, ZooKeeper's `ClientX509Util`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUST_STORE = "zookeeper.ssl.truststore"
 CIPHER_SUITES = "zookeeper.ssl.cipher.suites"
 
 TLS_CONFIG_OPTION = "-zk-tls-config-file"
-"""Option of tools for a file of properties, of which they heed those of TLS."""
+"""The option of tools that names a properties file; they only use its TLS keys."""
 
 _IDENTIFICATION = "zookeeper.ssl.endpoint.identification.algorithm"
 _NAMES_IN_ZOOKEEPER = {
@@ -40,7 +40,7 @@ _TYPES = {"jks": "JKS", "p12": "PKCS12", "bcfks": "BCFKS", "pem": "PEM"}
 
 
 def parse_zookeeper_tls(values: Mapping[str, Value]) -> ClientSsl:
-    """TLS where zookeeper.ssl.client.enable is true. Raises ConfigError."""
+    """The TLS settings, if zookeeper.ssl.client.enable is true. Raises ConfigError."""
     if values[CLIENT_SOCKET] != _NETTY:
         raise ConfigError(CLIENT_SOCKET, values[CLIENT_SOCKET], f"zookeeper.ssl.client.enable needs {_NETTY}")
     protocols = _protocols(values)
@@ -55,12 +55,14 @@ def parse_zookeeper_tls(values: Mapping[str, Value]) -> ClientSsl:
 
 
 def tls_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those of Kafka's properties that are about TLS with ZooKeeper."""
+    """The TLS keys for ZooKeeper among Kafka's `properties`."""
     return {key: value for key, value in properties.items() if key in _NAMES_IN_ZOOKEEPER}
 
 
 def zookeepers_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The same as ZooKeeper's Java client names it (Kafka's `ZkConfigs.ZK_SSL_CONFIG_TO_SYSTEM_PROPERTY_MAP`)."""
+    """As `tls_properties`, with the names of ZooKeeper's Java client (Kafka's
+    `ZkConfigs.ZK_SSL_CONFIG_TO_SYSTEM_PROPERTY_MAP`).
+    """
     values = tls_properties(properties)
     if _IDENTIFICATION in values:
         values[_IDENTIFICATION] = str(values[_IDENTIFICATION].upper() == "HTTPS").lower()
@@ -68,7 +70,7 @@ def zookeepers_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _store(values: Mapping[str, Value], store: str) -> Store | None:
-    """A store, whose file's name tells the type if no key does. Its password is that of its private key, too."""
+    """A store. Without a type key, the file name determines the type. The private key has the same password."""
     location, given = _text(values[f"{store}.location"]), _text(values[f"{store}.type"])
     if not location:
         return None
@@ -84,7 +86,7 @@ def _store(values: Mapping[str, Value], store: str) -> Store | None:
 
 
 def _protocols(values: Mapping[str, Value]) -> tuple[str, ...]:
-    """The versions allowed: zookeeper.ssl.enabled.protocols, else only that of zookeeper.ssl.protocol."""
+    """The allowed TLS versions: zookeeper.ssl.enabled.protocols, otherwise only zookeeper.ssl.protocol."""
     enabled = values["zookeeper.ssl.enabled.protocols"]
     name = "zookeeper.ssl.enabled.protocols" if enabled else "zookeeper.ssl.protocol"
     protocols = enabled if isinstance(enabled, tuple) and enabled else (_text(values[name]),)
@@ -123,7 +125,7 @@ _CHROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/,\x00-\x1f\x7f-\x9f]+)+")
 
 
 class ZookeeperAddress(NamedTuple):
-    """Where a cluster's tree is. `chroot` is empty when it begins at the ensemble's root."""
+    """The place of a cluster's tree. `chroot` is empty for the ensemble's root."""
 
     servers: tuple[tuple[str, int], ...]
     chroot: str
@@ -136,8 +138,8 @@ class ZookeeperAddress(NamedTuple):
 
 
 def parse_zookeeper_connect(text: str) -> ZookeeperAddress:
-    """Parse as ZooKeeper's ConnectStringParser does: everything from the first slash on is the chroot, which stands
-    once, after the last server; the port is 2181 unless given. Raises ConfigError.
+    """Parse as ZooKeeper's ConnectStringParser does: everything from the first slash on is the chroot, which appears
+    once, after the last server; the default port is 2181. Raises ConfigError.
     """
     servers, slash, rest = text.strip().partition("/")
     chroot = slash + rest if rest else ""

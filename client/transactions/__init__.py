@@ -1,1 +1,1 @@
-"""Transactions of producers, and questions about them."""
+"""Transactions of producers, and their administration."""

@@ -1,6 +1,6 @@
-"""Transactions from the outside: list and describe them, and abort one that hangs in a partition (KIP-664).
+"""Administration of transactions: list, describe, and abort one that hangs in a partition (KIP-664).
 
-Errors have the words of Kafka's class `KafkaAdminClient`.
+Error messages are those of Kafka's class `KafkaAdminClient`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DescribedTransaction(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction in a partition, as its leader knows it (Kafka class `AbortTransactionSpec`)."""
+    """A transaction in the producer state of a partition's leader (Kafka class `AbortTransactionSpec`)."""
 
     partition: TopicPartition
     producer_id: int
@@ -61,10 +61,10 @@ class OpenTransaction(NamedTuple):
 async def list_transactions(
     client: KafkaClient, *, producer_ids: Sequence[int] = (), duration_ms: int = -1
 ) -> dict[int, list[ListedTransaction]]:
-    """The transactional ids by the broker that coordinates them.
+    """The transactional ids by coordinating broker.
 
-    Only those of `producer_ids`, where given, and those that have been open for longer than `duration_ms`, unless it is
-    negative. Raises ApiError, and UnsupportedVersionError when a broker does not know of durations.
+    Filtered by `producer_ids`, if given, and by transactions open for longer than `duration_ms`, unless negative.
+    Raises ApiError, and UnsupportedVersionError if a broker does not support durations.
     """
 
     async def ask(node_id: int) -> list[ListedTransaction]:
@@ -91,7 +91,7 @@ async def list_transactions(
 
 
 async def describe_transaction(client: KafkaClient, transactional_id: str) -> DescribedTransaction:
-    """A transactional id. Raises ApiError, TRANSACTIONAL_ID_NOT_FOUND for one."""
+    """Describe a transactional id. Raises ApiError, such as TRANSACTIONAL_ID_NOT_FOUND."""
 
     async def attempt() -> DescribedTransaction:
         node_id = await client.find_coordinator(transactional_id, CoordinatorType.TRANSACTION)
@@ -124,7 +124,7 @@ _DESCRIBE_REFUSALS = {
 async def describe_producers(
     client: KafkaClient, partitions: Iterable[TopicPartition], broker_id: int | None = None
 ) -> Producers:
-    """The producers of which the leader of each partition, or the replica of one broker, remembers the last batches."""
+    """The producers in the state of each partition's leader, or of one broker's replicas."""
     wanted = list(partitions)
 
     async def ask(node_id: int, group: list[TopicPartition]) -> Producers:
@@ -160,7 +160,7 @@ def _describe_refusal(partition: TopicPartition, code: ErrorCode, broker_id: int
 
 
 async def abort_transaction(client: KafkaClient, transaction: OpenTransaction) -> None:
-    """Write the marker of an abort to one partition, without asking the transaction's coordinator. Raises ApiError."""
+    """Write an abort marker to one partition, without the transaction coordinator. Raises ApiError."""
     partition = transaction.partition
     request = WriteTxnMarkersRequest(
         markers=[

@@ -1,10 +1,10 @@
 """A producer's transactions: their states, and the requests to coordinators (Kafka class `TransactionManager`).
 
-One request to a coordinator is under way at a time. An answer that was lost is asked for again before anything else:
-whether the coordinator has a partition must be known before the transaction ends. Errors are told apart as in Kafka's
-client: after an abortable one the transaction is to be aborted and the producer goes on, after a fatal one, such as
-being fenced by a successor, the producer is of no more use. What the broker has of a batch that was given up is in
-doubt, so the producer goes on under a higher epoch behind the abort (KIP-360).
+At most one request to a coordinator is in flight. If its response is lost, it is retried before any other request,
+because the coordinator's partitions must be known before the transaction ends. Errors are classified as in Kafka's
+client: after an abortable one the caller aborts the transaction and the producer continues; after a fatal one, such as
+fencing by a successor, the producer is unusable. It is unknown whether the broker has a batch that was given up, so the
+producer continues with a higher epoch after the abort (KIP-360).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ logger = logging.getLogger("kafka.clients.Producer")
 
 
 class TransactionManager(TransactionState):
-    """The transactions of one producer. `flush` sends what is queued, or fails what must not be sent any more, and
-    returns when nothing is queued or in flight. Needs brokers of Kafka 2.5 or later.
+    """The transactions of one producer. `flush` sends queued batches, or fails those that must not be sent any more,
+    and returns when all batches are settled. Requires brokers of Kafka 2.5 or later.
     """
 
     def __init__(self, client: KafkaClient, settings: ProducerSettings, transactional_id: str) -> None:
@@ -66,28 +66,30 @@ class TransactionManager(TransactionState):
         self._coordinator = Coordinator(client, transactional_id, CoordinatorType.TRANSACTION, TRANSACTION)
         self._groups: dict[str, Coordinator] = {}
         self._new: dict[TopicPartition, None] = {}
-        """Partitions with records, in no request yet."""
+        """Partitions with records that are not part of a request yet."""
         self._asked: list[TopicPartition] = []
-        """Partitions that the coordinator was asked to add, and has not answered for."""
+        """Partitions in requests without a response yet."""
         self._partitions: set[TopicPartition] = set()
         self._has_begun = False
-        """Whether the coordinator knows of the transaction."""
+        """Whether the coordinator knows the transaction."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._lock = asyncio.Lock()
 
     # -- for the producer ----------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Get a producer id, fencing predecessors and ending their transaction; see `Producer.init_transactions`."""
+        """Get a producer id, which fences predecessors and ends their transaction; see `Producer.init_transactions`."""
         await self._perform("initTransactions", "InitProducerId", self._begin_init)
 
     def begin(self) -> None:
-        """Begin a transaction, of which the coordinator learns with its first partition."""
+        """Begin a transaction. The coordinator learns of it with its first partition."""
         self.check("beginTransaction", State.READY, to=State.IN_TRANSACTION)
         self.state = State.IN_TRANSACTION
 
     def add(self, partition: TopicPartition) -> None:
-        """A record for `partition` is about to be queued. Raises IllegalStateError and TransactionError."""
+        """Add `partition` to the transaction before a record for it is queued. Raises IllegalStateError and
+        TransactionError.
+        """
         if self.state is not State.IN_TRANSACTION or self.pending is not None:
             self.refuse_partition(partition)
         if partition not in self._partitions and partition not in self._asked:
@@ -126,7 +128,7 @@ class TransactionManager(TransactionState):
         await self._perform("abortTransaction", "EndTxn(false)", begin)
 
     async def close(self, flush: Callable[[], Awaitable[None]]) -> None:
-        """Wait for a commit that is under way, abort a transaction that is open. Logs what goes wrong with it."""
+        """Wait for a pending commit, and abort an open transaction. Errors are only logged."""
         try:
             if self.pending is not None and self.state is not State.INITIALIZING:
                 await self._await(self.pending, self.pending.get_name())
@@ -137,7 +139,7 @@ class TransactionManager(TransactionState):
             logger.warning("The transaction of %s was not ended: %s", self.transactional_id, error)
 
     async def stop(self) -> None:
-        """Cancel what is under way."""
+        """Cancel pending calls."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -147,7 +149,7 @@ class TransactionManager(TransactionState):
 
     @property
     def drops_queued(self) -> Exception | None:
-        """Why records that are queued and were never sent must fail; None when they are to be sent."""
+        """The reason why queued records that were never sent must fail, or None to send them."""
         if self.error is not None:
             return self.error.cause
         if self.state is State.ABORTING:
@@ -156,17 +158,17 @@ class TransactionManager(TransactionState):
 
     @property
     def drops_all(self) -> bool:
-        """Whether records that were sent, and were to be sent again, must fail as well."""
+        """Whether records waiting for a retry must fail as well."""
         return self.state is State.FATAL_ERROR
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the coordinator has the partition in the transaction, so that batches may be sent to it."""
+        """Whether the coordinator has added the partition, so that batches may be sent to it."""
         return partition in self._partitions
 
     async def add_partitions(self) -> None:
-        """Tell the coordinator of partitions that are new in the transaction, if any; asks once.
+        """Send new partitions of the transaction to the coordinator, if any, in one attempt.
 
-        Raises DisconnectedError, and ApiError with a retriable code, when it has to be asked again.
+        Raises DisconnectedError, and ApiError with a retriable code, when a retry is necessary.
         """
         if self._asked or self._new:
             async with self._lock:
@@ -174,13 +176,13 @@ class TransactionManager(TransactionState):
                     await self._add_partitions()
 
     def batch_failed(self, error: Exception) -> None:
-        """A batch was given up; it may be in the log or not. Fails the transaction."""
+        """Fail the transaction because a batch was given up, which may or may not be in the log."""
         is_fatal = isinstance(error, ApiError) and error.error_code in FATAL_FOR_BATCHES
         if is_fatal or self.state not in {State.ABORTING, State.FATAL_ERROR}:
             self.fail(error, is_fatal=is_fatal)
         self.must_bump_epoch = True
 
-    # -- calls that last -----------------------------------------------------------------------------------------------
+    # -- retryable calls -----------------------------------------------------------------------------------------------
 
     def _start(self, work: Coroutine[None, None, None], name: str | None = None) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -191,10 +193,10 @@ class TransactionManager(TransactionState):
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            task.exception()  # seen, also when nobody waits any more: the state has it
+            task.exception()  # retrieve the exception even without a waiter: the state has it
 
     async def _perform(self, method: str, what: str, begin: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Begin and wait for it; called again after a time-out, wait for the same."""
+        """Start a call and wait for it; called again after a timeout, wait for the same call."""
         if self.pending is None:
             self.pending = self._start(begin(), method)
         elif self.pending.get_name() != method:
@@ -261,14 +263,14 @@ class TransactionManager(TransactionState):
         async def attempt() -> None:
             answer = await self._coordinator.ask(request, EndTxnResponse)
             if not commit and answer.error_code in LOST_IDENTITY:
-                self.must_bump_epoch = True  # there is nothing to abort any more
+                self.must_bump_epoch = True  # the transaction no longer needs an abort
                 return
             raise_for(answer.error_code, "EndTxn")
 
         await self._repeat(self._coordinator, attempt)
 
     async def _add_partitions(self) -> None:
-        """Ask once; an answer that will not change leads to the state of an error."""
+        """Make one attempt; a permanent error changes the state."""
         if not self._asked:
             self._asked = list(self._new)
             self._new.clear()
@@ -321,7 +323,7 @@ class TransactionManager(TransactionState):
         attempt: Callable[[], Awaitable[None]],
         abortable: frozenset[ErrorCode] = ABORTABLE,
     ) -> None:
-        """Ask until there is an answer that will not change. Raises TransactionError."""
+        """Retry until the response is final. Raises TransactionError."""
         backoff = self._client.backoff()
         while True:
             try:

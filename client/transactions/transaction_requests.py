@@ -1,6 +1,4 @@
-"""The state of a transactional producer, requests to the coordinators of its transactions, and what the answers mean
-for it.
-"""
+"""The state of a transactional producer, the requests to its coordinators, and the handling of their responses."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ ABORTABLE: Final = frozenset(
         *LOST_IDENTITY,
     }
 )
-"""Answers of a coordinator after which the producer may go on; all others are fatal, unless they pass."""
+"""Abortable error codes of a coordinator; all others are fatal unless retriable."""
 ABORTABLE_FOR_PRODUCER_ID: Final = frozenset(
     {
         ErrorCode.TRANSACTION_ABORTABLE,
@@ -50,11 +48,11 @@ ABORTABLE_FOR_PRODUCER_ID: Final = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""The same of InitProducerId."""
+"""Abortable error codes of InitProducerId."""
 FATAL_FOR_PARTITIONS: Final = frozenset(
     {*FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.INVALID_TXN_STATE}
 )
-"""The fatal answers of AddPartitionsToTxn."""
+"""Fatal error codes of AddPartitionsToTxn."""
 FATAL_FOR_BATCHES: Final = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -63,11 +61,11 @@ FATAL_FOR_BATCHES: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The fatal answers of Produce."""
+"""Fatal error codes of Produce."""
 
 
 class Identity(NamedTuple):
-    """By which a coordinator knows a transactional producer."""
+    """The identity of a transactional producer for its coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -75,7 +73,7 @@ class Identity(NamedTuple):
 
 
 def add_partitions(identity: Identity, partitions: Sequence[TopicPartition]) -> AddPartitionsToTxnRequest:
-    """Partitions that are to be written to; for versions up to `ADD_PARTITIONS_VERSION`."""
+    """The request that adds partitions; for versions up to `ADD_PARTITIONS_VERSION`."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
@@ -88,7 +86,7 @@ def add_partitions(identity: Identity, partitions: Sequence[TopicPartition]) -> 
 
 
 def raise_for_partitions(answer: AddPartitionsToTxnResponse) -> None:
-    """Raise the error that counts most: one that is fatal, one that will not pass, one that passes."""
+    """Raise the most severe error: a fatal one first, then a permanent one, then a retriable one."""
     refused = {
         TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
         for topic in answer.results_by_topic_v3_and_below
@@ -99,7 +97,7 @@ def raise_for_partitions(answer: AddPartitionsToTxnResponse) -> None:
 
 
 def add_offsets(identity: Identity, group: GroupMetadata) -> AddOffsetsToTxnRequest:
-    """The group whose offsets are to be committed."""
+    """The request that adds the group whose offsets to commit."""
     return AddOffsetsToTxnRequest(
         transactional_id=identity.transactional_id,
         producer_id=identity.producer_id,
@@ -111,7 +109,7 @@ def add_offsets(identity: Identity, group: GroupMetadata) -> AddOffsetsToTxnRequ
 def commit_offsets(
     identity: Identity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> TxnOffsetCommitRequest:
-    """Offsets that count once the transaction is committed."""
+    """The request for offsets that take effect when the transaction commits."""
     topics: defaultdict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = defaultdict(list)
     for (topic, partition), committed in sorted(offsets.items()):
         topics[topic].append(
@@ -140,7 +138,7 @@ def commit_offsets(
 def raise_for_offsets(
     answer: TxnOffsetCommitResponse, offsets: dict[TopicPartition, OffsetAndMetadata], group: GroupMetadata
 ) -> None:
-    """Take what was accepted out of `offsets`; raise the error of another that counts most."""
+    """Remove accepted offsets from `offsets`, and raise the most severe error of the others."""
     outcomes = {
         TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.error_code)
         for topic in answer.topics
@@ -154,7 +152,7 @@ def raise_for_offsets(
 
 
 def end(identity: Identity, *, commit: bool) -> EndTxnRequest:
-    """The decision about the transaction."""
+    """The request that commits or aborts the transaction."""
     return EndTxnRequest(
         transactional_id=identity.transactional_id,
         producer_id=identity.producer_id,
@@ -165,7 +163,7 @@ def end(identity: Identity, *, commit: bool) -> EndTxnRequest:
 
 def _raise_worst(refused: Mapping[TopicPartition, ErrorCode], fatal: Iterable[ErrorCode], what: str) -> None:
     if refused:
-        # OPERATION_NOT_ATTEMPTED only says that there is another one.
+        # OPERATION_NOT_ATTEMPTED only means that another partition failed.
         code = min(
             refused.values(),
             key=lambda each: (each not in fatal, each == ErrorCode.OPERATION_NOT_ATTEMPTED, each.retriable),
@@ -177,7 +175,7 @@ logger = logging.getLogger("kafka.clients.Producer")
 
 
 class State(Enum):
-    """Of a transactional producer, by Kafka's names."""
+    """The states of a transactional producer, with Kafka's names."""
 
     UNINITIALIZED = "UNINITIALIZED"
     INITIALIZING = "INITIALIZING"
@@ -200,7 +198,7 @@ class TransactionState:
         """Whether the producer needs another epoch before its next transaction."""
         self.error: TransactionError | None = None
         self.pending: asyncio.Task[None] | None = None
-        """A call that begins or ends something, under its name, until a caller has seen its outcome."""
+        """The pending call and its name, until a caller has seen its outcome."""
 
     def check(self, method: str, *sources: State, to: State) -> None:
         """Raises IllegalStateError or TransactionError unless the state is one of `sources`."""
@@ -213,7 +211,7 @@ class TransactionState:
             )
 
     def check_pending(self, method: str) -> None:
-        """Raises IllegalStateError while a call has to be made again."""
+        """Raises IllegalStateError while a pending call must be repeated."""
         if self.pending is not None:
             raise IllegalStateError(
                 f"Cannot attempt operation `{method}` because the previous call to `{self.pending.get_name()}` timed "
@@ -221,7 +219,7 @@ class TransactionState:
             )
 
     def refuse_partition(self, partition: TopicPartition) -> NoReturn:
-        """Raises why no record may be sent now."""
+        """Raises the reason why records may not be sent now."""
         self.check_pending("send")
         self.raise_error()
         if self.producer == ProducerId():
@@ -231,13 +229,13 @@ class TransactionState:
         raise IllegalStateError(f"Cannot add partition {partition} to transaction while in state  {self.state.value}")
 
     def raise_error(self) -> None:
-        """Raises TransactionError in the state of an error."""
+        """Raises TransactionError in an error state."""
         if self.error is not None:
             cause = self.error.cause
             raise TransactionError(str(self.error), cause, is_fatal=self.error.is_fatal) from cause
 
     def fail(self, cause: Exception, *, is_fatal: bool) -> TransactionError:
-        """Go to the state of an error; gives what is to be raised for it. A fatal error stays."""
+        """Enter an error state; returns the error to raise. A fatal error is permanent."""
         if self.state is not State.FATAL_ERROR:
             message = f"Cannot execute transactional method because we are in an error state: {cause}"
             if isinstance(cause, ApiError) and cause.error_code == ErrorCode.PRODUCER_FENCED:
@@ -253,7 +251,7 @@ class TransactionState:
         return self.error
 
     def refused(self, error: ApiError, *, is_fatal: bool) -> TransactionError:
-        """Draw the consequence of a coordinator's answer that will not change."""
+        """Apply a coordinator's permanent error to the state."""
         code = error.error_code
         if code in FENCED:
             error = ApiError(ErrorCode.PRODUCER_FENCED, error.message)
