@@ -83,7 +83,7 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
 class LeaderAndIsrResponse(Response, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"):
     """The result of the role changes.
 
-    - v1: KAFKA_STORAGE_ERROR may be answered
+    - v1: KAFKA_STORAGE_ERROR may be returned
     - v4: flexible
     - v5: partitions by topic id (KIP-516)
     """
@@ -156,7 +156,7 @@ class StopReplicaResponse(Response, api_key=ApiKey.STOP_REPLICA, versions="0-4")
     """The result for the replicas.
 
     - v2: flexible
-    - v3: FENCED_LEADER_EPOCH may be answered (KIP-570)
+    - v3: FENCED_LEADER_EPOCH may be returned (KIP-570)
     """
 
     class StopReplicaPartitionError(Struct):

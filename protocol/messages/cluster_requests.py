@@ -75,7 +75,7 @@ class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions=
     """The resulting partition states.
 
     - v1: leader recovery state (KIP-704)
-    - v2: topic ids; INELIGIBLE_REPLICA, NEW_LEADER_ELECTED and UNKNOWN_TOPIC_ID may be answered (KIP-841)
+    - v2: topic ids; INELIGIBLE_REPLICA, NEW_LEADER_ELECTED and UNKNOWN_TOPIC_ID may be returned (KIP-841)
     """
 
     class PartitionData(Struct):

@@ -12,7 +12,7 @@ class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions=
     - v1: key type
     - v3: flexible
     - v4: several keys at once (KIP-699)
-    - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v5: TRANSACTION_ABORTABLE may be returned (KIP-890)
     - v6: share groups (KIP-932)
     """
 

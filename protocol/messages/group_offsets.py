@@ -45,7 +45,7 @@ class OffsetCommitResponse(Response, api_key=ApiKey.OFFSET_COMMIT, versions="0-9
 
     - v3: throttle time
     - v8: flexible
-    - v9: STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND may be answered (KIP-848)
+    - v9: STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND may be returned (KIP-848)
     """
 
     class OffsetCommitResponsePartition(Struct):
@@ -107,7 +107,7 @@ class OffsetFetchResponse(Response, api_key=ApiKey.OFFSET_FETCH, versions="0-9")
     - v3: throttle time
     - v5: leader epochs (KIP-320)
     - v6: flexible
-    - v7: UNSTABLE_OFFSET_COMMIT may be answered (KIP-447)
+    - v7: UNSTABLE_OFFSET_COMMIT may be returned (KIP-447)
     - v8: several groups (KIP-709)
     """
 

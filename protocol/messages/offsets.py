@@ -43,7 +43,7 @@ class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9")
     - v1: one offset, with its timestamp, instead of a list
     - v2: throttle time
     - v4: the offset's leader epoch
-    - v5: OFFSET_NOT_AVAILABLE may be answered
+    - v5: OFFSET_NOT_AVAILABLE may be returned
     - v6: flexible
     """
 

@@ -13,8 +13,8 @@ class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="
 
     - v2: flexible
     - v3: the current id and epoch, to continue with a higher epoch (KIP-360)
-    - v4: PRODUCER_FENCED may be answered (KIP-588)
-    - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v4: PRODUCER_FENCED may be returned (KIP-588)
+    - v5: TRANSACTION_ABORTABLE may be returned (KIP-890)
     """
 
     transactional_id: nullable_string

@@ -153,7 +153,7 @@ class CreatePartitionsResponse(Response, api_key=ApiKey.CREATE_PARTITIONS, versi
     """The outcome per topic.
 
     - v2: flexible
-    - v3: THROTTLING_QUOTA_EXCEEDED may be answered (KIP-599)
+    - v3: THROTTLING_QUOTA_EXCEEDED may be returned (KIP-599)
     """
 
     class CreatePartitionsTopicResult(Struct):

@@ -28,10 +28,10 @@ class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, v
     """Partitions to add to a producer's transaction before it writes to them. Clients send up to v3, brokers later
     versions.
 
-    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v2: PRODUCER_FENCED may be returned (KIP-588)
     - v3: flexible
     - v4: several transactions at once, and verification of partitions already added (KIP-890)
-    - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v5: TRANSACTION_ABORTABLE may be returned (KIP-890)
     """
 
     class AddPartitionsToTxnTopic(Struct):
@@ -90,9 +90,9 @@ class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN,
 class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4"):
     """A group to add to a producer's transaction before the producer commits its offsets.
 
-    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v2: PRODUCER_FENCED may be returned (KIP-588)
     - v3: flexible
-    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v4: TRANSACTION_ABORTABLE may be returned (KIP-890)
     """
 
     transactional_id: string
@@ -114,9 +114,9 @@ class AddOffsetsToTxnResponse(Response, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versi
 class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4"):
     """Commits a transaction, or aborts it.
 
-    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v2: PRODUCER_FENCED may be returned (KIP-588)
     - v3: flexible
-    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v4: TRANSACTION_ABORTABLE may be returned (KIP-890)
     """
 
     transactional_id: string
@@ -191,7 +191,7 @@ class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions
 
     - v2: leader epochs (KIP-320)
     - v3: flexible; the member of the group, so that a zombie is fenced (KIP-447)
-    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    - v4: TRANSACTION_ABORTABLE may be returned (KIP-890)
     """
 
     class TxnOffsetCommitRequestPartition(Struct):
@@ -221,7 +221,7 @@ class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions
 class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4"):
     """The outcome per partition.
 
-    - v3: flexible; ILLEGAL_GENERATION, FENCED_INSTANCE_ID and UNKNOWN_MEMBER_ID may be answered
+    - v3: flexible; ILLEGAL_GENERATION, FENCED_INSTANCE_ID and UNKNOWN_MEMBER_ID may be returned
     """
 
     class TxnOffsetCommitResponsePartition(Struct):

@@ -42,7 +42,7 @@ _MISTAKES = (struct_error, TypeError, AttributeError, ValueError)
 class EncodedItems(list[Any]):
     """The items of an array of structs, already encoded in the version of the message (`protocol.wire.encoded_items`).
 
-    A list only for the type checker: it has a length, but its items are not accessible.
+    It subclasses list only to pass as one: it has a length, but its items are not accessible.
     """
 
     __slots__ = ("_count", "is_small", "parts")

@@ -162,7 +162,7 @@ class FlushTask:
         self.directories: list[str] = []
         self.error: OSError | None = None
         try:
-            # Closing a log that was always empty needs no fsync: its first flush will do it.
+            # Closing a log that was always empty does not need an fsync: its first flush will do it.
             is_worth_it = (log.active_segment.files.was_used or log.log_end_offset > 0) and not is_as_loaded(
                 durability, producers, epochs
             )

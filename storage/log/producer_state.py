@@ -486,7 +486,7 @@ class LogProducers:
 def load_producers(
     state: ProducerStateManager, segments: Sequence[LogSegment], start_offset: int, end_offset: int
 ) -> None:
-    """Read `state` as of `end_offset`, where `segments` end, from the newest snapshot and the batches behind it.
+    """Read `state` as of `end_offset`, where `segments` end, from the newest snapshot and the batches after it.
 
     `start_offset` is the base of the first segment of the log, not the log start, to keep as much producer state as
     possible. Raises OSError, ApiError CORRUPT_MESSAGE.

@@ -20,7 +20,9 @@ class LoadResult(Value, frozen=False):
     truncated_bytes: int = 0
     """Bytes cut off at the end, from the first incomplete or damaged batch on, including later segments."""
     high_watermark: int = 0
-    """A lower bound of the log end before the stop: the checkpointed recovery point or the log start."""
+    """A lower bound of the high watermark before the stop: the checkpointed one, or the log start after
+    `lost_its_end`.
+    """
     lost_its_end: bool = False
     """Whether the log ended below its start, and restarts there empty. Since records are only deleted up to the high
     watermark, committed records above the start may be lost too, and their number is unknown.

@@ -42,7 +42,7 @@ class LoadReport(Value, frozen=False):
     has_stale_checkpoints: bool = False
     """Whether a checkpoint still lists a missing log. The entry must not be applied to the next log of that name."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
+    """Partitions whose files cannot be used, with the reason. Requests for them fail with KAFKA_STORAGE_ERROR."""
     ignored: list[str] = field(default_factory=list)
     """Ignored directories (`-stray`), useless ones (a `-future` without its log), and unreadable checkpoints."""
 
