@@ -1,4 +1,4 @@
-"""Producers that never rest while a cluster loses brokers and connections, and what has to be so afterwards."""
+"""Producers that send without a pause while a cluster loses brokers and connections, and the checks that follow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(cluster: BrokerCluster, topic: str) -> Iterator[list[TimedSender]]:
 
 
 def check_replicas(cluster: BrokerCluster, topic: str) -> None:
-    """All replicas hold the same bytes, and no broker met a bug of its own. For a cluster that has stopped."""
+    """Check that all replicas hold the same bytes and that no broker logged a bug. The cluster must be stopped."""
     for partition in range(PARTITIONS):
         assert len(set(cluster.logs_of(topic, partition).values())) == 1, f"replicas of {topic}-{partition} differ"
     assert cluster.traceback() is None

@@ -109,7 +109,7 @@ def test_a_new_broker_takes_load_while_producers_go_on(cluster: ClusterCommand) 
 
 @pytest.mark.parametrize(("coordination", "title"), [("embedded", "the coordination tree"), ("zookeeper", "ZooKeeper")])
 def test_only_what_is_dead_is_started(coordination: str, title: str, cluster: ClusterCommand) -> None:
-    """With a coordination of its own, which dies alone, then with a broker."""
+    """The coordination service is a separate process; it dies first alone, then together with a broker."""
     port = free_port()
     cluster("start", "--brokers", "2", "--base-port", str(port), "--coordination", coordination)
     address = f"127.0.0.1:{port},127.0.0.1:{port + 1}"

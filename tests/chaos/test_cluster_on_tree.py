@@ -1,4 +1,4 @@
-"""Clusters of real processes without Java: the embedded tree, served by a process of its own, is their ZooKeeper."""
+"""Clusters of real processes without Java: the embedded tree, served by a separate process, is their ZooKeeper."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def produce(address: str, topic: str, values: list[bytes]) -> None:
 
 
 def consume(address: str, topic: str, count: int, group: str) -> list[bytes]:
-    """Records behind what the group has committed; commits what it gives."""
+    """Read records from the group's committed offset on, and commit what was read."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )

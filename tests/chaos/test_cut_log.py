@@ -37,7 +37,7 @@ def checkpointed(broker: BrokerProcess) -> int:
 
 
 def produce(cluster: BrokerCluster) -> None:
-    """COUNT records in batches of their own, all of them acknowledged."""
+    """Send COUNT records, one per batch, and wait until all are acknowledged."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.address, "acks": "all", "linger.ms": 0, "log_level": 3})
     for number in range(COUNT):

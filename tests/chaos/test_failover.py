@@ -1,6 +1,7 @@
-"""A cluster of real processes on a real ZooKeeper loses brokers under load: nothing acknowledged is lost or doubled.
+"""A cluster of real processes on a real ZooKeeper loses brokers under load: no acknowledged record is lost or
+duplicated.
 
-librdkafka produces with acks=all to partitions of three replicas, two of which have to be in sync.
+librdkafka produces with acks=all to partitions of three replicas with min.insync.replicas=2.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def is_whole(cluster: BrokerCluster, topic: str, senders: Sequence[Sender]) -> N
 
 
 def test_zookeeper_is_dead_for_longer_than_a_session(cluster: BrokerCluster, topic: str) -> None:
-    """It counts the time of each session anew when it comes back, so the sessions go on."""
+    """ZooKeeper restarts every session's timeout when it comes back, so the sessions survive."""
     with load(cluster, topic) as senders:
         cluster.zookeeper.kill()
         dead_s = time.monotonic()

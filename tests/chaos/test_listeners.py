@@ -82,7 +82,7 @@ def test_each_listener_tells_of_its_own_and_brokers_use_theirs(tmp_path: Path) -
             assert producer.flush(60) == 0
             assert errors == [None] * 300
 
-            # Who comes back is who it was.
+            # A restarted broker keeps its id.
             assert brokers[1].stop() == 0
             brokers[1].start()
             eventually("all are in sync", lambda: in_sync(address), lambda found: found == [3, 3, 3])

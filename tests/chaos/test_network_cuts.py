@@ -62,7 +62,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(cluster: BrokerCluster, topic_name: str) -> Pair:
-    """A new topic, partition 0 of which the `leader` leads, partition 1 the `follower`."""
+    """A new topic: `leader` leads partition 0, `follower` leads partition 1."""
     controller = cluster.controller()
     one, other = (number for number in cluster.brokers if number != controller)
     replicas = [[one, other, controller], [other, one, controller]]
@@ -89,9 +89,10 @@ def await_apart(cluster: BrokerCluster, pair: Pair) -> None:
 
 
 def acknowledges_nothing_new(cluster: BrokerCluster, topic: str, leader: int, senders: Sequence[Sender]) -> None:
-    """See for some seconds that what is sent from now on to a leader without followers is not acknowledged.
+    """Check for some seconds that a leader without followers acknowledges no new records.
 
-    What was sent before may be, even late: a follower may have it, and be the last one that leaves the ISR.
+    Records sent before may still be acknowledged, even late: a follower may have them and be the last one to leave the
+    ISR.
     """
     sent = [list(sender.sent) for sender in senders]
     led = {number for number in range(PARTITIONS) if cluster.leader(topic, number) == leader}

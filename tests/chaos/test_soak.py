@@ -1,4 +1,4 @@
-"""A minute of what scripts/soak does for half an hour: in plain text, and with --secured --hostile."""
+"""One minute of scripts/soak (which runs half an hour): in plain text, and with --secured --hostile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 
 LONGEST_WAIT_S = 20.0
-"""Of a small client beside the hostile one: on a machine that runs other tests, too, this shows a hang, not a delay."""
+"""Of a small client next to the hostile one. Other tests share the machine, so this detects a hang, not a delay."""
 
 
 CLUSTERS = (pytest.param(False, id="plain"), pytest.param(True, id="secured and hostile"))

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TOPIC, SOURCE = "written", TopicPartition("read", 0)
 TRANSACTIONAL_ID, GROUP = "id", "group"
 MORE = 15
-"""Transactions that have to be committed after a kill."""
+"""How many transactions must commit after a kill."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""Brokers die and pause while transactions run over partitions on all of them: every transaction counts as a whole,
-once and in order, or not at all.
+"""Brokers die and pause while transactions span partitions on all of them: every transaction takes effect as a whole,
+exactly once and in order, or not at all.
 
 Real processes, whose ZooKeeper is the embedded tree; librdkafka produces.
 """

@@ -1,4 +1,4 @@
-"""Transactions over all partitions of a topic that never rest, and what has to be there afterwards."""
+"""Continuous transactions over all partitions of a topic, and the check of what they leave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transfers(threading.Thread):
         self.acknowledged: list[int] = []
         """The numbers whose transactions were committed."""
         self.unknown: set[int] = set()
-        """Those of which the producer that could not go on did not hear whether they were."""
+        """The numbers whose producer failed before it learned whether their transactions were committed."""
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -83,9 +83,9 @@ class Transfers(threading.Thread):
         assert self.failure is None, self.failure
 
     def verdict(self) -> Verdict:
-        """Compare what readers of committed records get with what was committed; for one that has stopped.
+        """Compare what read_committed consumers get with what was committed. The transfers must be stopped.
 
-        Fails at once for a number that was aborted, and for one that only some of the partitions have.
+        Fails at once for an aborted number, and for one that only some of the partitions have.
         """
         in_doubt = []
         verdict = Verdict(acknowledged=len(self.acknowledged))

@@ -30,7 +30,7 @@ _HEAP = "-Xmx512M"
 class JavaServer:
     """A server that reads `properties` and listens on `port`; `start` may follow `end`.
 
-    What it says, from `level` on, is beside its properties, with the suffix `.log`.
+    Its log, from `level` on, is next to its properties, with the suffix `.log`.
     """
 
     def __init__(self, main_class: str, properties: Path, port: int, *, level: str = "INFO") -> None:
@@ -184,7 +184,7 @@ class ApacheKafka:
             client.delete(node, recursive=True)
             self.start()
             yield
-            # The controller writes what was below it anew.
+            # The controller recreates the children.
             client.create(node, replicas)
         finally:
             client.stop()

@@ -38,8 +38,8 @@ class BrokerCluster:
         network: NetworkNamespaces | None = None,
         ensemble: Sequence[ZookeeperProcess] = (),
     ) -> None:
-        """On loopback, or on the hosts of a `network`; with a ZooKeeper of its own, or an `ensemble` that serves.
-        `settings` are those of all brokers, `own_settings` those of single ones.
+        """On loopback, or on the hosts of a `network`. Starts a ZooKeeper unless `ensemble` names a running one.
+        `settings` apply to all brokers, `own_settings` to single ones.
         """
         self._ensemble = ensemble
         if network is not None:
@@ -84,7 +84,7 @@ class BrokerCluster:
         self.stop()
 
     def stop(self) -> None:
-        """Stop all brokers in order, then ZooKeeper; those that do not run are left as they are."""
+        """Stop all brokers in order, then ZooKeeper; stopped brokers are skipped."""
         for broker in self.brokers.values():
             broker.stop()
         self.zookeeper.stop()
@@ -119,9 +119,9 @@ class BrokerCluster:
         )
 
     def await_brokers(self, wanted: set[int]) -> None:
-        """Until exactly these are registered, one of them as the controller, and each of them has heard of it.
+        """Wait until exactly these brokers are registered, one of them is the controller, and each knows all of this.
 
-        One that was cut off or paused tells what it knew before, until the controller has told it more.
+        A broker that was cut off or paused reports its old metadata until the controller updates it.
         """
 
         def seen() -> list[tuple[set[int], int]]:
@@ -186,7 +186,7 @@ class BrokerCluster:
         return len(re.findall(r"Connected to ZooKeeper at \S+, session", self.brokers[number].output.read_text()))
 
     def traceback(self) -> str | None:
-        """The first traceback in the output of a broker, with what is before and behind it."""
+        """The first traceback in the output of a broker, with the lines around it."""
         for broker in self.brokers.values():
             said = broker.output.read_text()
             if "Traceback" in said:

@@ -1,4 +1,4 @@
-"""A broker as a user runs it: a process of its own, on a free port, to kill and to start again on its data."""
+"""A broker as a user runs it: a separate process on a free port, to kill and to restart on its data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, Any, Final, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 _given_ports: set[int] = set()
-"""Who was given a port binds it later, or again after a kill: nobody else is to get it in between."""
+"""Ports already handed out. Their owners bind them later, or again after a kill, so no one else may get them."""
 
 
 def free_port() -> int:
@@ -105,7 +105,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The process id of the running broker."""
         assert self._process is not None
         return self._process.pid
 
@@ -162,7 +162,7 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
-        """End it cleanly (SIGTERM) and return its exit code; None when it did not run."""
+        """Stop the broker cleanly (SIGTERM) and return its exit code; None if it was not running."""
         return self._end(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -83,7 +83,7 @@ class Machine:
 
 
 def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
-    """Run an async test in an event loop of its own, for at most 20 seconds."""
+    """Run an async test in a new event loop, for at most 20 seconds."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -111,6 +111,6 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test without threads, in which waiting takes no time."""
+    """Run a test that uses no threads in virtual time: waiting takes no real time."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         runner.run(test())  # type: ignore[arg-type]

@@ -85,4 +85,4 @@ class InlineExecutor:
         return future
 
     def close(self) -> None:
-        """Nothing runs, so there is nothing to wait for."""
+        """Do nothing: no thread or process is running."""

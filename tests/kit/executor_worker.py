@@ -1,4 +1,4 @@
-"""Compaction without a process of its own: a `CleanerWorker` that runs on an executor."""
+"""Compaction in the broker's process: a `CleanerWorker` that runs on an executor."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class ExecutorWorker:
 
 
 def _unthrottled(_size: int) -> None:
-    """As many bytes as there are."""
+    """Never wait."""

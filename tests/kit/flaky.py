@@ -2,7 +2,7 @@
 
 A pytest process writes the ids of its failed tests to the file that `ODRADEK_FAILED` names (`tests/conftest.py`).
 `python -m tests.kit.flaky FILE...` runs the tests in such files again, one process each. A test that passes then failed
-because the machine was busy. It is printed as FLAKY and does not fail the run, but it has to be mended.
+because the machine was busy. It is printed as FLAKY and does not fail the run, but it must be fixed.
 """
 
 from __future__ import annotations

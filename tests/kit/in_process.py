@@ -45,7 +45,7 @@ class MemoryListener:
         self.factory: Callable[[], asyncio.BaseProtocol] | None = None
 
     def listen(self) -> None:
-        """Nobody comes before the start."""
+        """Do nothing: no client connects before the start."""
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self.factory = protocol_factory
@@ -109,7 +109,7 @@ class MemoryTransport(asyncio.Transport):
         """See `pause_reading`."""
 
     def close(self) -> None:
-        """Nothing waits to be sent."""
+        """Do nothing: writes are never buffered."""
         self.abort()
 
     def abort(self) -> None:
@@ -221,8 +221,8 @@ Scenario = Callable[[InProcessBroker, Wire], Awaitable[None]]
 def play(
     *scenarios: Scenario, prepare: Callable[[InProcessBroker], None] = lambda broker: None, **settings: str
 ) -> None:
-    """One scenario after the other, each with a connection to a broker of its own on the same disk. `prepare` gets each
-    broker before it starts.
+    """Run the scenarios one after the other, each with a new broker on the same disk. `prepare` gets each broker before
+    it starts.
     """
 
     async def run() -> None:

@@ -1,7 +1,7 @@
 """Several whole brokers in one process, over one coordination tree, connected by TCP on the loopback interface.
 
 Their disks are in memory. Everything else is real, so a test can stop a broker or expire its session, and watch the
-others take over. What happens to a broker that is killed is a matter of the simulation and of real processes.
+others take over. Killed brokers are covered by the simulation and by the tests with real processes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class InProcessCluster:
         self._file_systems = [MemoryFileSystem() for _ in range(size)]
         self.ensemble = SharedEnsemble()
         self.brokers: dict[int, KafkaServer] = {}
-        """Those that serve, by id."""
+        """The running brokers, by id."""
 
     async def __aenter__(self) -> Self:
         for broker_id in range(self._size):

@@ -1,7 +1,7 @@
 """Apache Kafka's jars for the tests that compare with it, fetched by Maven once and kept between runs.
 
 They go to `$ODRADEK_CACHE`, or `~/.cache/odradek-tests`. Where Java or Maven is missing, tests are skipped with the
-reason, and fail under `CI=true`. What Java programs leave in their temporary directory goes with the run.
+reason, and fail under `CI=true`. The temporary directory of the Java programs is removed after the run.
 """
 
 from __future__ import annotations

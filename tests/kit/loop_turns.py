@@ -18,10 +18,10 @@ CALL_S: Final = 0.25e-6
 
 
 class CallsPerTurn:
-    """Counts the calls, of functions in Python and of built-in ones, that are made between two turns of a task.
+    """Counts the calls of Python and built-in functions between two turns of a task.
 
-    `most` is the largest number of them: what a client would have to wait for whose request comes at the worst moment.
-    What `executor` runs is not counted, as threads do it in a broker, nor what the disk in memory does. By `clock`,
+    `most` is the largest count: the work a client waits for if its request arrives at the worst moment. Calls inside
+    `executor` are not counted, as a broker makes them in threads, nor are those of the in-memory disk. With `clock`,
     every call takes CALL_S. Use as an asynchronous context manager.
     """
 

@@ -47,7 +47,7 @@ class Inode:
         self.pending.append((position, data))
 
     def cut(self, size: int) -> None:
-        """Nothing from `size` on is left."""
+        """Drop everything from `size` on."""
         del self.content[size:]
         self.pending.append((size, None))
 
@@ -118,16 +118,16 @@ class Directory:
     children: dict[str, Inode | Directory] = field(default_factory=dict)
     durable: dict[str, Inode | Directory] = field(default_factory=dict)
     pending: list[dict[str, Inode | Directory | None]] = field(default_factory=list)
-    """Changes of names since the last fsync; each is atomic, and sets names to what they denote (None: removed)."""
+    """Changes of names since the last fsync. Each is atomic and maps names to inodes (None: removed)."""
     modified_ms: int = 0
 
     def change(self, change: dict[str, Inode | Directory | None]) -> None:
-        """Set names to what they denote (None: removed), all at once."""
+        """Apply a change of names (None: removed) atomically."""
         self.pending.append(change)
         _apply(self.children, change)
 
     def sync(self) -> None:
-        """The names as they are now survive."""
+        """Make the current names survive a crash."""
         self.durable = dict(self.children)
         self.pending = []
 
@@ -152,7 +152,7 @@ def _apply(children: dict[str, Inode | Directory], change: dict[str, Inode | Dir
 
 
 def copy_directory(directory: Directory, copies: dict[int, Inode | Directory]) -> Directory:
-    """A copy in which, as in the original, names and changes may mean the same file; `copies` are those made so far."""
+    """Copy a directory. Names that share a file in the original share its copy; `copies` are those made so far."""
 
     def copy_of(node: Inode | Directory) -> Inode | Directory:
         known = copies.get(id(node))

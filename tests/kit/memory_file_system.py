@@ -26,9 +26,10 @@ class SimulatedCrash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The fault of one call: `errno` to be raised (0: none), after `written_bytes` of what it writes reached the
-    file; or the death of the process before it, after it, or once those bytes were written (before a call that writes
-    none).
+    """The fault of one call.
+
+    Either `errno` is raised (0: none) after `written_bytes` of the call's data reached the file, or the process dies
+    before the call, after it, or once those bytes are written (if the call writes nothing: before it).
     """
 
     errno: int = 0
@@ -39,7 +40,7 @@ class Fault:
 
 
 class MemoryFile:
-    """A file of a MemoryFileSystem; see `storage.io.file_system.File` for what each call promises."""
+    """A file of a MemoryFileSystem; `storage.io.file_system.File` documents the guarantees of each call."""
 
     __slots__ = ("_file_system", "_inode", "path", "size", "unsynced")
 

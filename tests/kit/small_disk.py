@@ -58,8 +58,8 @@ def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> I
 
 
 def shut_down(mounted_at: Path, *, cuts_power: bool = False) -> None:
-    """From now on every access to the ext4 mounted there is an error, until `mount_again`. What was written so far is
-    on the disk; with `cuts_power` only what was fsynced. Skips where not allowed.
+    """Make every access to the ext4 mounted there fail until `mount_again`. The data written so far is on the disk;
+    with `cuts_power` only the fsynced data. Skips where not allowed.
     """
     how = _WITHOUT_FLUSHING_THE_LOG if cuts_power else _FLUSHING
     descriptor = os.open(mounted_at, os.O_RDONLY)
@@ -72,14 +72,14 @@ def shut_down(mounted_at: Path, *, cuts_power: bool = False) -> None:
 
 
 def mount_again(mounted_at: Path) -> None:
-    """The disk is repaired. Nobody may use it at the moment."""
+    """Repair the disk. It must not be in use."""
     image = mounted_at.parent / "image"
     unmount(mounted_at)
     subprocess.run(["mount", "-o", "loop", str(image), str(mounted_at)], check=True, timeout=PATIENCE_S)
 
 
 def unmount(mounted_at: Path) -> None:
-    """Nobody may have a file open there for long: whoever walks over all disks is waited for."""
+    """Unmount the disk. Waits for short-lived users, such as a scan of all disks; no one may keep a file open there."""
     eventually(
         "unmounting",
         lambda: subprocess.run(["umount", str(mounted_at)], capture_output=True, text=True, check=False),

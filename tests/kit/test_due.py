@@ -1,4 +1,4 @@
-"""Each case has its turn, within as many days as there are shares."""
+"""Each case runs once within as many days as the share has parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what has to happen: no test sleeps for a time that it hopes is enough."""
+"""Waiting for conditions, so that no test sleeps for a time that it hopes is enough."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def eventually(
     patience_s: float = PATIENCE_S,
     pause_s: float = 0.05,
 ) -> T:
-    """Observe until it holds, and give what was seen; fails with what was seen last. An error of the kinds `not_yet`
-    is an observation that does not hold.
+    """Observe until the condition holds, and return the observed value; fails with the last one. An error of the kinds
+    `not_yet` counts as an observation that does not hold.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -47,7 +47,7 @@ async def eventually_async(
     patience_s: float = PATIENCE_S,
     pause_s: float = 0.001,
 ) -> T:
-    """As `eventually`, with an observation that has to be awaited."""
+    """Like `eventually`, with an async observation."""
     deadline = time.monotonic() + patience_s
     while not holds(seen := await observe()):
         assert time.monotonic() < deadline, f"{what}: still {seen}"

@@ -51,7 +51,7 @@ class WireClient:
         self.send_body(int(request.api_key), version, request.to_bytes(version))
 
     def send_body(self, api_key: int, version: int, body: bytes, header_version: int | None = None) -> None:
-        """Send a request whose body is given as bytes: for what our message classes would never write."""
+        """Send a request with a raw body, which our message classes would refuse to write."""
         self._correlation_id += 1
         header = RequestHeader(
             request_api_key=api_key,
@@ -68,7 +68,7 @@ class WireClient:
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are. Raises ConnectionClosed when the broker hung up already."""
+        """Send raw bytes. Raises ConnectionClosed if the broker has already closed the connection."""
         try:
             self._socket.sendall(data)
         except OSError as error:

@@ -1,7 +1,7 @@
 """Judges a history, event by event: delivery and order of records (C1-C8, C13), transactions (C9, C11), groups (C10).
 
-The checks and their names are those of a cluster; each broker here is a cluster of its own, with one
-replica and no election. Values are unique and offsets are told, so that sorting suffices where registers need a search.
+The checks and their names are those of a cluster; each broker here is a separate cluster, with one replica and without
+elections. Values are unique and offsets are reported, so sorting suffices where registers need a search.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Send:
     invoked: float
     era: int
     floor: int
-    """The highest offset that had been told when it was sent."""
+    """The highest offset that had been reported when it was sent."""
     outcome: str = history.UNKNOWN
     offset: int = -1
     done: float = float("inf")
@@ -54,7 +54,7 @@ class _Log:
     told: int = -1
     """The highest offset that was acknowledged or read in this era."""
     end: int = 0
-    """The highest end that was told in this era."""
+    """The highest end that was reported in this era."""
     end_seen_at: float = -1.0
     epoch: int = -1
     damaged: dict[int, None] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Log:
     sends: dict[bytes, _Send] = field(default_factory=dict)
     values: dict[int, list[bytes]] = field(default_factory=dict)
     told_at: list[tuple[float, int]] = field(default_factory=list)
-    """(time, highest offset told by then), both ascending."""
+    """(time, highest offset reported by then), both ascending."""
     born: float = 0.0
     """When the log that had the name before was known to be deleted."""
     first_era: int = 0
@@ -253,7 +253,7 @@ class Checker:
 
     def _end_offset(self, event: history.EndOffset) -> None:
         log = self._logs[event.log]
-        # An answer that was on its way may tell of the era before.
+        # A late answer may describe the previous era.
         if event.invoked < log.era_began:
             return
         before = bisect_left(log.told_at, (event.invoked,))

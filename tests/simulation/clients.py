@@ -1,4 +1,4 @@
-"""The clients of a seed: our own producer, consumer and admin functions, each in a process of its own."""
+"""The clients of a seed: our own producer, consumer and admin functions, each in a separate process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Clients:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def start(self, name: str, main: Main, settings: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Begin a process of that name which runs `main` with a client, which has some `settings` of its own."""
+        """Start a process of that name which runs `main` with a client configured with `settings`."""
         self._mains[name] = main, settings
         life = self._lives[name] = self._lives.get(name, 0) + 1
         process = self.processes[name] = Process(name, life)
@@ -89,7 +89,7 @@ class Clients:
         self.world.loop.spawn(process, self._main(name, f"{name}/{life}"))
 
     def start_again(self, name: str) -> None:
-        """Begin another process in the place of one that was killed, if that is so."""
+        """Replace the process of this name if it was killed."""
         if not self.processes[name].alive:
             self.start(name, *self._mains[name])
 
@@ -382,4 +382,4 @@ class Listener:
         clients.feed(history.Assigned(clients.now_s, self._group, member.generation, self._reader, logs))
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Nothing that the checker wants to know."""
+        """Do nothing: the checker does not use revocations."""

@@ -11,6 +11,6 @@ from tests.simulation.seeds import collect_garbage
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_worlds() -> Iterator[None]:
-    """Let go of what is left of seeds, silently: pytest would report the coroutines of killed processes."""
+    """Release the remains of seeds silently: pytest would report the coroutines of killed processes."""
     yield
     collect_garbage()

@@ -1,5 +1,5 @@
-"""A coordination service on a machine of its own: the pure znode tree behind the contract, with sessions that expire,
-connections that are lost before or after a write took effect, and watches that come late.
+"""A coordination service on a separate machine: the pure znode tree behind the contract, with sessions that expire,
+connections that are lost before or after a write took effect, and watches that fire late.
 
 A session's replies and watches come in one queue, as the contract promises: a watch fires before the reply to any later
 read. The service outlives the brokers.
@@ -60,13 +60,13 @@ class SimEnsemble:
         self.session_timeout_s = session_timeout_s
         self.loss_chance = 0.0
         self.lost_calls_take_effect: bool | None = None
-        """None: the seed decides for each."""
+        """None: the seed decides for each call."""
         self.most_delay_s = 0.005
         self.sessions: dict[int, SimCoordination] = {}
         self.cuts: dict[str, bool] = {}
         """Hosts that get no answers, and whether what they ask arrives."""
         self.listeners: list[Callable[[Sequence[WatchEvent]], None]] = []
-        """Called with what each transaction has changed, at once."""
+        """Called with the changes of each transaction, immediately."""
         self._now_ms = now_ms
         self._silent: dict[SimCoordination, None] = {}
 
@@ -83,7 +83,7 @@ class SimEnsemble:
         """The service goes on."""
 
     def apply(self, transaction: Transaction) -> list[OperationResult]:
-        """Change the tree, and send who watches what changed on its way."""
+        """Change the tree, and schedule the watch events."""
         applied = self.tree.apply(transaction, self.tree.last_zxid + 1, self._now_ms())
         for session in self.sessions.values():
             for watch, event in session.watches.take(applied.events):
@@ -93,14 +93,14 @@ class SimEnsemble:
         return applied.results
 
     def operate(self, *operations: Operation) -> None:
-        """Do what an operator does with zookeeper-shell, in a session of its own."""
+        """Run an operator's zookeeper-shell commands in a separate session."""
         session_id = self.tree.next_session_id
         self.apply(CreateSession(session_id))
         self.apply(Multi(session_id, operations))
         self.apply(CloseSession(session_id))
 
     def expire(self, session: SimCoordination) -> None:
-        """End a session: its nodes and watches are gone, and its owner is told, if it lives."""
+        """Expire a session: remove its nodes and watches, and notify its owner if it is alive."""
         if session.session_id not in self.sessions:
             return
         del self.sessions[session.session_id]
@@ -131,7 +131,7 @@ class SimEnsemble:
                 session.regain_contact()
 
     def keep_silent(self, session: SimCoordination) -> None:
-        """The session has something to be told when its host is reached again."""
+        """Note that the session has undelivered messages for when its host can be reached again."""
         self._silent[session] = None
 
     def check_sessions(self) -> None:
@@ -190,7 +190,7 @@ class SimCoordination:
             self._announce(SessionState.SUSPENDED)
 
     def regain_contact(self) -> None:
-        """The host is reached again: it is told what it has missed, in its order."""
+        """Deliver everything the host has missed, in order, now that it can be reached again."""
         untold, self._untold = self._untold, []
         if self.session_id in self._ensemble.sessions:
             self.send(self._go_on)

@@ -1,7 +1,7 @@
-"""A machine's disk: the tests' in-memory file system with the machine's clock, and a life for each process.
+"""A machine's disk: the tests' in-memory file system with the machine's clock, and a view for each process.
 
-A process has a copy of what the one before it left. What a killed process still writes, in the callback in which it was
-killed, is written to a disk that nobody reads again.
+A process gets a copy of the disk that its predecessor left. When a process is killed inside a callback, the rest of
+that callback writes to a disk that is never read again.
 """
 
 from __future__ import annotations

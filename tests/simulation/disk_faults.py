@@ -1,4 +1,4 @@
-"""Faults of a machine's disk: calls that fail, a disk without room, and bits that flip in what it keeps."""
+"""Faults of a machine's disk: calls that fail, a full disk, and bits that flip in stored data."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class DiskFaults:
         return True
 
     def flip_bit(self, logs: Iterable[str]) -> tuple[str, int, int] | None:
-        """Flip one bit of a batch that a start believes to be on stable storage; gives the name of its log, out of
-        `logs`, with its first and its last offset. None when there is no such batch.
+        """Flip one bit of a batch that recovery assumes to be on stable storage. Returns the name of its log, out of
+        `logs`, with the batch's first and last offsets; None if no such batch exists.
         """
         batches = [each for name in logs for each in self._cold_batches(name)]
         if not batches:

@@ -143,7 +143,7 @@ class Endpoint(asyncio.Transport):
         self._leave(_EOF, None)
 
     def abort(self) -> None:
-        # What is in the kernel's buffer is sent all the same; the other side sees an end or a reset.
+        # The kernel still sends its buffer; the other side sees an end or a reset.
         self._leave(_EOF if self._links.rng.random() < 0.5 else _RESET, None)
 
     def _leave(self, last_word: object, error: Exception | None) -> None:
@@ -163,7 +163,7 @@ class Endpoint(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def _forget(self) -> None:
-        # The other end may still have to be told, or be a machine without power that never hears of it.
+        # The other end may not know yet, or be a machine without power that never learns it.
         self._links.endpoints.pop(self, None) if not self._stalled else None
 
     # -- the way to the other end --------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Endpoint(asyncio.Transport):
             self._links.endpoints.pop(self, None)
 
     def reset_both_ends(self) -> None:
-        """Something in between ends the connection: bytes under way get lost at any point."""
+        """Something in between resets the connection: bytes in flight are lost from any point on."""
         for end in (self, self.peer):
             end._is_reset = True
             end._inbox.clear()

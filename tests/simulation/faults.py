@@ -257,7 +257,7 @@ class Nemesis:
         return bool(ends)
 
     def _hold(self) -> bool:
-        """Hold back what one connection carries, while others flow. False when there is no connection."""
+        """Hold back the data of one connection, while others flow. False if there are no connections."""
         ends = self._world.network.connections(self.some_machine().name)
         if not ends:
             return False

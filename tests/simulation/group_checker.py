@@ -18,7 +18,7 @@ class _Commit:
     group: str
     generation: int | None
     is_zombie: bool
-    """Whether somebody was told of a newer generation before."""
+    """Whether anyone had learned of a newer generation before."""
     done: float = float("inf")
     outcome: str = history.UNKNOWN
 
@@ -46,7 +46,7 @@ class GroupChecker:
         self._owners: dict[tuple[str, int, str], str] = {}
         self._generations: dict[str, int] = {}
         self._told: dict[str, list[tuple[int, float]]] = {}
-        """The generations that members were told of, and when."""
+        """The generations that members learned of, and when."""
         self._deleting: dict[str, None] = {}
         self._lost_at = -IN_FLIGHT_S
 
@@ -54,7 +54,7 @@ class GroupChecker:
         return self._registers.setdefault((group, log), _Register())
 
     def commit_invoked(self, event: history.CommitInvoked) -> None:
-        """A commit is under way, and may take effect from now on."""
+        """A commit is in flight, and may take effect from now on."""
         commit = self._commits[event.commit] = _Commit(
             event.offset,
             event.at,
@@ -78,7 +78,7 @@ class GroupChecker:
                 )
 
     def offsets_taken(self, event: history.OffsetsTaken) -> None:
-        """A member of an older generation than others were told of has no say any more."""
+        """Commits of older generations than the ones that members know of must be refused."""
         told = [generation for generation, at in self._told.get(event.group, []) if at < event.invoked]
         if told and max(told) > event.generation:
             text = f"{event.group} took offsets of generation {event.generation}, though {max(told)} had begun"
@@ -87,7 +87,7 @@ class GroupChecker:
     def committed_offset(self, event: history.CommittedOffset) -> None:
         """A read of the register."""
         register = self._register(event.group, event.log)
-        # Of what was acknowledged before the read, only the commits that nothing acknowledged came after count.
+        # Before the read, an acknowledged commit supersedes all commits that were acknowledged before it began.
         candidates = [each for each in register.commits if each.outcome != FAILED and each.invoked < event.at]
         settled = [each for each in candidates if register.lost_at < each.invoked and each.done < event.invoked]
         latest = max((each.invoked for each in settled), default=-1.0)
@@ -106,8 +106,8 @@ class GroupChecker:
             )
 
     def assigned(self, event: history.Assigned) -> None:
-        """A member owns what it was told, in that generation. An answer that comes right after a crash which lost
-        generations is of the time before.
+        """A member owns its assignment in that generation. An answer that arrives right after a crash which lost
+        generations belongs to the time before.
         """
         if event.at < self._lost_at + IN_FLIGHT_S:
             return
@@ -127,7 +127,7 @@ class GroupChecker:
         self._deleting[event.log] = None
 
     def log_deleted(self, log: str) -> None:
-        """Commits of this log are gone, but those that were under way."""
+        """Commits of this log are gone, except those in flight."""
         self._deleting.pop(log, None)
         self.log_made_again(log)
 

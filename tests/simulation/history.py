@@ -1,7 +1,7 @@
-"""Events of a history: what clients asked, what they were told and when, and what was done to the machines.
+"""Events of a history: requests, their answers and times, and the faults of the machines.
 
 A log is one partition of one broker, named `broker/topic-partition`. Times are virtual seconds, and events come in
-their order. A value is sent once, by one producer.
+order. A value is sent once, by one producer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LogDeleted(NamedTuple):
 
 
 class LogMadeAgain(NamedTuple):
-    """The creation of a log of a deleted one's name has been acknowledged. What was committed in it until now may have
-    been committed in the old one: a coordinator that was away hears of the deletion late, and forgets it then.
+    """A log with a deleted one's name was created and acknowledged. What was committed in it until now may have been
+    committed in the old one: a coordinator that was away learns of the deletion late, and forgets it then.
     """
 
     at: float
@@ -69,7 +69,7 @@ class SendInvoked(NamedTuple):
 
 
 class SendDone(NamedTuple):
-    """`outcome` OK with the offset (-1 when it was not told), FAILED (it is in no log) or UNKNOWN."""
+    """`outcome` OK with the offset (-1 when unknown), FAILED (it is in no log) or UNKNOWN."""
 
     at: float
     log: str
@@ -89,7 +89,7 @@ class Read(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A reader begins anew somewhere: an assignment, a seek or a reset. `offset` None: it does not say where."""
+    """A reader gets a new position: by an assignment, a seek or a reset. `offset` None: it does not say where."""
 
     at: float
     reader: str
@@ -137,8 +137,8 @@ class EndDone(NamedTuple):
 
 
 class FinalCommittedRead(NamedTuple):
-    """All that `read_committed` readers see of a log, when no producer is at work any more and the longest time-out of
-    a transaction has passed, with the last stable offset and the high watermark.
+    """Everything that `read_committed` readers see of a log after all producers have stopped and the longest
+    transaction timeout has passed, with the last stable offset and the high watermark.
     """
 
     at: float
@@ -185,7 +185,7 @@ class StableOffset(NamedTuple):
 
 
 class LeaderEpoch(NamedTuple):
-    """The broker says under which epoch a log is led."""
+    """The broker reports the epoch of a log's leader."""
 
     invoked: float
     at: float
@@ -195,7 +195,7 @@ class LeaderEpoch(NamedTuple):
 
 class CommitInvoked(NamedTuple):
     """A member commits an offset of a group; `commit` numbers the commits. `generation` None: a transaction does, and
-    `OffsetsTaken` says in whose name.
+    `OffsetsTaken` says for which member.
     """
 
     at: float
@@ -224,7 +224,7 @@ class CommitDone(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The broker says what a group has committed; None for nothing."""
+    """The broker reports a group's committed offset; None if it has none."""
 
     invoked: float
     at: float
@@ -234,7 +234,7 @@ class CommittedOffset(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """A member is told what it owns in a generation."""
+    """A member gets its assignment in a generation."""
 
     at: float
     group: str

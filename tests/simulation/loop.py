@@ -92,7 +92,9 @@ CURRENT: ContextVar[Process] = ContextVar("process")
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """See the module. `kernel_at` is for what happens outside all processes: the network's and the disk's doings."""
+    """The loop of the module docstring. `kernel_at` schedules events outside all processes: those of the network and
+    the disk.
+    """
 
     def __init__(self, rng: Random) -> None:
         super().__init__()
@@ -210,7 +212,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def kill(self, process: Process) -> None:
-        """Nothing of the process runs any more."""
+        """Stop the process at once: none of its callbacks runs any more."""
         process.alive = False
         process.ready.clear()
         if process in self._runnable:
@@ -231,7 +233,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._runnable.append(process)
 
     def spawn(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine as the process. Nobody awaits the task: a killed process never ends it."""
+        """Run a coroutine as the process. Do not await the task: a killed process never ends it."""
         context = copy_context()
         context.run(CURRENT.set, process)
         return context.run(self.create_task, coroutine)

@@ -1,6 +1,7 @@
-"""Deliberate bugs in the broker, of different kinds, each of which the simulation has to find.
+"""Deliberate bugs in the broker, of different kinds. The simulation must find each of them.
 
-A mutant changes one thing while it is applied, as a mistake there would. What no seed ever finds is not checked.
+A mutant changes one thing while it is applied, as a mistake there would. If no seed finds a mutant, the simulation does
+not check that behavior.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _duplicates_appended() -> Iterator[None]:
 
 @_mutant
 def _zombie_members_commit() -> Iterator[None]:
-    """Whoever commits is believed, whatever generation it is of."""
+    """Every commit is accepted, whatever its generation."""
     original = CommittedOffsets._group_to_commit
 
     def group_to_commit(self: CommittedOffsets, now: Any, group_id: str, who: Any) -> Any:
@@ -122,7 +123,7 @@ def _deleted_log_found_again() -> Iterator[None]:
 
 @_mutant
 def _lost_append_acknowledged() -> Iterator[None]:
-    """M26: an append that the disk refuses, as it is full or fails, counts as done."""
+    """M26: an append that fails, on a full or broken disk, is acknowledged."""
     original = LogSegment.append
 
     def append(self: LogSegment, records: Any, last: Any, time: Any, time_offset: Any, interval: Any) -> None:
@@ -148,7 +149,7 @@ def _failed_fsync_taken_for_a_success() -> Iterator[None]:
 
 @_mutant
 def _batches_of_the_disk_not_checked() -> Iterator[None]:
-    """Batches that a segment held when it was opened are served as they are."""
+    """Batches that a segment held when it was opened are served unchecked."""
 
     def check(self: CheckedBatches, start: int, stop: int) -> None:
         self.unverified_end = 0
@@ -172,7 +173,7 @@ def _readers_see_unflushed_records() -> Iterator[None]:
 
 @_mutant
 def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
-    """Of a segment that is looked at after a crash the last whole batch is cut off with what is torn."""
+    """Recovery after a crash truncates the last whole batch of a segment along with the torn one."""
     original = segment_recovery._valid_batches
 
     def without_the_last(

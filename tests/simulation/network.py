@@ -39,7 +39,7 @@ class SimNetwork:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one host to the other; what is sent waits, as TCP sends it again later."""
+        """Stop all traffic from one host to the other. Data waits, as TCP retransmits it later."""
         self.links.cuts[source, target] = None
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:

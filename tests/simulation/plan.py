@@ -81,7 +81,7 @@ class TransactionsPlan:
     loop_session_timeout_ms: int = 6_000
     loop_assignor: str = "range"
     strike_chance: float = 0.0
-    """Of the end of a transaction to be met by a fault of `tests.simulation.transactions.strikes`."""
+    """Probability that the end of a transaction meets a fault of `tests.simulation.transactions.strikes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Plan:
     brokers: int = 1
     replication_factor: int = 1
     broker_session_timeout_s: float = 6.0
-    """Of the brokers' sessions with the tree that they share."""
+    """The timeout of the brokers' sessions with the tree that they share."""
     least_s: float = 60.0
     """A seed is not shorter."""
     keeps_pace: bool = False
@@ -201,7 +201,7 @@ def draw_plan(seed: int) -> Plan:
             "fetch.min.bytes": str(fetch_bytes[0]),
             "max.partition.fetch.bytes": str(fetch_bytes[1]),
             "max.poll.records": str(rng.choice([1, 10, 500])),
-            # What the broker serves then is taken as it is: its own checks are on trial.
+            # Consumers must not check the CRC: the broker's checks are under test.
             "check.crcs": str("bit flip" not in rarer).lower(),
             "partition.assignment.strategy": rng.choice(["range", "roundrobin", "cooperative-sticky"]),
         },

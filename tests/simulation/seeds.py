@@ -106,11 +106,11 @@ _UNAVAILABLE = re.compile(
     r"|^The log of \S+ could not be deleted: KAFKA_STORAGE_ERROR"
     r"|^The log \S+, of no existing topic, could not be renamed: KAFKA_STORAGE_ERROR"
 )
-"""Parts of the lines that tell of a log which a disk cannot make, open, read or write."""
+"""Fragments of the log lines for a log that a disk cannot create, open, read or write."""
 _DAMAGE = re.compile(
     r"/\w+/(?P<log>[^/]+)/\d+\.log is corrupt at byte .*: offsets (?P<first>\d+) to (?P<last>\d+) cannot be read$"
 )
-"""The line that tells of damaged data."""
+"""The log line for damaged data."""
 _LOSS = re.compile(r"The broker has lost records of (?P<log>\S+) that it had acknowledged$")
 """The line of a producer whose next sequence number the broker refuses. A topic that was made again may do so without a
 loss: it takes any number for the producer's first, and then refuses that of a batch which was sent before.
@@ -177,7 +177,7 @@ def run_cluster_seed(
 def _run_plan(seed: int, plan: Plan, *, keep_trace: bool, to_first_violation: bool) -> Outcome:
     was_enabled = gc.isenabled()
     if was_enabled:
-        # What was there before the world is not looked at again when the seed's garbage is collected.
+        # Exclude all older objects from the collection of the seed's garbage.
         gc.freeze()
         gc.disable()
     world = World(seed, keep_trace=keep_trace)

@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan, TopicPlan
 from tests.simulation.world import World
 
 _BETWEEN_RENEWALS_S = 15.0
-"""More than a request can be under way: a CreateTopics of one renewal is not carried out in the next."""
+"""More than the lifetime of a request: a CreateTopics of one renewal never takes effect in the next."""
 _RETRIED = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_REPLICATION_FACTOR})
 """Refusals that pass though no client retries them: of a full disk, of too few brokers."""
 
@@ -110,7 +110,7 @@ class Topics:
 
     @staticmethod
     async def _is_new(client: KafkaClient, name: str, before: Uuid) -> bool:
-        """Whether there is a topic of this name with another id than `before`."""
+        """Whether a topic of this name exists with another id than `before`."""
         try:
             topic = (await client.describe_topics([name])).topics.get(name)
         except ClientError:

@@ -55,7 +55,7 @@ class SimClock:
         return self._loop.time()
 
     def begin_slice(self, seconds: float) -> Callable[[], bool]:
-        """End the slice after as many items as the seed says: a callback takes no time."""
+        """End the slice after as many items as the seed says: virtual time does not pass in callbacks."""
         return slice_of(self._rng.randrange(1, 9))
 
     def elements_at_once(self, most: int) -> int:
@@ -110,17 +110,17 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Of all lines so far."""
+        """The hash of all lines so far."""
         return self._sum.hexdigest()
 
 
 class Machine:
-    """A broker's machine: disk and clock stay, processes come and go. `on_life` is told of each start and end."""
+    """A broker's machine: disk and clock stay, processes come and go. `on_life` is called at each start and end."""
 
     def __init__(
         self, world: World, name: str, broker_id: int, settings: dict[str, str], ensemble: SimEnsemble | None
     ) -> None:
-        """`ensemble` keeps the tree; None: the broker does, on its disk."""
+        """`ensemble` keeps the tree; None: the broker keeps it on its disk."""
         self.world = world
         self.name = name
         self.broker_id = broker_id
@@ -137,7 +137,7 @@ class Machine:
         self.disk_errors = 0
         """How often the disk was made to fail."""
         self.met_disk_error: Process | None = None
-        """The last process for which it did. It is ended soon."""
+        """The last process that met a disk error. It is ended soon."""
         self.damage: dict[str, dict[int, None]] = {}
         """Offsets whose records the disk was made to lose, by `topic-partition`, those of deleted topics included."""
         self.lives = 0
@@ -192,7 +192,7 @@ class Machine:
         world.kernel_later(1.0, self.start)
 
     def _end(self, process: Process, *, silently: bool = False) -> None:
-        """The process is over: nothing of it runs, and the next one finds the disk as it is now."""
+        """End the process: its callbacks stop, and the next process finds the disk in its current state."""
         world = self.world
         if not process.alive:
             return
@@ -207,7 +207,7 @@ class Machine:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process, serving or not."""
+        """Whether a process is running, serving or not."""
         return self.process is not None and self.process.alive
 
     @property
@@ -270,7 +270,7 @@ class Machine:
 
 
 class World:
-    """Everything of one seed. `rng` decides what happens; each part that draws has a generator of its own."""
+    """Everything of one seed. `rng` decides what happens; each part that draws has a separate generator."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -284,7 +284,7 @@ class World:
         self.on_process_end: list[Callable[[Process], None]] = []
 
     def add_broker(self, settings: dict[str, str], *, remote_coordination: bool = False) -> Machine:
-        """Another machine, off yet, with a cluster of its own."""
+        """Add a machine, powered off, that forms a separate cluster."""
         number = len(self.machines)
         ensemble = None
         if remote_coordination:

@@ -27,7 +27,7 @@ class Administrator(threading.Thread):
     def __init__(self, cluster: BrokerCluster, moved: dict[str, int], seed: int) -> None:
         super().__init__(daemon=True)
         self.changes = 0
-        """Those that the cluster has taken on."""
+        """The changes that the cluster applied."""
         self.refused = 0
         self._cluster = cluster
         self._moved = moved

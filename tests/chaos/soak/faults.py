@@ -25,13 +25,13 @@ STORM = 3
 """Deaths of a restart storm."""
 START_PATIENCE_S = 10.0
 LAST_LINES = 5
-"""Of the log of a broker that ended by itself."""
+"""How many lines to quote from the log of a broker that exited unexpectedly."""
 SUPERVISION_PAUSE_S = 0.2
 
 
 @dataclass
 class World:
-    """All that a fault may touch. `network` and `disk` (where broker 3 keeps its data) may be missing."""
+    """Everything a fault may touch. `network` and `disk` (where broker 3 keeps its data) are optional."""
 
     cluster: BrokerCluster
     network: NetworkNamespaces | None
@@ -85,7 +85,7 @@ class World:
 
 
 class Fault(NamedTuple):
-    """One fault. Two that share a victim do not happen at once; `count` is how many it counts for."""
+    """One fault. Faults with a common victim never overlap; `count` is its weight in the statistics."""
 
     kind: str
     what: str
@@ -210,7 +210,7 @@ def _zookeeper_dead(world: World, chance: random.Random) -> Fault:
 
 @contextlib.contextmanager
 def _full(world: World, disk: Path) -> Iterator[None]:
-    # It may end, and is not to be started as long as there is no space.
+    # The broker may exit, and must not be restarted while the disk is full.
     with world.holding(FULL_DISK_BROKER):
         ballast = disk / "ballast"
         fill(ballast)

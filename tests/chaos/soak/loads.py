@@ -1,4 +1,4 @@
-"""Other clients than librdkafka that never rest: each is an idempotent producer in a process of its own."""
+"""Clients other than librdkafka that send without a pause: each is an idempotent producer in a separate process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClientStream:
         return range(count)
 
     def stop(self) -> None:
-        """Send nothing more, and wait for the acknowledgement of what is under way."""
+        """Stop sending, and wait until every record in flight is acknowledged."""
         if self._end is not None:
             return
         try:
@@ -40,7 +40,7 @@ class ClientStream:
             self._driver.kill()
 
     def verdict(self) -> Verdict:
-        """Compare what the leader has with what was acknowledged; for one that has stopped."""
+        """Compare the leader's records with the acknowledged ones. The client must be stopped."""
         end = self._end
         assert end is not None
         sent, acknowledged, failures = end["sent"], end["acknowledged"], end["failures"]

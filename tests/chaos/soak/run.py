@@ -1,4 +1,6 @@
-"""Rounds of faults under load, each healed at its end; then what was acknowledged is compared with what is there."""
+"""Rounds of faults under load. Each fault is healed at the end of its round; then the logs are compared with what was
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,14 @@ DISK_MB = 320
 CLIENTS = ("java-3.9", "aiokafka")
 TRANSACTIONS = "transfers"
 TOPICS = {
-    # Two of three replicas have to be in sync.
+    # Two of three replicas must be in sync.
     "steady": (3, {"min.insync.replicas": "2"}),
     # It is enough that the leader is.
     "pair": (2, {"min.insync.replicas": "1"}),
     **{client: (3, {"min.insync.replicas": "2"}) for client in (*CLIENTS, TRANSACTIONS)},
 }
-"""Replication factor and configurations. What is named after another client is that client's, TRANSACTIONS those of
-`Transfers`.
+"""Replication factor and configuration by topic. A topic named after a client is written by that client alone,
+TRANSACTIONS by `Transfers`.
 """
 SETTINGS = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "6000"}
 
@@ -310,7 +312,7 @@ def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wai
 
 @contextlib.contextmanager
 def _officer(cluster: BrokerCluster, security: Security | None, seed: int) -> Iterator[SecurityOfficer | None]:
-    """For a block; None without security."""
+    """Run a SecurityOfficer for the duration of a block; yields None without security."""
     if security is None:
         yield None
         return
@@ -333,11 +335,12 @@ def run_soak(
     hostile: bool = False,
     longest_wait_s: float = LONGEST_WAIT_S,
 ) -> Soak:
-    """Run a cluster with its data and logs in `directory` for so long; `say` is told what happens. If it is `secured`,
-    its brokers and librdkafka's producers speak SASL_SSL, and what secures them changes. If it is `hostile`, a
-    client floods the brokers, and no wait of a probe may exceed `longest_wait_s`.
+    """Run a cluster for `minutes` with its data and logs in `directory`; `say` reports progress. If it is `secured`,
+    its brokers and librdkafka's producers speak SASL_SSL, and their security settings change during the run. If it is
+    `hostile`, a client floods the brokers, and no probe may wait longer than `longest_wait_s`.
 
-    Faults and their order come from the seed; when exactly they meet what the brokers do, the machine decides.
+    The faults and their order come from the seed; their exact timing relative to the brokers' work depends on the
+    machine.
     """
     chance = random.Random(seed)
     soak = Soak()

@@ -47,7 +47,7 @@ PAUSE_S = 3.0
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PASSWORDS = {"broker": "brokers' own", "alice": "alice's", "bob": "bob's"}
 QUOTAS_B_S = (100_000.0, 1_000_000.0, None)
-"""Of alice, on each broker; None for none."""
+"""Alice's quotas on each broker; None removes the quota."""
 WATCHED_TOPIC = "steady"
 """Which bob may describe at times."""
 
@@ -60,7 +60,7 @@ class SecuredTree(NamedTuple):
 
 
 class Security:
-    """Certificates, users and settings. Who asks in plain text may do everything: it is the judge of the run."""
+    """Certificates, users and settings. Plain-text clients are super users: the test checks the run through them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -82,9 +82,9 @@ class Security:
             "super.users": "User:broker;User:ANONYMOUS",
         }
         self.addresses: dict[int, str] = {}
-        """Of the secured listeners, by broker."""
+        """The address of each broker's secured listener."""
         self._stores: dict[int, list[Path]] = {}
-        """The key stores of each broker, more than one where nobody knows which of them it was told."""
+        """The key stores that each broker may be using: more than one after a change whose outcome is unknown."""
         self._serials: dict[int, int] = {}
         self._numbers = itertools.count()
 
@@ -128,7 +128,7 @@ class Security:
         self._write(number, self._new(number))
 
     def renew_by_name(self, number: int, admin: AdminClient) -> None:
-        """A new certificate in a file of its own, whose name the broker is told. Raises one of `REFUSALS`."""
+        """Write a new certificate to a new file and configure the broker with its name. Raises one of `REFUSALS`."""
         path, identity = self._directory / f"broker-{number}-{next(self._numbers)}.pem", self._new(number)
         identity.write_pem(path)
         key = "listener.name.sasl_ssl.ssl.keystore.location"
@@ -138,7 +138,7 @@ class Security:
             for future in admin.incremental_alter_configs([resource], request_timeout=PATIENCE_S).values():
                 future.result(2 * PATIENCE_S)
         except REFUSALS:
-            # Nobody knows which file counts.
+            # The broker may use either file.
             self._stores[number].append(path)
             self._write(number, identity)
             raise
@@ -181,11 +181,11 @@ class SecurityOfficer(threading.Thread):
     def __init__(self, cluster: BrokerCluster, security: Security, seed: int) -> None:
         super().__init__(daemon=True)
         self.changes: Counter[str] = Counter()
-        """Those that the cluster has taken on, by their kind."""
+        """The changes that the cluster applied, by kind."""
         self.refused = 0
         self.failure: Exception | None = None
         self.bob_may: bool | None = False
-        """Whether bob may describe the topic; None where nobody knows."""
+        """Whether bob may describe the topic; None if unknown."""
         self._cluster = cluster
         self._security = security
         self._random = random.Random(seed)

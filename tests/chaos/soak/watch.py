@@ -1,8 +1,8 @@
-"""Watches brokers beside the load of a run: how long each lets a probe wait, and how much memory it takes.
+"""Watch brokers during a load test: how long each keeps a probe waiting, and how much memory it uses.
 
 `python -m tests.chaos.soak.watch` is the probe. It reads the brokers' addresses as a line of JSON, sends each broker
-ApiVersions requests until its standard input ends, and prints the gaps between two answers that exceed `NOTED_S`.
-It is a separate process, so that it never waits for the threads of the run.
+ApiVersions requests until its standard input ends, and prints the gaps between two answers that exceed `NOTED_S`. It is
+a separate process, so that it never waits for the threads of the run.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class FaultTimes:
     def explain(self, gap: Gap) -> bool:
         """Whether a fault hit the broker, or its connection with the clients, between the two answers.
 
-        A gap lasts until a killed broker answers again, or until TCP has retransmitted after a cut, so no recovery
-        time has to be guessed. Faults of other brokers or of ZooKeeper explain nothing.
+        A gap lasts until a killed broker answers again, or until TCP has retransmitted after a cut, so the recovery
+        time need not be guessed. Faults of other brokers or of ZooKeeper explain nothing.
         """
         own = {f"broker {gap.broker}", f"cut {gap.broker}-{CLIENT}"}
         return any(

@@ -29,7 +29,8 @@ SETTINGS = ControllerSettings(num_partitions=1, default_replication_factor=3)
 
 
 class Inbox:
-    """A broker that obeys. `lost` are the replicas that it cannot use; `roles` the newest it was told."""
+    """A broker that obeys its controller. `lost` are the replicas that it cannot use; `roles` the newest it received.
+    """
 
     def __init__(self, fence: CommandFence, cache: MetadataCache) -> None:
         self._fence = fence
@@ -143,7 +144,7 @@ class Member:
         await eventually_on_loop("it is registered again", lambda: self.epoch > epoch)
 
     def role(self, topic: str, partition: int = 0) -> PartitionImage | None:
-        """The newest role that it was told."""
+        """The newest role that it received."""
         return self.inbox.roles.get(TopicPartition(topic, partition))
 
 
@@ -176,7 +177,7 @@ class ControllerCluster:
         return active
 
     def all_know(self, broker_ids: Iterable[int]) -> bool:
-        """Whether each broker that can be reached was told that these live, each in the life it has now."""
+        """Whether each reachable broker knows that these brokers are alive, with their current epochs."""
         wanted = {each: self.members[each].epoch for each in broker_ids}
         return self.everywhere(
             lambda each: {broker.broker_id: broker.epoch for broker in each.cache.image.brokers.values()} == wanted
@@ -199,7 +200,7 @@ class ControllerCluster:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Coordination]:
-        """A session of somebody who is no broker."""
+        """The coordination session of a client that is not a broker."""
         session = self.ensemble.session()
         await session.connect()
         try:
@@ -213,7 +214,7 @@ class ControllerCluster:
             return TopicAssignment.decode(topic, (await session.get(topic_path(topic)))[0])
 
     async def join(self, topic: str, *isr: int) -> None:
-        """The leader of the topic's first partition asks for this ISR, knowing what it was told."""
+        """As the leader of the topic's first partition, request this ISR, based on the state it knows."""
         name = TopicPartition(topic, 0)
         leader_id, _, leader_epoch, version = await self.partition(topic)
         leader = self.members[leader_id]

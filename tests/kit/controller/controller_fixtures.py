@@ -41,7 +41,7 @@ def validate_topic_config(overrides: Mapping[str, str]) -> None:
 
 
 class RecordingChannel:
-    """A broker that can do all it is told. `lost` are the replicas that it cannot use."""
+    """A broker that can do everything it is asked to. `lost` are the replicas that it cannot use."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
@@ -92,7 +92,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata that clients are told."""
+        """The metadata that clients get."""
         return self.cache.image
 
     async def join(self, cluster_id: str | None = CLUSTER_ID) -> Cluster:
@@ -126,7 +126,7 @@ class Cluster:
         return await self.service.allocate_producer_ids(0, self.fence.broker_epoch)
 
     async def close(self) -> None:
-        """Finish the changes under way and leave the cluster."""
+        """Finish the pending changes and leave the cluster."""
         await self.service.close()
         await self.membership.close()
 

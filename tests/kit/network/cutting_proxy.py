@@ -10,7 +10,7 @@ _PING_BYTES = 12
 
 
 class CuttingProxy:
-    """Forwards to a port of loopback until it is told to cut."""
+    """Forwards to a port of loopback until `cut` is called."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -20,7 +20,7 @@ class CuttingProxy:
         self.lets_in = True
         """Whether new connections are forwarded; otherwise they are closed."""
         self.connections = 0
-        """Those that were forwarded and sent something other than the question srvr."""
+        """How many connections were forwarded and sent something other than the command srvr."""
         self._cut_at_request: str | None = None
 
     async def start(self) -> int:
@@ -93,7 +93,7 @@ class CuttingProxy:
                     answers.cancel()
                     writer.write(data)
                     await writer.drain()
-                    # A closed connection could overtake the request on its way: it is answered first.
+                    # Wait for the answer: a closed connection could overtake the request.
                     await asyncio.sleep(0.2)
                 return
             writer.write(data)

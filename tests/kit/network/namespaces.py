@@ -1,8 +1,8 @@
-"""A network of its own for the processes of a test, in which packets between any two of them can be lost, one way too.
+"""A separate network for the processes of a test, in which packets between any two of them can be lost, one way too.
 
-Each broker lives in a network namespace; one more namespace routes between them, the test and ZooKeeper, both of which
-stay where the test runs but have addresses of their own. What is cut is dropped there without a word: connections hang,
-as with a broken switch, and nobody is told.
+Each broker lives in a network namespace. One more namespace routes between the brokers, the test and ZooKeeper; the
+last two stay where the test runs, but have separate addresses. A cut drops packets silently: connections hang as with a
+broken switch, and neither end gets an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 from tests.kit.broker_process import Host
 
 CLIENT, ZOOKEEPER = 100, 200
-"""Hosts beside the brokers, which are 1, 2, ..."""
+"""Hosts other than the brokers, which are 1, 2, ..."""
 _ROUTER = 254
 _numbers = itertools.count()
 

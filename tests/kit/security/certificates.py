@@ -24,7 +24,7 @@ class Identity(certificate_authority.Identity):
     """A private key with its certificate, as files."""
 
     def key_pem(self, password: str | None = None) -> str:
-        """The key alone, encrypted if there is a password."""
+        """The private key, encrypted if a password is given."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, _encryption(password)).decode()
 
     def write_pem(self, path: Path, password: str | None = None) -> Path:

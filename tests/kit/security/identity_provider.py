@@ -25,7 +25,7 @@ CLIENT, SECRET = "alice", "alice's secret"
 
 
 class SigningKey:
-    """A private key; it signs by `algorithm` unless told otherwise."""
+    """A private key; it signs with `algorithm` by default."""
 
     def __init__(self, algorithm: str = "RS256", kid: str | None = "first", bits: int = 2048) -> None:
         self.algorithm = algorithm
@@ -45,14 +45,14 @@ class SigningKey:
         return {**found, "use": "sig", **kid, **others}
 
     def token(self, *, algorithm: str | None = None, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A token of alice's for an hour, with other headers and claims; None for one that is to lack."""
+        """A token for alice, valid for an hour, with other headers and claims; None removes one."""
         given = {"kid": self.kid, **(headers or {})}
         named = {name: value for name, value in given.items() if value is not None}
         return jwt.encode(claims_of(**claims), self.private, algorithm or self.algorithm, headers=named)
 
 
 def claims_of(**others: Any) -> dict[str, Any]:
-    """Those of a good token; None for one that is to lack."""
+    """The claims of a valid token with the given changes; None removes a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 3600, "scope": "kafka"}
     return {name: value for name, value in {**good, **others}.items() if value is not None}
@@ -70,13 +70,13 @@ def first_message(token: str, pairs: str = "", authzid: str = "") -> bytes:
 
 
 class IdentityProvider:
-    """Serves `/keys` and `/token` on loopback, with TLS where there is an `authority`."""
+    """Serves `/keys` and `/token` on loopback, with TLS if an `authority` is given."""
 
     def __init__(self, authority: Authority | None = None, directory: Path | None = None) -> None:
         self.key = SigningKey()
         self.jwks: Any = {"keys": [self.key.jwk()]}
         self.claims: dict[str, Any] = {}
-        """Of the tokens that are asked for."""
+        """Claims of the tokens that `/token` issues."""
         self.life_s = 3600
         """Theirs."""
         self.status = 200

@@ -1,4 +1,4 @@
-"""A real MIT Kerberos for tests: a realm of its own on loopback, with keytabs and tickets for its principals."""
+"""A real MIT Kerberos for tests: a private realm on loopback, with keytabs and tickets for its principals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Realm:
             "KRB5CCNAME": f"FILE:{directory / 'nobody'}",
             "KRB5RCACHENAME": f"file2:{directory / 'replays'}",
         }
-        """For processes of this realm; those who have no ticket cache of their own have no tickets."""
+        """The environment for processes of this realm; without a ticket cache they have no tickets."""
         self._output = directory / "kdc.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +138,7 @@ def module(keytab: str, principal: str, *others: str) -> str:
 
 @contextmanager
 def realm_of_this_process(directory: Path, *, clock_skew_s: int = 300) -> Iterator[Realm]:
-    """A running realm for a block, to which this process belongs too."""
+    """Run a realm for the duration of a block, and make this process a member."""
     with running_realm(directory, clock_skew_s=clock_skew_s) as realm, pytest.MonkeyPatch.context() as patch:
         for name, value in realm.environment.items():
             if name.startswith("KRB5"):

@@ -113,7 +113,7 @@ def commit_offsets(
     at: TopicPartition,
     offset: int,
 ) -> TxnOffsetCommitRequest:
-    """Of a group alone, or in the name of a member (KIP-447)."""
+    """A commit by group id alone, or with the member's id and generation (KIP-447)."""
     member = GroupMetadata(group) if isinstance(group, str) else group
     partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
         partition_index=at.partition, committed_offset=offset, committed_metadata=""

@@ -115,7 +115,7 @@ async def read(wire: Asks, at: TopicPartition, *, committed: bool = True) -> lis
 
 
 async def _fetch(wire: Asks, at: TopicPartition, offset: int, committed: bool) -> Any:
-    """As much as there is of one segment."""
+    """Fetch at most one segment."""
     partition = FetchRequest.FetchPartition(
         partition=at.partition, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=-1
     )

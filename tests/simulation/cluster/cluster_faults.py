@@ -85,8 +85,8 @@ class ClusterFaults:
         return True
 
     def _tear_log(self) -> bool:
-        """All brokers are dead for longer than their sessions. One that led a partition finds damage in what was
-        committed, but not flushed there; all others in sync have what it lost (trap M22).
+        """Kill all brokers for longer than their sessions. One that led a partition finds damage in what was committed,
+        but not flushed there; all others in sync have what it lost (trap M22).
         """
         invariants = self._invariants
         led = [
@@ -190,7 +190,7 @@ class ClusterFaults:
         self._invariants.lose_power(machine.broker_id, (each for each in topics if each not in lossless))
 
     def _cut_power_of_all(self) -> bool:
-        """Nothing that is flushed may be lost."""
+        """Cut the power of all machines: flushed records must survive."""
         if not self._clients.plan.groups_lossless:
             return False
         for machine in self._machines:

@@ -19,7 +19,7 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
 }
 
 PROCESS_MUTANTS: dict[str, Mutant] = {}
-"""Bugs in what the simulation leaves out. Each is planted by a test that it names."""
+"""Bugs outside the scope of the simulation. Each is planted by the test that it names."""
 
 
 @registered(PROCESS_MUTANTS)

@@ -1,7 +1,7 @@
 """Invariants of a cluster after every step (C12), named after those of Kafka's TLA+ specification (KafkaReplication).
 
-A step is a change of the tree, or of one replica: its role, its log end, its high watermark. What is compared is the
-true state: the tree, and the partitions of all brokers that run, paused and partitioned ones included.
+A step is a change of the tree, or of one replica: its role, its log end, its high watermark. The invariants use the
+true state: the tree, and the partitions of all running brokers, paused and partitioned ones included.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ class _Replica:
     looked_at: tuple[int, ...] = ()
     epoch: int = -1
     high_watermark: int = 0
-    """Of the leader in `epoch`."""
+    """The leader's high watermark in `epoch`."""
 
 
 class Invariants:
-    """Looks at what has changed while `watching` lasts. A violation is told once for each partition or broker."""
+    """Checks every change while `watching` lasts. A violation is reported once for each partition or broker."""
 
     def __init__(self, world: World, ensemble: SimEnsemble, feed: Callable[[history.Event], None]) -> None:
         self.ensemble = ensemble
         self.partitions: dict[TopicPartition, _InTree] = {}
         """All partitions with a state, as the tree has them now."""
         self.tainted: dict[tuple[int, TopicPartition], None] = {}
-        """Replicas, by broker id, that may have lost records with their power, as long as they are in the ISR."""
+        """Replicas, by broker id, that may have lost records in a power cut, while they remain in the ISR."""
         self._powerless: dict[int, tuple[int, frozenset[str]]] = {}
-        """Brokers that lost their power: their registrations, and the topics of which they lost something."""
+        """Brokers that lost power: their registrations, and the topics in which they lost records."""
         self._world = world
         self._tree = ensemble.tree
         self._feed = feed
@@ -126,8 +126,8 @@ class Invariants:
         return -1 if stat is None else stat.czxid
 
     def _joins_by_what_it_lost(self, broker_id: int, topic: str) -> bool:
-        """Whether a broker comes into an ISR by what it had confirmed before it lost its power: the controller does not
-        know yet that it did, as in Kafka.
+        """Whether a broker enters an ISR with offsets that it confirmed before a power cut and has lost since. The
+        controller does not yet know of the power cut, as in Kafka.
         """
         registration, lost = self._powerless.get(broker_id, (-1, frozenset()))
         return topic in lost and 0 <= registration == self._registration(broker_id)
@@ -222,7 +222,7 @@ class Invariants:
         self._obeyed[process] = max(before, fence.controller_epoch)
 
     def _was_read(self, leader: Partition, given: tuple[FetchParams, ...]) -> None:
-        """A follower that was served knows the leader's epoch: what it believes of an older one counts for nothing."""
+        """A follower that was served knows the leader's epoch, so its state of an older epoch is obsolete."""
         replica_id = given[0].replica_id
         if replica_id < 0 or self._running() is None:
             return

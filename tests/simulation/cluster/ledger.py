@@ -13,7 +13,7 @@ _HEAD = f"{'date':<10} {'commit':<12} {'first':>9} {'seeds':>6} {'count':>6} vio
 
 
 class Entry(NamedTuple):
-    """One run: `seeds` seeds from `first` on, of which `counting` tried hard enough and `violations` were violated.
+    """One run of `seeds` seeds from `first` on: `counting` tried hard enough, and `violations` found a violation.
 
     `commit` ends in + when the files were not those of the commit.
     """
@@ -37,7 +37,7 @@ def _git(*arguments: str) -> str:
 
 
 def add(first: int, seeds: int, counting: int, violations: int) -> None:
-    """Add a run of the files as they are now. Raises CalledProcessError outside of a Git repository."""
+    """Add a run of the current files. Raises CalledProcessError outside of a Git repository."""
     changed = _git(
         "status", "--porcelain", "--untracked-files=no", ":/", ":(top,exclude)tests/simulation/cluster/LEDGER"
     )

@@ -1,6 +1,4 @@
-"""Whether all replicas of a partition hold the same bytes, as far as they are committed, and know the same aborted
-transactions.
-"""
+"""Check that all replicas of a partition hold the same committed bytes, and know the same aborted transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _LENGTH_ENDS_AT = 12
 
 
 class Batch(NamedTuple):
-    """The part of a batch by which two can be compared: the CRC covers its records."""
+    """The comparable part of a batch: the CRC covers its records."""
 
     first: int
     last: int
@@ -61,10 +59,10 @@ class ReplicaBytes:
         self._verified = 0
 
     def verify(self, committed: CommittedBatches, end: int) -> str | None:
-        """Compare what is new below `end` with what was committed; the difference, if there is one."""
+        """Compare the new batches below `end` with the committed ones; return the first difference, or None."""
         log = self.log
         bases = [segment.base_offset for segment in log.segments]
-        # A log that begins anew has its new segment some time after it has counted the truncation.
+        # A restarted log gets its new segment some time after it has counted the truncation.
         was_replaced = self._segment not in bases and bases[0] < self._segment
         if log.truncations != self._truncations or was_replaced:
             self._truncations = log.truncations
@@ -93,7 +91,7 @@ class ReplicaBytes:
 
 
 def aborted_transactions(log: UnifiedLog, disk: MemoryFileSystem) -> list[AbortedTxn]:
-    """Those that the transaction indexes of one replica have, on the disk, or in memory while that is full."""
+    """The transactions in one replica's indexes, on the disk, or in memory while the disk is full."""
     found = []
     for segment in log.segments:
         path = segment.files.path_of(TXN_INDEX_SUFFIX)

@@ -1,4 +1,4 @@
-"""Looking at what the code under test has just done, without its knowledge."""
+"""Observe the code under test after each call, without its knowledge."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[3]
 QUICK_SEEDS = 2
 SLOW_SEEDS = range(1_000_000, 1_000_020)
 MUTANT_SEEDS = 10
-"""Of those without transactions, or of those with them for a planted bug that they have found."""
+"""How many seeds a planted bug gets, with or without transactions, whichever found it before."""
 LEAST_COMMITTED = 10
 SOON = 7
-"""A planted bug that was found within so many seeds has to be found by `MUTANT_SEEDS`. The others need more seeds than
+"""A planted bug that was found within this many seeds must be found by `MUTANT_SEEDS`. The others need more seeds than
 a test has time for: `scripts/simulate --cluster --mutants` looks for all of them.
 """
 FOUND_SOON = due(each for each in read_found().values() if each.tried <= SOON)

@@ -1,4 +1,4 @@
-"""Committed batches are told from others, and replicas that miss aborted transactions from those that know them."""
+"""Committed batches are distinguished from others, and replicas that miss aborted transactions are detected."""
 
 from __future__ import annotations
 

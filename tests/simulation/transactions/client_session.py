@@ -1,4 +1,4 @@
-"""Our own client's producer where `session` has requests of its own."""
+"""Our own client's producer, for the requests that `session` sends itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.simulation.transactions.session import AbortError, FencedError
 
 
 class ClientSession:
-    """As `Session`. A request that comes late could end the next transaction, or commit older offsets with it (KIP-890,
-    as far as it needs the clients of Kafka 4.0): when one may be under way a new producer goes on.
+    """Like `Session`. A late request could end the next transaction, or commit older offsets with it (KIP-890, where it
+    needs the clients of Kafka 4.0). If one may be in flight, a new producer takes over.
     """
 
     was_asked_to_end = 2
@@ -96,7 +96,7 @@ class ClientSession:
         return producer
 
     async def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Nothing: the client does that with the first record."""
+        """Do nothing: the client adds partitions with the first record."""
 
     async def write(self, partition: TopicPartition, values: Sequence[bytes]) -> list[int]:
         """Write values; gives their offsets."""

@@ -1,5 +1,5 @@
-"""The consumer of a loop that is a group of several instances (KIP-447): each has a transactional id of its own, and
-commits offsets of what the group has assigned to it, as a member of a generation.
+"""The consumer of a loop that is a group of several instances (KIP-447). Each instance has a transactional id, and
+commits offsets of its assigned partitions as a member of a generation.
 """
 
 from __future__ import annotations

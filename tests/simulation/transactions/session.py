@@ -1,7 +1,7 @@
 """A transactional producer, request by request: it can send what a well-behaved client never would, and hold requests
 back while others flow.
 
-Where a request that came late could be taken for one of a later transaction it goes on with a higher epoch (KIP-360).
+Where a late request could be mistaken for one of a later transaction, it continues with a higher epoch (KIP-360).
 Brokers do that for new clients from Kafka 4.0 on; those of Kafka 3.9 leave it to the client (KIP-890).
 """
 
@@ -107,7 +107,8 @@ class Session:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def _retry(self, find: Callable[[], Awaitable[Connection]], ask: Ask, *, for_ever: bool = False) -> bool:
-        """Ask until an answer has no error that passes; whether each request was answered. Raises as `_judge`."""
+        """Retry until an answer has no retriable error. Returns whether each request was answered. Raises as `_judge`.
+        """
         deadline = self._loop.time() + self._give_up_s
         answered = True
         while for_ever or self._loop.time() < deadline:
@@ -156,7 +157,7 @@ class Session:
     # -- its life ------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Become the producer of the transactional id; or, when it is, go on with a higher epoch."""
+        """Become the producer of the transactional id; if it already is, bump the epoch."""
 
         async def ask(connection: Connection) -> Iterable[int]:
             request = init(self.transactional_id, self._timeout_ms, self.producer_id, self.epoch)

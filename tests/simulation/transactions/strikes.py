@@ -1,4 +1,4 @@
-"""Faults at the one moment when much about a transaction is under way: when a producer asks for its end."""
+"""Faults at the moment when the most of a transaction is in flight: when a producer asks for its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Strikes:
         return self._world.loop.time() - self.last_s < _LASTS_S
 
     def before_end(self, transactional_id: str, partitions: list[TopicPartition]) -> None:
-        """A producer is about to ask for the end of a transaction that may have records in these partitions."""
+        """Called before a producer ends a transaction that may have records in these partitions."""
         now = self._world.loop.time()
         if not self._left or now - self.last_s < _PAUSE_S or not self._may_strike():
             return
@@ -77,14 +77,17 @@ class Strikes:
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
     def _leave_coordinator_without_followers(self, coordinator: Machine, _: list[TopicPartition]) -> bool:
-        """The decision gets into no other log, and its broker dies: it must not have been told."""
+        """Keep the decision out of every other log and kill its broker: the decision must not have been acknowledged.
+        """
         self._note(f"keeps followers from {coordinator.name}, which coordinates")
         heal = self._keep_away(coordinator, [])
         self._later(0.05, 0.8, partial(self._fall, coordinator, heal))
         return True
 
     def _hold_markers(self, coordinator: Machine, _: list[TopicPartition]) -> bool:
-        """They come late, at times from a coordinator that is deposed meanwhile, and amid the next transaction."""
+        """Delay the markers, so that a coordinator deposed meanwhile may send them, or they arrive during the next
+        transaction.
+        """
         self._note(f"holds what {coordinator.name}, which coordinates, has to ask other brokers")
         release = self._hold(coordinator)
         if self._rng.random() < 0.6:
@@ -119,7 +122,7 @@ class Strikes:
         self._world.kernel_later(self._rng.uniform(least_s, most_s), what)
 
     def _keep_away(self, leader: Machine, welcome: list[Machine]) -> Callable[[], None]:
-        """Nothing comes from other brokers to a leader, until what this returns is called."""
+        """Block all traffic from other brokers to a leader, until the returned function is called."""
         network = self._world.network
         followers = [each.name for each in self._clients.machines if each not in (leader, *welcome)]
         cut = [(each, leader.name) for each in followers if not network.links.is_cut(each, leader.name)]

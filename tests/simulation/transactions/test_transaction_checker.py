@@ -99,7 +99,7 @@ class Scenario:
         self.events.append(history.OffsetsTaken(invoked, self.later(), "loop", generation))
 
     def assign(self, generation: int) -> None:
-        """A member of the loop is told what it owns."""
+        """Assign partitions to a member of the loop."""
         self.events.append(history.Assigned(self.later(), "loop", generation, f"l/{generation}", INPUTS))
 
     def loop(self) -> None:

@@ -22,7 +22,7 @@ _Complain = Callable[[str, float, str], None]
 @dataclass(slots=True)
 class _Transaction:
     values: dict[bytes, str] = field(default_factory=dict)
-    """The values that were sent in it, and to which log."""
+    """The values that were sent in it, and their logs."""
     commit_invoked: bool = False
     commit_by_zombie: bool = False
     """Whether another session of the transactional id had begun before its commit was asked for. An abort proves
@@ -33,7 +33,7 @@ class _Transaction:
 
 
 class TransactionChecker:
-    """To be told of the transactional logs alone. Nothing is lost there, whatever crashes."""
+    """Gets the events of the transactional logs alone. These logs lose nothing in any crash."""
 
     def __init__(self, complain: _Complain) -> None:
         self.committed = 0
@@ -57,7 +57,7 @@ class TransactionChecker:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def session_begun(self, event: history.SessionBegun) -> None:
-        """All sessions of lower epochs are fenced, whenever they hear of their own."""
+        """All sessions of lower epochs are fenced, even if they do not know it yet."""
         sessions = self._sessions.setdefault(event.transactional_id, {})
         if event.epoch in sessions.values():
             self._complain("C9", event.at, f"epoch {event.epoch} of {event.transactional_id} was given twice")
@@ -131,14 +131,14 @@ class TransactionChecker:
                 text = f"{event.log} was stable up to {before.offset} in epoch {before.epoch}"
                 self._complain("C8", event.at, f"{text}, and is up to {event.offset} in epoch {event.epoch}")
                 return
-        # Only the highest of each epoch is compared with what comes.
+        # Later values are compared only with the highest of each epoch.
         told[:] = [each for each in told if each.epoch != event.epoch or each.offset > event.offset]
         told.append(event)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def final_committed_read(self, event: history.FinalCommittedRead) -> None:
-        """Nothing is open any more; what readers have skipped can be told now."""
+        """All transactions are complete, so the values that readers skipped are known."""
         if event.stable != event.end:
             self._complain("C9", event.at, f"{event.log} is stable up to {event.stable} of {event.end}: one hangs")
         final = self._final[event.log] = dict(event.records)

@@ -29,7 +29,7 @@ def has_transactions(seed: int) -> bool:
 
 
 def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> TransactionsPlan | None:
-    """The transactional clients of a seed; None for those without. `lossless`: all topics are flushed."""
+    """The transactional clients of a seed, or None. `lossless`: all topics are flushed."""
     if not has_transactions(seed):
         return None
     rng = Random(f"transactions {seed}")

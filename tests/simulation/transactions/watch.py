@@ -51,9 +51,10 @@ class Watch:
                     clients.feed(history.StableOffset(invoked, clients.now_s, log, end.leader_epoch, end.offset))
 
     async def watch_group(self, client: KafkaClient, group: str, partitions: list[TopicPartition]) -> None:
-        """Ask for committed offsets that no transaction is about to change, for ever.
+        """Fetch committed offsets forever, while no transaction is about to change them.
 
-        A deposed coordinator tells old ones until it hears that it is: it answers a fetch alone, as Kafka's does.
+        A deposed coordinator returns old offsets until it learns that it is deposed: like Kafka's, it answers fetches
+        without asking others.
         """
         clients = self._clients
         count = int(clients.plan.broker["offsets.topic.num.partitions"])

@@ -1,4 +1,4 @@
-"""One session of a transactional client, and the history of what it does."""
+"""One session of a transactional client, and the history that it records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Work:
                 clients.feed(history.SendDone(clients.now_s, log, value, *outcome))
 
     def invoke(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Values are about to be written."""
+        """Record that values are about to be written."""
         clients, log = self._clients, self._clients.log_of(partition)
         for value in values:
             clients.feed(history.SendInvoked(clients.now_s, self.name, log, value, True, transaction))
@@ -67,8 +67,8 @@ class Work:
             clients.feed(history.OffsetsTaken(invoked, clients.now_s, group.group_id, group.generation))
 
     async def end(self, transaction: str, *, commit: bool, offsets: dict[TopicPartition, int] | None = None) -> bool:
-        """End a transaction, and count its offsets as committed with it; whether it was committed for sure. Where
-        something may still come the session goes on with a higher epoch. Raises FencedError.
+        """End a transaction, and commit its offsets with it; returns whether the commit is certain. If a request may
+        still be in flight, the session bumps its epoch. Raises FencedError.
         """
         clients = self._clients
         written, self._written = list(self._written), {}

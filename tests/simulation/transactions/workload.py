@@ -76,7 +76,7 @@ class Workload:
         """
         self._busy: dict[str, None] = {}
         self._writing: dict[str, None] = {}
-        """The instances of the loop that are amid a transaction."""
+        """The loop's instances that have a transaction open."""
         self._commits = _FIRST_COMMIT
 
     @property
@@ -95,7 +95,7 @@ class Workload:
         return self.rests and not self._writing
 
     def lagging(self) -> list[str]:
-        """The readers that have not reached the ends, with what they lack."""
+        """The readers that have not reached the log ends, with what they lack."""
         lacking = []
         for name, partitions in ((LOOP, self.inputs), (TAIL, self.partitions)):
             positions = self.positions[name]
@@ -103,7 +103,7 @@ class Workload:
         return lacking
 
     def invoke_commits(self, offsets: dict[TopicPartition, int]) -> list[int]:
-        """Offsets of the loop are about to be committed; the numbers of the commits."""
+        """Record that offsets of the loop are about to be committed; returns the numbers of the commits."""
         clients, numbers = self.clients, []
         for partition, offset in offsets.items():
             self._commits += 1
@@ -246,7 +246,7 @@ class Workload:
         if is_twin:
             self._busy[name] = None
         left = rng.randint(1, 4) if is_twin else -1
-        self._writing.pop(name, None)  # it may have been killed amid a transaction
+        self._writing.pop(name, None)  # it may have been killed inside a transaction
         while left and not (is_twin and self.clients.is_over):
             work = Work(self, client, transactional_id, reader)
             consumer = self._consumer_of_loop(client, reader)
