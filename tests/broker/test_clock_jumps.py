@@ -1,4 +1,4 @@
-"""The wall clock is set back by a day: what was promised for a time counts from what really passed."""
+"""The wall clock is set back by a day: timeouts must follow the time that really passed."""
 
 from __future__ import annotations
 

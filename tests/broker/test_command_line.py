@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_named() -> None:
 
 @pytest.fixture
 def defaults(tmp_path: Path) -> Path:
-    """The configuration of a container that is told nothing else."""
+    """A container's default configuration."""
     path = tmp_path / "defaults.properties"
     path.write_text("broker.id=0\nlog.dirs=/data\nmetrics.listener=:9308\noffsets.topic.replication.factor=1\n")
     return path

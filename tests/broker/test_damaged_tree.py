@@ -57,7 +57,7 @@ def leaders(address: str) -> dict[str, list[bool]]:
 
 
 def led(address: str) -> set[str]:
-    """The topics all of whose partitions have leaders."""
+    """The topics whose partitions all have leaders."""
     return {name for name, each in leaders(address).items() if all(each)}
 
 

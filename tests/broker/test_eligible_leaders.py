@@ -97,7 +97,7 @@ def test_who_did_not_stop_cleanly_has_to_wait_for_the_other() -> None:
 
 
 def test_a_last_replica_that_did_not_stop_cleanly_is_not_trusted() -> None:
-    """The data loss that KIP-966 is about."""
+    """The data loss that KIP-966 prevents."""
 
     async def run() -> None:
         async with last_replica(eligible_leader_replicas_enable="true") as (cluster, _client):

@@ -20,7 +20,7 @@ from tests.kit.environment import InlineExecutor, ManualClock
 
 
 class Interpreter:
-    """Counts objects in place of keeping them."""
+    """Counts objects instead of keeping them."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Phase, dict[str, int]], object]] = []
@@ -74,7 +74,7 @@ def test_a_full_collection_walks_only_what_was_made_since_many_were_frozen() -> 
 
 
 def test_few_survivors_are_looked_at_again() -> None:
-    """They may be cycles of what is open at this moment, and garbage soon."""
+    """They may be cycles of currently open objects, and garbage soon."""
     interpreter = Interpreter()
     GarbageCollector(ManualClock(), interpreter).start()
     for _ in range(100):
@@ -125,7 +125,7 @@ def test_with_the_real_collector() -> None:
 
 
 class SomeMemory:
-    """Of a process that works for as long as a test says."""
+    """The memory of a process whose CPU time the test sets."""
 
     def __init__(self) -> None:
         self.worked_s = 5.0

@@ -60,7 +60,7 @@ class Floods:
         return [framed(request_bytes(request, 9)) * 2] * 12
 
     def fetches(self) -> list[bytes]:
-        """Twenty fetches of all that is there, twenty times."""
+        """Twenty batches of twenty fetches of all data."""
         partition = partial(FetchRequest.FetchPartition, fetch_offset=0, partition_max_bytes=50 * MEGABYTE)
         topic = FetchRequest.FetchTopic(
             topic=TOPIC, partitions=[partition(partition=each) for each in range(PARTITIONS)]
@@ -114,7 +114,7 @@ def peak_bytes(broker: BrokerProcess) -> int:
 
 
 def produces(address: str) -> None:
-    """A client of its own does."""
+    """Check that another client can still produce."""
     host, _, port = address.rpartition(":")
     with WireClient(host, int(port)) as client:
         answer = client.ask(produce(TOPIC, [b"probe"]), 9)

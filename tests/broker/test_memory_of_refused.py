@@ -59,7 +59,7 @@ def test_a_large_fetch_takes_no_more_than_its_request_and_answer(broker: BrokerP
 
 
 def test_a_fetch_of_unknown_partitions_leaves_nothing(broker: BrokerProcess, client: WireClient) -> None:
-    """Each of 120,000 errors used to stay with its traceback: 500 bytes of it, and the answers beside it."""
+    """Each of 120,000 errors used to retain its traceback: 500 bytes, and the answers too."""
     partitions = [
         FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1)
         for number in range(PARTITIONS)

@@ -17,7 +17,7 @@ from tests.kit.zookeeper import new_served_tree
 
 
 def started(directory: Path, *command: str, **settings: str) -> BrokerProcess:
-    """A broker that runs, by a command in front of its own."""
+    """A running broker, started through `command` as a wrapper."""
     overrides = {name.replace("_", "."): value for name, value in settings.items()}
     broker = BrokerProcess(directory, overrides, host=Host("127.0.0.1", command))
     broker.start()

@@ -112,7 +112,7 @@ def test_a_directory_in_use_by_a_running_broker(tmp_path: Path) -> None:
 
 
 def test_one_directory_under_two_names(tmp_path: Path) -> None:
-    """Each log would be loaded twice, and one of the two taken for what a move has left behind, and deleted."""
+    """Otherwise each log would be loaded twice, and one copy deleted as the leftover of a move."""
     broker = BrokerProcess(tmp_path)
     broker.start()
     broker.stop()
@@ -246,7 +246,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 
 def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    # Whoever reads it waits for a writer who never writes.
+    # A reader blocks until a writer writes, and this one never does.
     journal = tmp_path / "data" / "odradek-coordination.journal"
     os.mkfifo(journal)
     broker = BrokerProcess(tmp_path)

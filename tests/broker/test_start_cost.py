@@ -1,4 +1,4 @@
-"""The cost of a start, in what is imported: a time would depend on the machine."""
+"""The cost of a start, measured in imported modules: a time would depend on the machine."""
 
 from __future__ import annotations
 

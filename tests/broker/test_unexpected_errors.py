@@ -1,4 +1,4 @@
-"""An error that nobody expected leaves no state behind: a task that owns one goes on, or tries again."""
+"""An unexpected error leaves no state behind: the task that owns the state continues or retries."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_command_whose_sending_fails_is_sent_again_some_times(
             sent.append(command)
 
         def close(self) -> None:
-            """Nobody waits for it."""
+            """Do nothing: no one waits for it."""
 
     async def scenario() -> None:
         other = BrokerImage(2, 1, {})
@@ -227,7 +227,7 @@ async def test_a_controller_that_fails_to_react_makes_room_for_the_next() -> Non
 
 @in_loop
 async def test_a_controller_that_fails_after_it_has_written_makes_room_for_the_next() -> None:
-    """The topic is in the tree, and no broker was told of it."""
+    """The topic is in the tree, but no broker knows about it."""
     cluster = await ControllerCluster().start()
     before = cluster.controller.cache.image.controller_epoch
     with pytest.MonkeyPatch.context() as patch:

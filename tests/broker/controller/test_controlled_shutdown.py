@@ -1,4 +1,4 @@
-"""A broker that is about to stop asks the controller to let others lead, as often as it is configured to."""
+"""A broker that is about to stop asks the controller to move its leaderships, with the configured number of retries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_it_is_asked_no_more_than_the_configured_number_of_times() -> None:
 
 
 def test_the_last_broker_asks_once() -> None:
-    """Nobody can take over, however long it waits."""
+    """A single broker can hand over to no one, however long it waits."""
     controller, metadata = Controller([T0], []), MetadataCache(CommandFence())
     metadata.update_metadata(brokers(7))
     assert not hand_over(controller, metadata)
@@ -88,7 +88,8 @@ def test_the_last_broker_asks_once() -> None:
     ],
 )
 def test_it_waits_no_longer_than_for_another_broker_or_controller(changes: list[UpdateMetadata]) -> None:
-    """Brokers that stop together: what is left can be moved nowhere, and none waits an hour to hear that again."""
+    """Brokers that stop together: the rest cannot be moved anywhere, and no broker waits an hour to learn that again.
+    """
     metadata = MetadataCache(CommandFence())
     metadata.update_metadata(brokers(7, 8, 9))
     controller = Controller(*[[T0]] * 10)

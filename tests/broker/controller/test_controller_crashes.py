@@ -1,6 +1,6 @@
 """Random changes of topics, a crash at a random call of the disk, and a restart.
 
-What was acknowledged is there, what was under way happened entirely or not at all, nothing is left of what is gone.
+Acknowledged changes survive, a change in flight happens entirely or not at all, and deleted topics leave nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def state_of(image: MetadataImage) -> State:
 
 @dataclass
 class RandomChanges:
-    """The acknowledged state, and the one that the change under way would make of it."""
+    """The acknowledged state, and the state that the change in flight would produce."""
 
     chance: random.Random
     cluster: Cluster

@@ -1,7 +1,7 @@
-"""Random changes of topics while controllers die, lose their sessions, their office or the answers of the tree.
+"""Random changes of topics while controllers die, lose their sessions, their epoch or the answers of the tree.
 
-What was acknowledged is there, what was under way happened entirely or not at all, and in the end all brokers were told
-what the tree says.
+Acknowledged changes survive, a change in flight happens entirely or not at all, and in the end all brokers know the
+state of the tree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Topics = dict[str, int]
 
 
 class Scenario:
-    """The acknowledged topics, and those that the change under way would make of them."""
+    """The acknowledged topics, and those that the change in flight would produce."""
 
     def __init__(self, seed: int, cluster: ControllerCluster) -> None:
         self.chance = random.Random(seed)
@@ -109,7 +109,7 @@ class Scenario:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """All comes to rest, and is as it has to be."""
+        """Wait until the cluster is idle, and check its state."""
         cluster = self.cluster
         restful_turns = 0
         while restful_turns < TURNS_OF_REST:

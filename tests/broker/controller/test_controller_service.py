@@ -166,7 +166,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start() -> None:
     )
     cluster = await cluster.restart(kill=True)
     assert set(cluster.image.topics) == {"kept"}
-    # Listeners are told of the deletion, to forget what they have of the topic; clients never see it.
+    # Listeners learn of the deletion, to drop their state of the topic; clients never see it.
     assert all("doomed" not in new.topics for _, new in cluster.published)
     assert [new for old, new in cluster.published if "doomed" in old.topics]
     tree = await cluster.tree()

@@ -1,4 +1,4 @@
-"""Nodes that make no sense: the rest is served, each is named once, and counts again when it is rewritten."""
+"""Unreadable nodes: the broker serves everything else, names each such node once, and uses it again after a rewrite."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_the_state_of_a_partition(data: bytes, caplog: pytest.LogCaptureFi
     await next_controller(cluster)
     topic = cluster.controller.cache.image.topics["t"]
     assert [each.leader >= 0 for each in topic.partitions] == [False, True]
-    # Nothing is written there by elections, moves, or a topic that grows.
+    # Elections, moves and topic creations leave the node alone.
     await ask_for_election(cluster, ("t", 0), ("t", 1))
     await until_gone(cluster, znodes.PREFERRED_ELECTION)
     await cluster.controller.service.alter_reassignments({TopicPartition("t", 0): (1, 2)})
@@ -194,7 +194,7 @@ async def test_the_registration_of_the_controller_itself() -> None:
     cluster = await ControllerCluster().start()
     member = cluster.controller
     await write(cluster, znodes.broker_path(member.broker_id), GARBAGE)
-    await cluster.members[2].expire()  # has the controller read all registrations
+    await cluster.members[2].expire()  # makes the controller read all registrations
     await cluster.create("t", (2, 3))
     assert member.service.is_active
     assert cluster.told("t", 2, (2, 3)), "the controller's own metadata too"
@@ -216,7 +216,7 @@ NODES = {
     "/config/brokers/1": b'{"version":1,"config":{"log.cleaner.threads":"1"}}',
     "/latest_producer_id_block": b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}',
 }
-"""Nodes to damage, with what they may hold where the cluster has written nothing."""
+"""Nodes to damage, with plausible data for those that the cluster has not written."""
 STRANGE: list[Any] = [None, True, 0, -1, 2**31, 1.5, 1e308, "", "x", [], [1], [[1]], [None], {}, {"0": []}, {"a": 1}]
 
 

@@ -1,4 +1,4 @@
-"""Topics are deleted on several brokers, some of which are away or slow."""
+"""Topics are deleted on several brokers, some of which are down or slow."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_clients_are_not_told_of_a_topic_whose_deletion_waits() -> None:
 
 @in_loop
 async def test_a_broker_that_was_told_to_delete_gets_no_role_meanwhile() -> None:
-    """It would begin an empty log after it had let go of the other, of which the controller would not hear."""
+    """It would start an empty log after dropping the old one, and the controller would not notice."""
     cluster = await ControllerCluster().start()
     await cluster.create("t", (2, 3))
     cluster.members[3].reachable.clear()

@@ -21,7 +21,7 @@ T0 = TopicPartition("t", 0)
 
 
 def isr_change(cluster: ControllerCluster, leader: Member, isr: tuple[int, ...]) -> IsrChange:
-    """As the leader would ask, knowing what it was told."""
+    """The change that the leader would request in its current state."""
     known = leader.cache.image.topics["t"]
     partition = known.partitions[0]
     members = tuple((each, cluster.members[each].epoch) for each in isr)
@@ -127,7 +127,7 @@ async def test_a_broker_that_starts_is_told_all_its_replicas_at_once() -> None:
 
 @in_loop
 async def test_a_bounced_broker_went_and_came_back() -> None:
-    """Its old registration and its new one are seen at once: what it led must be told anew all the same."""
+    """Its old and its new registration are seen at once: its leaderships must be sent again all the same."""
     cluster = await ControllerCluster().start()
     await cluster.create("s", (3,))
     await cluster.create("t", (3, 1))

@@ -1,4 +1,4 @@
-"""A listener that closes leaves no accepted connection behind."""
+"""A closed listener leaves no accepted connection open."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Requests to a group coordinator, in order, by client. Apache Kafka 3.9.1's answers are in recorded/groups.json.
 
-    python -m tests.broker.groups.group_dialogues HOST:PORT [NAME...]
+python -m tests.broker.groups.group_dialogues HOST:PORT [NAME...]
 
-records them anew, from a broker started with `group_fixture.SETTINGS`.
+records them again, from a broker started with `group_fixture.SETTINGS`.
 """
 
 from __future__ import annotations

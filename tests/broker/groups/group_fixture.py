@@ -127,7 +127,7 @@ class GroupFixture:
         self.connection(who).send(request, version)
 
     def receive(self, who: str, request_type: type[Request], version: int) -> Any:
-        """The answer to what was sent, written down."""
+        """The recorded answer to the last request."""
         response = self.connection(who).receive(request_type, version)
         name = request_type.__name__.removesuffix("Request")
         self.transcript.append([f"{who} {name} v{version}", self.mask.plain(response)])

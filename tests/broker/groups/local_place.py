@@ -1,4 +1,4 @@
-"""Our group handlers in this process. Their clock is their own: waiting costs no time, and all is deterministic."""
+"""Our group handlers in this process. They have a separate clock: waiting costs no time, and runs are deterministic."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Local:
             MemoryLog(), clock, InlineExecutor(), MarkerSender(lambda: self.image, lambda _: None),
             lambda _: 0, ProducerIds(self._allocate_block).next_id, max_timeout_ms=1000, id_expiration_ms=1000,
         )  # fmt: skip
-        """It coordinates nothing: no dialogue is about transactions."""
+        """It coordinates nothing: the dialogues contain no transactions."""
         self.registry = HandlerRegistry(
             [
                 GroupHandlers(self.service),

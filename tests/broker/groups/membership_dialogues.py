@@ -137,7 +137,7 @@ def rebalances(fixture: GroupFixture) -> None:
     group = fixture.group()
     ids, generation = form(fixture, group, "ab")
     a, b = ids["a"], ids["b"]
-    # A follower whose metadata did not change is told the current generation; a leader starts a new one.
+    # A follower with unchanged metadata gets the current generation; a leader starts a new one.
     fixture.ask("b", join(group, b), JOIN)
     fixture.send("a", join(group, a), JOIN)
     fixture.sleep(0.1)
@@ -168,7 +168,7 @@ def rebalances(fixture: GroupFixture) -> None:
     fixture.ask("b", sync(group, b, generation + 3), SYNC)
     fixture.ask("c", sync(group, third, generation + 3), SYNC)
     fixture.ask("x", describe(group), DESCRIBE)
-    # The leader goes; who is left is told to join again.
+    # The leader leaves; the remaining member is asked to rejoin.
     fixture.ask("a", leave(group, (third, None), (a, None)), LEAVE)
     fixture.ask("b", heartbeat(group, b, generation + 3), HEARTBEAT)
     fixture.ask("b", join(group, b), JOIN)
@@ -258,7 +258,7 @@ def static_members_that_change(fixture: GroupFixture) -> None:
     fixture.receive("b", SyncGroupRequest, SYNC)
     fixture.ask("a", join(group, ids["a"], instance="a", protocols=both), JOIN)
     third = fixture.receive("c", JoinGroupRequest, JOIN).member_id
-    # While members gather, the one that waits under the old id is fenced.
+    # While members join, the one that waits under the old id is fenced.
     fixture.send("a", join(group, ids["a"], instance="a", protocols=both[:1]), JOIN)
     fixture.sleep(0.1)
     fixture.send("c", join(group, instance="b", protocols=both), JOIN)

@@ -2,7 +2,7 @@
 
     python -m tests.broker.groups.recorded_log HOST:PORT
 
-makes recorded/consumer_offsets.json anew, from a fresh broker started with `group_fixture.SETTINGS`. It holds the raw
+writes recorded/consumer_offsets.json again, from a fresh broker started with `group_fixture.SETTINGS`. It holds the raw
 batches of the partitions, with transactional offsets (committed, aborted, open) among them, and the answers.
 """
 

@@ -22,12 +22,12 @@ from tests.broker.groups.local_place import Local, MemoryLog
 NOBODY = GroupMember("", -1, None)
 PARTITION = TopicPartition("t", 0)
 MAX_BYTES = 300
-"""Of a batch: some three commits."""
+"""The limit of a batch: enough for three commits."""
 
 
 class SmallLog(MemoryLog):
-    """Refuses batches of more than `max_bytes`, as a topic's max.message.bytes does. `is_silent`: it writes, and says
-    nothing about it. It remembers of what producer the batches are.
+    """Refuses batches of more than `max_bytes`, as a topic's max.message.bytes does. With `is_silent` it appends
+    without answering. It records the producer of each batch.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ Commits = list[tuple[str, int, str]]
 
 
 def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Reply[PartitionErrors]]:
-    """Commit in one turn of the event loop; gives the outcomes, those that are there in the same turn and others."""
+    """Commit in one turn of the event loop; returns the outcomes, complete in the same turn or pending."""
 
     def commit_all() -> list[PartitionErrors | Reply[PartitionErrors]]:
         runtimes = [place.service.runtime_of(group) for group, _, _ in commits]
@@ -81,13 +81,13 @@ def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Rep
 
 
 def codes(outcomes: Sequence[PartitionErrors | Reply[PartitionErrors]]) -> list[ErrorCode | None]:
-    """The codes of the commits; None for one that is under way."""
+    """The codes of the commits; None for a pending one."""
     values = [outcome.value if isinstance(outcome, Reply) else outcome for outcome in outcomes]
     return [None if value is None else value[PARTITION] for value in values]
 
 
 def committed(place: Local, group: str) -> int | ErrorCode:
-    """The committed offset, unless a commit is under way."""
+    """The committed offset, unless a commit is pending."""
     found = place.service.runtime_of(group).shard.offsets.fetch(group, [PARTITION], require_stable=True)[PARTITION]
     return found if isinstance(found, ErrorCode) else found.offset
 
@@ -188,7 +188,7 @@ def test_nothing_is_acknowledged_before_it_is_committed(place: Local, log: Small
 
 
 def test_a_crash_between_append_and_answer(place: Local, log: SmallLog) -> None:
-    """Records in the log count, though nobody was told; a batch counts as a whole."""
+    """Records in the log are committed, though the answers are missing; a batch is committed as a whole."""
     groups = in_one_partition(place, 6)
     commit_at_once(place, [(group, 1, "") for group in groups])
     place.sleep(1)

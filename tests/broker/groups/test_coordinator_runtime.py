@@ -39,7 +39,7 @@ def ask(place: Local, request: Any, version: int) -> Any:
 
 
 def elect(place: Local) -> None:
-    """Load everything anew, as another broker's successor does; returns while it loads."""
+    """Load everything again, as after a failover; returns while it loads."""
 
     def again() -> None:
         for partition in range(OFFSETS_PARTITIONS):

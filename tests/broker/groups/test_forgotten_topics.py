@@ -55,7 +55,7 @@ def test_what_is_committed_right_after_the_deletion_stays(place: Local) -> None:
     commit_offsets(place, {0: 5, 1: 5})
 
     def commit_meanwhile() -> None:
-        """Before the turn of the loop in which the tombstones are written."""
+        """Runs before the turn of the loop that writes the tombstones."""
         place.service.topics_deleted(["t"])
         runtime = place.service.runtime_of("g")
         committed = {TopicPartition("t", 1): CommittedOffset(0, -1, "", -1)}

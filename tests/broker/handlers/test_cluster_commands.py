@@ -33,7 +33,7 @@ MetadataState = UpdateMetadataRequest.UpdateMetadataPartitionState
 
 
 def everything(broker: InProcessBroker) -> dict[str, Any]:
-    """All that a command can change."""
+    """Everything that a command can change."""
     serving = broker.server.serving
     hosted = serving.logs.replicas.hosted
     return {

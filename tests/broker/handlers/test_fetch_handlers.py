@@ -38,7 +38,7 @@ class HeldReads(InlineExecutor):
 
 
 class ShortSlices(CountedSlices):
-    """Ends slices soon, and takes no request for a large one."""
+    """Slices that end early and never treat a request as too large."""
 
     def elements_at_once(self, most: int) -> int:
         return most
@@ -160,7 +160,7 @@ def test_a_wake_up_reads_what_changed_and_nothing_else(monkeypatch: pytest.Monke
             assert not waiting.done()
             await other.ask(produce_to("t", 9, b"x" * 150), 11)
             found = told(await waiting)
-            # What was found before is looked for once more: its file may be gone.
+            # The data found before is looked up again: its file may be gone.
             assert read == [77, 12, 9, 12, 77]
             assert sum(size for _, size in found.values()) >= 300
             assert {at for at, (_, size) in found.items() if size} == {9, 12, 77}

@@ -1,4 +1,4 @@
-"""Who asks the wrong broker is told of the leader (KIP-951)."""
+"""A request to the wrong broker is answered with the leader (KIP-951)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ IDS = st.integers(1, 2**128 - 1).map(uuid_of)
 
 
 def images(*, recovery: bool, offline: bool) -> st.SearchStrategy[PartitionImage]:
-    """Partitions, with what the message in question can carry."""
+    """Partitions with the fields that the message can carry."""
     return st.builds(
         PartitionImage,
         partition=PARTITIONS,
@@ -103,7 +103,7 @@ def live_brokers(draw: st.DrawFn) -> dict[int, BrokerImage]:
 
 @st.composite
 def update_metadatas(draw: st.DrawFn) -> UpdateMetadata:
-    """Some topics are deleted; their partitions have no leader any more."""
+    """Some topics are deleted; their partitions have lost their leaders."""
     topics: list[TopicStates] = []
     deleted: list[TopicStates] = []
     for name, topic_id, states in draw(topic_states(images(recovery=False, offline=True))):

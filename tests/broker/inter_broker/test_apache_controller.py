@@ -66,7 +66,7 @@ C = TypeVar("C", bound=Command)
 
 
 class Received(NamedTuple):
-    """One request: its bytes, as they are declared, and the command that it is, if it is one."""
+    """One request: its bytes, as they are declared, and the command it contains, if any."""
 
     api_key: ApiKey
     version: int
@@ -147,7 +147,7 @@ class Cluster(NamedTuple):
     broker_epoch: int
 
     async def until(self, what: str, is_so: Callable[[], object]) -> None:
-        """Until broker 7 was told."""
+        """Wait until broker 7 has received it."""
         await eventually_on_loop(what, is_so, pause_s=0.01)
 
 
@@ -247,7 +247,7 @@ async def check_what_was_sent(received: list[Received]) -> None:
 
 
 def check_what_was_said(cluster: Cluster) -> None:
-    """Broker 7 was told of the brokers, its roles, and the end of the topic."""
+    """Broker 7 must have received the brokers, its roles, and the end of the topic."""
     me = cluster.me
     commands = [each.command for each in me.received if each.command is not None]
     assert {(each.controller_id, each.broker_epoch) for each in commands} == {(APACHE, cluster.broker_epoch)}

@@ -76,7 +76,7 @@ class FakeController:
 
 
 def said(change: IsrChange) -> tuple[Any, ...]:
-    """All that a change says."""
+    """All fields of a change."""
     return (
         change.topic_partition, change.topic_id, change.leader_epoch, change.partition_epoch, change.new_isr,
         change.leader_recovery_state,
@@ -99,7 +99,7 @@ class Pair(NamedTuple):
 
 
 def metadata_of(port: int, controller_id: int = CONTROLLER) -> MetadataCache:
-    """All that broker 1 knows: broker 2 is there, and the topic `t`."""
+    """Broker 1's metadata: broker 2 is alive, and the topic `t` exists."""
     endpoint = Endpoint("INSIDE", "127.0.0.1", port, "PLAINTEXT")
     known = MetadataImage(
         controller_id=controller_id, brokers={CONTROLLER: BrokerImage(CONTROLLER, 60, {"INSIDE": endpoint})}

@@ -88,7 +88,7 @@ class CleanerFixture:
         return self.workers[-1]
 
     def thread(self) -> CleanerThread:
-        """A cleaner thread that is driven by hand, and that can be told to abort."""
+        """A cleaner thread that tests drive by hand and can abort."""
         thread = cleaner_thread(self)
         self.cleaner._threads[:] = [thread]
         return thread

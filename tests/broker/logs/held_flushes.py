@@ -63,7 +63,7 @@ class HeldFlushes(InlineExecutor):
         return bool(self._waiting)
 
     async def finish(self, log: UnifiedLog | None = None) -> None:
-        """Let the disk finish with what is under way, or with `log` alone and what is flushed with it."""
+        """Let the disk finish the pending flushes, or only those of `log` and the ones batched with it."""
         self._carry_out(log)
         await turns()
 
@@ -81,7 +81,7 @@ class HeldFlushes(InlineExecutor):
 
 
 class HeldFlushesBroker(InProcessBroker):
-    """A broker whose disk finishes a flush when it is told to."""
+    """A broker whose disk finishes a flush on command."""
 
     def __init__(self, file_system: MemoryFileSystem | None = None, **settings: str) -> None:
         super().__init__(**settings)
@@ -103,7 +103,7 @@ class HeldFlushesBroker(InProcessBroker):
         return wire
 
     def produce(self, request: ProduceRequest) -> asyncio.Task[ProduceResponse]:
-        """Produce on a connection of its own."""
+        """Produce on a separate connection."""
 
         async def ask() -> ProduceResponse:
             response = await self.connect().ask(request, 11)

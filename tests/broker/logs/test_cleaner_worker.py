@@ -95,7 +95,7 @@ async def started(worker: ProcessWorker) -> int:
 
 
 async def gone(pid: int) -> None:
-    """Return when there is no such process."""
+    """Wait until the process does not exist any more."""
     await eventually_on_loop(f"the end of process {pid}", lambda: not runs(pid), pause_s=0.01)
 
 

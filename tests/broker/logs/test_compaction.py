@@ -46,7 +46,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Writer:
-    """A producer of one codec with keys of its own; every value counts up, and some are tombstones."""
+    """A producer of one codec with private keys; every value counts up, and some are tombstones."""
 
     def __init__(self, address: str, codec: str, seed: int) -> None:
         self.latest: dict[bytes, bytes | None] = {}

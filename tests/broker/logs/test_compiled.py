@@ -20,7 +20,7 @@ IMPORT = (
 
 
 def copy_of_the_sources(target: Path) -> Path:
-    """A checkout of its own, so that this one stays as it is."""
+    """A copy of the checkout, so that the original stays unchanged."""
     for package in ("broker", "storage", "protocol", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", target)

@@ -1,4 +1,4 @@
-"""A flipped bit on the disk of a real broker: who wants it is told, once it is logged, and the rest is served."""
+"""A flipped bit on the disk of a real broker: readers get an error, it is logged once, and the rest is served."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Damaged:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Iterator[Damaged]:
-    """A broker on whose disk one bit of the third of six batches was flipped while it was down."""
+    """A broker on whose disk one bit of the third of six batches flipped while it was down."""
     metrics_port = free_port()
     settings = {
         "metrics.listener": f"127.0.0.1:{metrics_port}",

@@ -43,7 +43,7 @@ play = partial(in_process.play, log_dirs=f"{A},{B}", offsets_topic_num_partition
 
 
 def break_disk(broker: InProcessBroker, path: str = B) -> None:
-    """Whatever is written to a directory fails."""
+    """Make every write to a directory fail."""
     broker.file_system.inject = lambda operation, at: (
         Fault(errno.EIO) if at.startswith(path) and operation not in {"lock", "exists"} else None
     )
@@ -173,7 +173,7 @@ def test_a_topic_is_deleted_and_made_again_while_its_disk_is_away() -> None:
 
 @pytest.mark.parametrize("calls", [40, 200, 400])
 def test_a_disk_that_fails_while_a_topic_is_created(calls: int) -> None:
-    """Every new partition is led, and has its log where it is led; the old ones on that disk have no leader."""
+    """Every new partition has a leader with a log in a live directory; the old ones on that disk have no leader."""
 
     def fail_after(broker: InProcessBroker) -> None:
         left = calls
@@ -267,7 +267,7 @@ def test_the_controller_is_told_in_the_end(error: Exception, monkeypatch: pytest
 
 
 SEGMENTS = "two-0"
-"""The log of several segments, one of a record each; `one` has a log beside it."""
+"""The log with several segments, each of one record; `one` has a log in the same directory."""
 
 
 async def several_segments(broker: InProcessBroker, wire: Wire) -> None:
@@ -280,7 +280,7 @@ async def several_segments(broker: InProcessBroker, wire: Wire) -> None:
 
 
 def remove_files(broker: InProcessBroker, *suffixes: str) -> None:
-    """Remove those files of the log from which nothing was read since the start."""
+    """Remove those files of the log from which the broker has read nothing since the start."""
     for each in broker.file_system.list_dir(f"{A}/{SEGMENTS}"):
         if each.name.endswith(suffixes):
             broker.file_system.remove(f"{A}/{SEGMENTS}/{each.name}")
@@ -358,7 +358,7 @@ def test_a_file_that_is_missing_while_an_answer_is_sent() -> None:
 def test_removed_files_never_take_the_directory_offline(
     suffixes: tuple[str, ...], is_unread: bool, is_served: bool
 ) -> None:
-    """Whatever is read, written, rolled or looked up afterwards. An open file is served on."""
+    """Holds for every later read, write, roll and lookup. Open files are still served."""
 
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         remove_files(broker, *suffixes)

@@ -1,7 +1,7 @@
-"""Any single call to a disk fails under a broker: clients are told so in Kafka's words.
+"""Any single call to a disk fails under a broker: clients get Kafka's error codes.
 
-They are hung up on only where the records that a reply promises cannot be read any more. UNKNOWN_SERVER_ERROR would be
-the wrong word: producers take it for final, and applications send once more what may be there already.
+A connection is closed only where the records that a reply promises cannot be read any more. UNKNOWN_SERVER_ERROR would
+be the wrong code: producers take it for final, and applications resend records that may have been written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ A, B = "/a", "/b"
 CONFIGS = {"segment.bytes": "300", "index.interval.bytes": "1", "flush.messages": "1"}
 LARGEST_TIMESTAMP = -3
 NEVER_FAIL = {"exists", "disk_space"}
-"""`os.path.exists` says no when it cannot tell. The other is asked by the second, and is not what this is about."""
+"""`os.path.exists` returns False when it cannot tell. The second is only used for `disk_space`, which is not under
+test.
+"""
 MAY_SAY = {
     ErrorCode.NONE,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -78,8 +80,8 @@ def codes_in(answer: Any) -> Iterator[ErrorCode]:
 
 
 async def live(number: int, *, code: int, forever: bool) -> bool:
-    """A life in which call `number` to the second directory fails, and those after it with `forever`; whether there was
-    such a call.
+    """Run a broker in which call `number` to the second directory fails, and with `forever` all later ones; returns
+    whether there were that many calls.
     """
     broker = InProcessBroker(log_dirs=f"{A},{B}", log_segment_delete_delay_ms="0")
     broker.file_system.faults_in_reads = code == errno.EIO

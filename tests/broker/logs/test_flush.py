@@ -349,7 +349,7 @@ def durable_end(disk: MemoryFileSystem) -> int:
 @settings(max_examples=40, deadline=None)
 @given(limit=st.integers(1, 5), steps=st.lists(st.integers(0, 3), min_size=5, max_size=20))
 def test_fewer_records_than_the_limit_are_at_stake(limit: int, steps: list[int]) -> None:
-    """Each step is a batch of so many records, or (0) the end of the fsync that is under way."""
+    """Each step is a batch of so many records, or (0) the end of the pending fsync."""
 
     async def scenario() -> None:
         async with HeldFlushesBroker() as broker:

@@ -1,4 +1,4 @@
-"""The throttle on a clock of its own."""
+"""The throttle on a test clock."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_changes_take_effect_at_once_and_outlive_a_kill(tmp_path: Path) -> None:
             assert produce(client, 2000) is ErrorCode.MESSAGE_TOO_LARGE
             alter(client, TOPIC, "t", "max.message.bytes", "5000")
             assert produce(client, 2000) is ErrorCode.NONE
-            # Not 1: `start` looks for the port with a connection of its own.
+            # Not 1: `start` opens a connection to wait for the port.
             alter(client, BROKER, "0", "max.connections.per.ip", "2")
             with connect(broker), connect(broker) as refused:
                 assert refused.is_closed(within_s=60)
@@ -83,7 +83,7 @@ def test_changes_take_effect_at_once_and_outlive_a_kill(tmp_path: Path) -> None:
 
 
 class HeldTree:
-    """The configurations in the tree; while `held`, a read is answered later with what there was when it began."""
+    """The configurations in the tree; while `held`, a read is answered later, with the data from when it began."""
 
     def __init__(self) -> None:
         self.configs: dict[str, Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The metadata that a controller tells of, also in parts."""
+"""The metadata that a controller sends, also in parts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def partition(number: int, leader: int = 1) -> PartitionImage:
 
 
 def told(cache: MetadataCache, *numbers: int, topic_id: Uuid = ID, leader: int = 1) -> TopicImage:
-    """The topic after the cache was told of some of its partitions."""
+    """The topic after the cache received some of its partitions."""
     states = TopicStates("t", topic_id, tuple(partition(number, leader) for number in numbers))
     cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(states,)))
     return cache.image.topics["t"]
 
 
 def test_a_partition_that_was_not_told_of_yet_has_no_leader() -> None:
-    """Apache Kafka's controller leaves out partitions of which it knows no state."""
+    """Apache Kafka's controller omits partitions whose state it does not know."""
     cache = MetadataCache(CommandFence())
     assert [each.leader for each in told(cache, 3, 1).partitions] == [-1, 1, -1, 1]
     assert [each.partition for each in cache.image.topics["t"].partitions] == [0, 1, 2, 3]
@@ -50,7 +50,7 @@ def test_a_deleted_topic_is_gone() -> None:
 
 
 def test_what_a_full_command_does_not_name_is_gone() -> None:
-    """A broker may miss a deletion: its session had expired, or the controller resigned before it was told."""
+    """A broker may miss a deletion: its session had expired, or the controller resigned before it sent one."""
     cache = MetadataCache(CommandFence())
     told(cache, 0, 1)
     other = TopicStates("u", LATER_ID, (partition(0),))
@@ -66,7 +66,7 @@ def update(*, is_full: bool = False, says_if_full: bool = True) -> UpdateMetadat
 
 
 def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics() -> None:
-    """A new controller names itself, and perhaps some topics, before it tells of all."""
+    """A new controller announces itself, and perhaps some topics, before it sends all of them."""
     cache = MetadataCache(CommandFence())
 
     async def wait() -> None:
@@ -84,7 +84,7 @@ def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics
 
 
 def test_waiting_for_topics_has_an_end() -> None:
-    """Nothing is known afterwards: the controller is to tell of all, even if of none."""
+    """The metadata is still unknown after that: the controller must send all topics, even if the list is empty."""
     cache = MetadataCache(CommandFence())
 
     async def wait() -> None:

@@ -38,7 +38,7 @@ NAMES: Final = 20_000
 HALF_FRAME: Final = struct.pack(">i", 1_000_000) + bytes(100_000)
 PATIENCE_S: Final = 30
 SECOND_S: Final = 2.0
-"""Between two looks: the broker returns memory in a second in which it has little to do, and to count is work."""
+"""Seconds between two measurements: the broker returns memory in a second with little work, and counting is work."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: closing resets the connection, so that no port waits for minutes (TIME_WAIT)."""
 _PLAIN_MODULE: Final = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
@@ -57,7 +57,7 @@ runpy.run_module("broker", run_name="__main__", alter_sys=True)
 
 
 class Memory(NamedTuple):
-    """Of the broker's process: objects that the garbage collector tracks, and resident memory."""
+    """Objects that the broker's garbage collector tracks, and its resident memory."""
 
     objects: int
     rss_kb: int

@@ -220,7 +220,7 @@ def altered_incrementally(trial: Trial) -> IncrementalAlterConfigsRequest:
 
 
 def quota_set(trial: Trial) -> AlterClientQuotasRequest:
-    """Of a user who is not there."""
+    """A quota of a user that does not exist."""
     entry = AlterClientQuotasRequest.EntryData(
         entity=[AlterClientQuotasRequest.EntityData(entity_type="user", entity_name=trial.g)],
         ops=[AlterClientQuotasRequest.OpData(key="producer_byte_rate", value=1000.0, remove=False)],
@@ -333,7 +333,7 @@ def moved(trial: Trial) -> AlterReplicaLogDirsRequest:
 
 
 def moves_cancelled(topics: Sequence[str]) -> AlterPartitionReassignmentsRequest:
-    """AlterPartitionReassignments that cancel what is not under way."""
+    """AlterPartitionReassignments that cancel moves which were never started."""
     partition = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=None)
     topic = AlterPartitionReassignmentsRequest.ReassignableTopic
     return AlterPartitionReassignmentsRequest(topics=[topic(name=name, partitions=[partition]) for name in topics])
@@ -346,7 +346,7 @@ def leaders_elected(topics: Sequence[str]) -> ElectLeadersRequest:
 
 
 def scram_altered(trial: Trial) -> AlterUserScramCredentialsRequest:
-    """Of a user with the name of a group."""
+    """A password for a user with the name of a group."""
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         name=trial.g, mechanism=1, iterations=4096, salt=b"salt", salted_password=b"salted"
     )

@@ -77,7 +77,7 @@ TOLD: Final = frozenset((
     "generation_id", "end_offset", "records", "offset_lag",
 ))
 # fmt: on
-"""Fields that tell of effects."""
+"""Fields that show effects."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ CASES: Final = (
 
 
 def essence(value: object, trial: Trial) -> Any:
-    """The fields of a reply that tell of effects, with the trial's names made those of every trial."""
+    """The fields of a reply that show effects, with the trial's names replaced by neutral ones."""
     if isinstance(value, Struct):
         if getattr(value, "group_id", trial.g) not in (trial.g, trial.m):
             return None  # a group of another trial, which cannot be deleted while a member is in it

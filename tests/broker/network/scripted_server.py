@@ -21,7 +21,7 @@ Answer = Callable[[bytes], Parts | Waiting[Parts | None] | Awaitable[Parts | Non
 
 
 class ScriptedDispatcher:
-    """Answers every frame with what `answer` gives for it."""
+    """Answers every frame with the result of `answer`."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""A client that exceeds its quota is answered at once, told how long to wait, and not heard for that long."""
+"""A client that exceeds its quota is answered at once with a throttle time, and muted for that long."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tests.kit.waiting import eventually_on_loop
 from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
 
 WINDOW_MS = 11_000
-"""The time after which nothing of what a client has used counts any more."""
+"""The time after which a client's past usage is forgotten."""
 Work = Callable[[InProcessBroker, Wire], Awaitable[None]]
 TURNS = 50
-"""Turns of the event loop in which a connection that is not muted is answered."""
+"""Turns of the event loop within which an unmuted connection is answered."""
 
 
 async def is_answered(client: Wire, request: Request | None = None) -> bool:
@@ -169,7 +169,7 @@ def test_a_fetch_session_outlives_its_throttling() -> None:
 
 
 class BusyClock(ManualClock):
-    """Whoever looks at it has worked for a millisecond."""
+    """Reading it takes a millisecond."""
 
     def monotonic_s(self) -> float:
         self.ms += 1
@@ -204,7 +204,7 @@ def test_a_client_is_throttled_by_the_time_that_it_takes(work: Work) -> None:
 
 
 class SlowRandom(SeededRandom):
-    """Whoever draws a number, as the controller does twice for each topic, has worked for half a second."""
+    """Drawing a number takes half a second; the controller draws two for each topic."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def test_what_only_the_cluster_needs_is_exempt() -> None:
 
 
 def test_connections_share_a_quota_after_its_usage_was_forgotten() -> None:
-    """Idle usages are dropped when there are many. A connection that had one counts for the new one from then on."""
+    """Idle usages are dropped when there are too many. A connection that had one is charged to its replacement."""
     clock = ManualClock()
     quotas, reply = ClientQuotas(clock), ProduceResponse(responses=[])
     quotas.produce.set_limits(Limits({(None, DEFAULT): 100}))

@@ -57,7 +57,7 @@ def test_a_file_slice_is_sent_whole_cold_or_warm() -> None:
 
 
 class ColdAtTimes(OsFile):
-    """A file on the disk of which every `cold_every`-th large read would have to wait."""
+    """A file on a disk that keeps every `cold_every`-th large read waiting."""
 
     cold_every = 1 << 30
     tries = 0
@@ -83,7 +83,7 @@ def test_large_and_small_slices_are_sent_in_their_order(cold_every: int, tmp_pat
         size, small = 19_000_000, 1000
 
         def answer(frame: bytes) -> list[Part]:
-            """A reply of its own for each request: sending a slice uses it up."""
+            """Each request needs a new reply: sending a slice consumes it."""
             return [
                 b"head",
                 FileSlice(file, 5, size),
@@ -114,7 +114,7 @@ def test_a_client_that_reads_late_gets_its_own_bytes(tmp_path: Path) -> None:
             late.write(framed(b"a"))
             while not files[0].tries:
                 await asyncio.sleep(0.01)
-            # The socket took some of what was read for it. Others are served now.
+            # The socket took part of the data read for it. Other clients are served meanwhile.
             for _ in range(3):
                 reader, writer = await scripted.connect()
                 writer.write(framed(b"b"))
@@ -161,7 +161,7 @@ def test_a_client_that_stops_reading_costs_little_and_stops_being_read() -> None
             for _ in range(50):
                 writer.write(framed(b"more"))
             await asyncio.sleep(0.3)
-            # What was read from the file fits in the socket's buffers and one chunk, not in 50 answers of 100 MB.
+            # The data read fits in the socket's buffers and one chunk, unlike 50 answers of 100 MB.
             assert file.read_bytes < 30_000_000
             writer.transport.abort()
             del reader

@@ -33,8 +33,8 @@ CHECKS: Final = 20
 
 
 class StepsPerTurn:
-    """Counts the lines that run between two turns of the event loop, those of a loop each time. What the disk in memory
-    does is not counted.
+    """Counts the lines that run between two turns of the event loop, each line of a loop once per iteration. The work
+    of the in-memory disk is excluded.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ def broker(runner: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[I
         await broker.connect().ask(new_topic("t0", 2), 7)
 
     runner.run(start())
-    logging.disable()  # it has lines of its own for each refusal
+    logging.disable()  # each refusal logs a line
     yield broker
     logging.disable(logging.NOTSET)
     runner.run(broker.__aexit__(None, None, None))

@@ -1,7 +1,7 @@
 """Mutated requests of every served API against a whole broker in this process.
 
-What may happen: an answer, or the connection is closed. What may not: an exception nobody expected, a log that stopped
-working, memory without bound.
+Allowed: an answer, or a closed connection. Not allowed: an unexpected exception, a log that stopped working, unbounded
+memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.protocol.values import SeededSource, build
 
 MAX_GROWTH_BYTES = 300 << 20
 COMMANDS = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-"""Whoever sends these is the controller, or the broker itself: what they do to others is what they are for."""
+"""Only the controller, or the broker itself, sends these: their purpose is to affect others."""
 TOPICS = ("fuzz-a", "fuzz-b", "__consumer_offsets", "no-such-topic", "..", "a/b", "x" * 250, "")
 
 
@@ -118,7 +118,7 @@ async def fuzz(count: int, seed: int, *, commands: bool = False) -> None:
             if commands:
                 assert not recorder.records
                 return
-            # Nobody else noticed.
+            # Other clients are not affected.
             await witness.ask(new_topic("after"), 7)
             await witness.ask(produce("after", [b"still", b"works"]), 9)
             assert values_in(await witness.ask(fetch("after", 0), 12)) == [b"still", b"works"]

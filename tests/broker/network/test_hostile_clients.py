@@ -90,7 +90,8 @@ def test_garbage_is_hung_up_on_with_a_reason(broker: BrokerProcess, data: bytes)
     said = len(broker.output.read_text())
     with raw(broker) as connection:
         port = connection.getsockname()[1]
-        with contextlib.suppress(ConnectionError):  # it need not wait for the end of what is too long
+        # the broker may close before it has read the whole oversized request
+        with contextlib.suppress(ConnectionError):
             connection.sendall(data)
         assert hangs_up(connection)
     is_served(broker)
@@ -269,8 +270,8 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
 
 
 def three_that_are_served(broker: BrokerProcess, stack: contextlib.ExitStack) -> list[WireClient]:
-    """As many as may come. The broker may still count the one that looked whether it listens, or those that were here
-    before, whose end it has not read yet.
+    """The maximum number of connections. The broker may still count the one that probed whether it listens, or earlier
+    ones whose end it has not read yet.
     """
 
     def three() -> list[WireClient]:

@@ -1,4 +1,4 @@
-"""Answers that a handler gives later, many at one moment, without a future for each (`Later`)."""
+"""Answers that a handler gives later, many at once, without a future for each (`Later`)."""
 
 from __future__ import annotations
 

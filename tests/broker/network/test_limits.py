@@ -70,7 +70,7 @@ def test_over_the_brokers_limit_connections_wait_unread_in_order() -> None:
     for connection in (first, second, third, fourth):
         assert limits.admit(connection) is None
     assert [bool(c.paused) for c in (first, second, third, fourth)] == [False, True, True, True]
-    limits.release(third)  # hangs up while it waits: takes no slot with it
+    limits.release(third)  # hangs up while it waits: releases no slot
     limits.release(first)
     assert not second.paused
     assert fourth.paused
@@ -352,7 +352,7 @@ def test_connections_beyond_a_rate_wait_in_the_order_in_which_they_came() -> Non
         rates = ConnectionRates(clock, QuotaWindow(2, 1000))
         rates.change(2**31 - 1, {"OUTSIDE": 5}, None)
         assert waiting(accepted(rates, 50, "PLAINTEXT")) == []
-        # Five a second over the window that is full and the one that begins.
+        # Five per second, over the full window and the new one.
         connections = accepted(rates, 8, "OUTSIDE")
         assert waiting(connections) == [5, 6, 7]
         rates.release(connections[6])

@@ -1,4 +1,4 @@
-"""Requests in one packet take effect in the order in which they stand in it, whatever their APIs."""
+"""Requests in one packet take effect in their order, whatever their APIs."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_every_pair_of_requests(first: Case) -> None:
 
 
 class Socket:
-    """A connection to a broker of its own."""
+    """A separate connection to a broker."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -202,7 +202,7 @@ class GatedExecutor(ThreadExecutor):
 
 
 def test_a_connection_may_end_while_a_thread_has_its_handshake() -> None:
-    """The event loop is not told of an error that the thread raises then."""
+    """The thread's error then never reaches the event loop."""
 
     async def scenario() -> None:
         errors: list[dict[str, Any]] = []

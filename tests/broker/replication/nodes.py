@@ -1,5 +1,5 @@
-"""Brokers that replicate: their replica managers, fetch handlers and fetchers, joined by calls in place of a network,
-and a controller that does what it is told.
+"""Brokers that replicate: their replica managers, fetch handlers and fetchers, joined by calls instead of a network,
+and a controller that does as the test says.
 """
 
 from __future__ import annotations
@@ -197,21 +197,21 @@ class Nodes:
         """With `racks`, by broker, consumers are sent to replicas in theirs."""
         self.quota_clock = ManualClock()
         self.limits: dict[str, int] = {}
-        """Dynamic limits of all brokers, by key; heeded with the next `configure`."""
+        """Dynamic limits of all brokers, by key; they take effect with the next `configure`."""
         self.lag_ms = lag_ms
         self.racks = racks
         self.wait_max_ms = wait_max_ms
         self.backoff_ms = backoff_ms
         self.cut: set[tuple[int, int]] = set()
-        """Who cannot reach whom."""
+        """(source, target) pairs that cannot communicate."""
         self.damages = 0
         """Answers with records that are still to be damaged on their way."""
         self.asked: list[tuple[int, Request, int]] = []
-        """Who has asked what, and in which version."""
+        """(broker, request, version) of every request."""
         self.states = {each: PartitionImage(each, 1, 0, BROKERS, BROKERS, 0, 1) for each in range(partitions)}
         self.altered: list[IsrChange] = []
         self.refusals: list[ErrorCode] = []
-        """Of the next changes."""
+        """The errors of the next ISR changes."""
         self._nodes = {each: Node(self, each, MemoryFileSystem(), config or LogConfig()) for each in BROKERS}
 
     def damaged(self, answer: R) -> R:
@@ -235,7 +235,7 @@ class Nodes:
         return MetadataImage(brokers=brokers).with_topics([topic])
 
     def configure(self, **overrides: str) -> None:
-        """Give the topic a configuration, with underscores for dots, that every broker heeds at once."""
+        """Configure the topic on every broker at once, with underscores for dots."""
         config = {key.replace("_", "."): value for key, value in overrides.items()}
         for node in self._nodes.values():
             node.metadata.update_configs({(ConfigResourceType.TOPIC, "t"): config})
@@ -304,7 +304,7 @@ class Nodes:
 
 
 def on_nodes(**options: Any) -> Callable[[Callable[[Nodes], Awaitable[None]]], Callable[[], None]]:
-    """A test with brokers of its own."""
+    """Decorate a test with a new set of brokers."""
 
     def decorate(scenario: Callable[[Nodes], Awaitable[None]]) -> Callable[[], None]:
         async def run() -> None:

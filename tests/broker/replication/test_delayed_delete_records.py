@@ -46,7 +46,7 @@ def starts(nodes: Nodes) -> list[int]:
 
 
 def kept_starts(nodes: Nodes) -> list[int]:
-    """Those that the brokers would begin with after a kill."""
+    """The start offsets that the brokers would load after a kill."""
     path = f"/logs/{LOG_START_OFFSET_CHECKPOINT}"
     entries = [parse_checkpoint(path, nodes[each].disks.read_file(path)) for each in BROKERS]
     return [int(offset) for ((_, _, offset),) in entries]

@@ -65,7 +65,7 @@ def opened(
 
 
 def answer(context: FetchContext, **changes: FetchResponse.PartitionData) -> tuple[int, list[int]]:
-    """(session id, partitions told) when partition N has high watermark 10, but for the `pN` given."""
+    """(session id, partitions in the response) when partition N has high watermark 10, except for the given `pN`."""
     results: list[PartitionResult] = [
         (p, changes.get(f"p{p.partition}", data(p.partition, 10))) for p in context.partitions
     ]
@@ -81,7 +81,7 @@ def test_a_session_tells_everything_once_and_then_only_changes() -> None:
     assert answer(opened(cache, request(session, 1), 12, NAMES.get)) == (session, [])
     assert answer(opened(cache, request(session, 2), 12, NAMES.get), p1=data(1, 11)) == (session, [1])
     eleven = data(1, 11)
-    # An error is told each time, and its end is told as well.
+    # An error is repeated in each response, and its end is reported too.
     assert answer(opened(cache, request(session, 3), 12, NAMES.get), p1=eleven, p2=data(2, 10, error=6)) == (
         session,
         [2],
@@ -94,7 +94,7 @@ def test_a_session_tells_everything_once_and_then_only_changes() -> None:
 
 
 def test_a_reader_that_goes_back_is_told_all_once_more() -> None:
-    """A follower that was told to truncate has not taken the high watermark of that answer."""
+    """A follower that was asked to truncate has not applied the high watermark of that answer."""
     cache, _ = cache_of()
     session, _ = answer(opened(cache, request(0, 0, 0, 1, offset=5), 12, NAMES.get))
     assert answer(opened(cache, request(session, 1, 0, offset=6), 12, NAMES.get)) == (session, [])
@@ -187,7 +187,7 @@ def test_sessions_of_consumers_have_a_bound_in_bytes() -> None:
 
 
 def test_bytes_are_made_room_for_by_consumers_alone() -> None:
-    """Ending a follower's session would make no room: followers' sessions do not count."""
+    """Ending a follower's session would not help: followers' sessions do not count towards the limit."""
     time = Time()
     cache = FetchSessionCache(100, SeededRandom(), time, most_bytes=3 * PARTITION_BYTES)
     asked = request(0, 0, 0)
@@ -235,7 +235,7 @@ def test_a_large_session_gets_no_more_partitions() -> None:
 
 
 def test_a_follower_takes_the_place_of_a_consumer_in_a_full_cache() -> None:
-    """Kafka's privileged sessions: followers come before consumers, and make no room for each other."""
+    """Kafka's privileged sessions: followers evict consumers, but never each other."""
     cache, time = cache_of(slots=2)
     follower = request(0, 0, 0)
     follower.replica_id = 2

@@ -1,4 +1,4 @@
-"""Consumers read from followers, and are told which one is near (KIP-392)."""
+"""Consumers read from followers, and learn which replica is near (KIP-392)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(nodes: Nodes) -> No
     await produce(nodes, b"a")
     for rack in ("a", "b", "c", ""):
         data = await ask(nodes, 1, rack=rack, max_wait_ms=60_000)
-        # Of those in rack b it is the one that had everything last.
+        # The one in rack b that caught up last.
         assert data.preferred_read_replica in ({2, 3} if rack == "b" else {-1}), rack
         assert values(data) == ([] if rack == "b" else [b"a"])
         assert data.high_watermark == 1

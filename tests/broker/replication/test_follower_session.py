@@ -35,7 +35,7 @@ class Both:
         return FetchRequest.decode(memoryview(request.to_bytes(version)), version), version
 
     def serve(self, request: FetchRequest, version: int, high_watermark: int) -> FetchResponse:
-        """The leader's answer, which must be to what the follower wants."""
+        """The leader's answer; the request must match the follower's positions."""
         context = to_the_end(self.leader.open(request, version, NAMES.get, never))
         if not isinstance(context, ErrorFetchContext):
             wanted = {
@@ -109,7 +109,7 @@ def test_topics_without_an_id_have_everything_asked_for_by_name() -> None:
 
 
 def test_an_answer_belongs_to_what_was_asked_and_not_to_what_is_wanted_since() -> None:
-    """M3: the partition was dropped and taken up again, in another epoch, while the fetch was under way."""
+    """M3: the partition was removed and added again, in another epoch, while the fetch was in flight."""
     both = Both()
     name, added = TopicPartition("t", 0), TopicPartition("t", 1)
     both.follower.ask(name, IDS["t"], position(5, epoch=1))

@@ -106,7 +106,7 @@ class Broker:
         return Broker(self.disks)
 
     def break_disk(self, path: str) -> None:
-        """Whatever is done to a directory fails from now on, and the broker has noticed."""
+        """Make every call to a directory fail, and let the broker notice."""
         self.disks.inject = lambda _operation, at: Fault(errno.EIO) if at.startswith(path) else None
         self.logs.directories.take_offline(path, "broken")
         self.hosted.directory_failed(path)
@@ -119,7 +119,7 @@ def state(
 
 
 def on_loop(scenario: Callable[[Broker], Awaitable[None]]) -> Callable[[], None]:
-    """A test with a broker of its own."""
+    """Decorate a test with a new broker."""
 
     def test() -> None:
         asyncio.run(scenario(Broker()))  # type: ignore[arg-type]
@@ -375,7 +375,7 @@ async def test_a_topic_of_the_name_is_made_again_while_its_disk_is_away(broker: 
 
 @on_loop
 async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None:
-    """Those that begin with the command are made on the other one; an answer never speaks of a log that is not used."""
+    """The command's replicas are created in the other directory; the answer never refers to a discarded log."""
     many = [state(number=number) for number in range(60)]
     await broker.lead(*many[:4], topic="old", topic_id=LATER_ID, is_new=True)
     making = asyncio.ensure_future(broker.lead(*many, is_new=True))

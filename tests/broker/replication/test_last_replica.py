@@ -84,7 +84,7 @@ async def test_a_new_leader_that_is_left_alone_flushes(nodes: Nodes) -> None:
 
 @on_nodes(lag_ms=100, wait_max_ms=10)
 async def test_where_one_replica_is_enough_nothing_is_flushed(nodes: Nodes) -> None:
-    """min.insync.replicas=1, as Kafka's default: each record would have to be flushed from then on."""
+    """min.insync.replicas=1 is Kafka's default, and would need a flush for each record from then on."""
     await committed(nodes)
     await leave(nodes, 2, 3)
     await nodes[1].replicas.group_commit.idle()

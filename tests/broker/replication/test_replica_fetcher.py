@@ -283,7 +283,7 @@ async def test_a_replica_that_is_stopped_is_not_fetched_for(nodes: Nodes) -> Non
 
 @on_nodes()
 async def test_a_role_changes_only_when_a_truncation_is_over(nodes: Nodes) -> None:
-    """A leader that was made amid it would append to a log that is being cut."""
+    """A leader elected during the truncation would append to a log that is being cut."""
     await nodes.tell(is_new=True)
     await nodes.acknowledged(1, nodes.append(1, b"a"))
     await all_have(nodes, b"a")

@@ -185,7 +185,7 @@ def watched(purgatory: Purgatory) -> int:
 
 
 async def settled_side() -> Side:
-    """A leader with a follower that has everything and has been told."""
+    """A leader with a follower that has caught up and knows it."""
     side = Side(lazy=True)
     await side.nodes.tell(LEADER, is_new=True)
     for _ in range(4):

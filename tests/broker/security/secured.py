@@ -75,7 +75,7 @@ def codes_in(value: object) -> list[int]:
 
 
 def play(scenario: Callable[[SecuredBroker], Awaitable[None]], **settings: str) -> None:
-    """Run a scenario on a broker of its own."""
+    """Run a scenario on a new broker."""
 
     async def run() -> None:
         async with SecuredBroker(**settings) as broker:

@@ -205,7 +205,7 @@ def test_lists_of_hosts_are_about_the_address() -> None:
 
 
 def test_refusals_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Of what the request names; topics that are left out of all topics were not asked for."""
+    """Only named topics are logged: a request for all topics does not ask for the hidden ones."""
     named = [MetadataRequest.MetadataRequestTopic(name=each) for each in ("t", "u", "t")]
 
     async def scenario(broker: SecuredBroker) -> None:

@@ -1,4 +1,4 @@
-"""ACLs set through one broker count at all of them, and what another broker writes is heeded."""
+"""ACLs set through one broker apply on all of them, also when another kind of broker writes the change."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_kafka_writes_is_heeded() -> None:
         await session.create("/kafka-acl/Topic/u", encode_acls([BOB]))
         for pattern in (TOPIC, TOPIC._replace(name="u")):
             await session.create("/kafka-acl-changes/acl_changes_", encode_change(pattern), sequential=True)
-        # What is not understood stays as it was: it may deny.
+        # A node that cannot be parsed keeps its previous ACLs: it may deny.
         await heard(cluster, {AclBinding(TOPIC, BOB), AclBinding(TOPIC._replace(name="u"), BOB)})
         await session.close()
 

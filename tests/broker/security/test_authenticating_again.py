@@ -114,7 +114,7 @@ def test_a_client_authenticates_again_in_time_as_the_same_user(monkeypatch: pyte
 
 
 def test_nothing_is_kept_of_a_client_that_has_gone() -> None:
-    """Whoever connects and hangs up, again and again, would fill the memory with what waits for deadlines."""
+    """Otherwise clients that connect and hang up repeatedly would fill the memory with pending deadlines."""
 
     async def scenario() -> None:
         async with server() as scripted:

@@ -80,8 +80,8 @@ def scram() -> ScramExchange:
 
 
 def log_in(exchange: Exchange, first: bytes, password: str = "secret", nonce: str = "") -> str | None:
-    """Whom the exchange takes a client for, after one token, or the two of SCRAM: `nonce` stands in the second, which
-    is proved with the password as it is.
+    """The user that the exchange authenticates, after one token, or two for SCRAM. `nonce` goes into the second, whose
+    proof uses the password unprepared.
     """
 
     async def run() -> None:
@@ -218,9 +218,9 @@ class Site:
         self.metrics_port = metrics_port
 
     def refusal(self, listener: str, *parts: bytes) -> str:
-        """The reason for which a client that sends this is hung up on."""
+        """The logged reason for closing the connection of a client that sends this."""
         with socket.create_connection(("127.0.0.1", self.ports[listener]), 60) as connection:
-            with contextlib.suppress(ConnectionError):  # it need not wait for the end of what is too long
+            with contextlib.suppress(ConnectionError):  # the broker may close before it has read everything
                 for part in parts:
                     connection.sendall(part)
             answer = b"?"

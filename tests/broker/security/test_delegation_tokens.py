@@ -38,7 +38,7 @@ Renewer = CreateDelegationTokenRequest.CreatableRenewers
 Owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
 
 USERS = ("admin", "alice", "bob", "carol")
-"""Each is its own password."""
+"""The users; each name is also the password."""
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required username=admin password=admin " + " ".join(
     f"user_{user}={user}" for user in USERS
 )

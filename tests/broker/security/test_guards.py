@@ -123,7 +123,7 @@ OTHER_FORMS = (
 )
 """Requests of versions that say the same otherwise."""
 SAID_OTHERWISE = {(ApiKey.DELETE_TOPICS, 6)}
-"""Versions for which CASES have an empty request."""
+"""Versions whose request in CASES is empty."""
 
 
 def of_others(permission: AclPermissionType | None) -> list[Creation]:
@@ -149,9 +149,9 @@ def of_others(permission: AclPermissionType | None) -> list[Creation]:
 @pytest.mark.parametrize("lists", [None, AclPermissionType.ALLOW, AclPermissionType.DENY], ids=str)
 @pytest.mark.parametrize("case", [*CASES, *OTHER_FORMS], ids=str)
 def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | None) -> None:
-    """There are no ACLs; or there are some, for others and of other resources; or all that allow are outweighed.
+    """The cluster has no ACLs; or only some for others and of other resources; or a deny outweighs every allow.
 
-    CVE-2023-50976 of Redpanda, whose transactions asked for no rights.
+    CVE-2023-50976 of Redpanda, whose transactions were not authorized.
     """
 
     async def scenario(broker: SecuredBroker) -> None:
@@ -341,7 +341,7 @@ def test_the_right_is_enough(request_of: Any, version: int, rights: list[Right])
 
 
 def others(missing: Right, api_key: ApiKey) -> list[Right]:
-    """All else that there is to do with the resource, but for what is as good as what is missing."""
+    """All other rights to the resource, except those that imply the missing one."""
     resource_type, name, operation = missing
     enough = {operation}
     if operation is AclOperation.DESCRIBE:

@@ -65,7 +65,7 @@ def test_nothing_else_is_served_before() -> None:
                 client = Client(await scripted.connect())
                 for request, version in requests:
                     client.send(request, version)
-                # An answer that waits behind the one that ends the connection may be dropped.
+                # A pending answer may be dropped when an earlier one ends the connection.
                 await asyncio.wait_for(client.reader.read(), 30)
             assert not scripted.dispatcher.seen
             client = Client(await scripted.connect())

@@ -61,7 +61,7 @@ def tokens(url: str, **others: Any) -> Tokens:
 
 
 async def answer(listener: Tokens, token: str) -> str | bytes:
-    """The user, or what the client is told."""
+    """The user, or the error sent to the client."""
     exchange = listener.exchange()
     said = await exchange.respond(first_message(token))
     if exchange.user is not None:
@@ -144,7 +144,7 @@ REFUSED: dict[str, Callable[[SigningKey], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_any_other_token_is_refused(what: str, shared: IdentityProvider) -> None:
-    # It would count, but for what is said of it.
+    # The key is fine; only the token differs.
     assert outcome(tokens(shared.url("keys")), shared.key.token()) == "alice"
     token = REFUSED[what](shared.key)
     if what == "huge":
@@ -204,7 +204,7 @@ class Time(Clock):
 
 
 def with_time(provider: IdentityProvider, scenario: Callable[[Tokens, Time], Awaitable[None]]) -> None:
-    """Run it with tokens on a clock of its own."""
+    """Run the scenario with tokens on a test clock."""
     clock = Time()
     rules = TokenRules("url", provider.url("keys"), None, (AUDIENCE,), ISSUER, 30, "scope", "sub", 60_000, 1000, 4000)
     environment = environment_of_this_machine(BrokerConfig({"broker.id": "0"}))
@@ -322,7 +322,7 @@ def test_an_endpoint_with_tls_is_asked_by_whom_it_is_known(tmp_path: Path) -> No
 
 
 def test_no_bytes_are_an_error_or_somebody(shared: IdentityProvider) -> None:
-    """Whatever becomes of a good message, the client is refused with words, or is alice."""
+    """However a valid message is mutated, the client is refused with an error message, or is alice."""
     chance = random.Random(7)
     good = first_message(shared.key.token(), "\x01traceid=a b")
 

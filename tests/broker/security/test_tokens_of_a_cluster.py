@@ -1,4 +1,4 @@
-"""Tokens made through one broker count at all of them, and what another broker writes is heeded."""
+"""Tokens created through one broker are valid on all of them, also when another kind of broker writes the change."""
 
 from __future__ import annotations
 

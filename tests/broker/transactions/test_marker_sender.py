@@ -29,14 +29,14 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Place:
-    """A cluster of brokers 1 and 2, on which `leaders` lead the partitions of topic `t`."""
+    """A cluster of brokers 1 and 2; `leaders` lead the partitions of topic `t`."""
 
     def __init__(self, *leaders: int) -> None:
         self.leaders = list(leaders)
         self.topics = ["t", TRANSACTION_STATE]
         self.asked: list[tuple[int, list[Marker]]] = []
         self.answers: dict[int, Answer | None] = {}
-        """By broker; None: it cannot be reached."""
+        """By broker; None: unreachable."""
         self.marked: list[TopicPartition] = []
         self.is_obsolete = False
         self.sender = MarkerSender(self.image, self.way_to)

@@ -17,7 +17,7 @@ PRODUCER = 7
 
 
 def _writer(nodes: Nodes, timeout_ms: int) -> MarkerWriter:
-    """That of the leader, which has no offsets of groups."""
+    """The leader's marker writer, without a group coordinator."""
     return MarkerWriter(nodes[1].replicas, sentinel.no_groups, ManualClock(), timeout_ms)
 
 

@@ -21,7 +21,7 @@ class SecureZookeeper(NamedTuple):
     """Of a broker."""
 
     def settings(self, **others: str) -> dict[str, str]:
-        """Keys of a broker, to which `others` (with underscores for dots) are added."""
+        """The broker's TLS settings plus `others` (with underscores for dots)."""
         return {
             **tls_session(f"localhost:{self.port}", self.key_store, self.authority.certificate),
             **{f"zookeeper.{name.replace('_', '.')}": value for name, value in others.items()},

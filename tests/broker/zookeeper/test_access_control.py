@@ -62,7 +62,7 @@ def text(each: ACL) -> str:
 
 
 def permissions(address: str) -> None:
-    """Each permission is needed for what ZooKeeper asks it for, and for nothing else."""
+    """ZooKeeper checks each permission for its operations, and for no others."""
     with client(address, OWNER) as owner, client(address, OTHER) as other:
         for letters in SETTINGS:
             path = f"/p{letters}"
@@ -95,7 +95,7 @@ def permissions(address: str) -> None:
 
 
 def lists(address: str) -> None:
-    """Lists are kept, in another form or as they are, or refused."""
+    """ACLs are stored, in canonical form or unchanged, or refused."""
     refused = "InvalidACLError"
     with client(address, OWNER) as owner, client(address) as nobody:
         for at, (wanted, kept, may_read) in enumerate(
@@ -153,14 +153,14 @@ def two_identities(address: str) -> None:
         assert answers == [
             f"version 1, of the list {number}" if number else "BadVersionError" for number in (1, 0, 2, 3)
         ]
-        # Nobody is left who may change it, and its own list does not keep it from being deleted.
+        # Now no one may change it, but a node's ACL does not protect the node from deletion.
         assert ask(owner.set_acls, "/of-two", [entry("r")]) == "version 1, of the list 4"
         assert ask(owner.set_acls, "/of-two", OPEN_ACL_UNSAFE) == "NoAuthError"
         nobody.delete("/of-two")
 
 
 def transactions(address: str) -> None:
-    """Each operation is allowed or not by what those before it have made."""
+    """Each operation is authorized against the state left by those before it."""
     done, failed, not_tried = True, "RolledBackError", "RuntimeInconsistency"
     with client(address, OWNER) as owner, client(address, OTHER) as other:
         owner.create("/t", b"", acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE])
@@ -188,7 +188,7 @@ def transactions(address: str) -> None:
 
 
 def watches(address: str) -> None:
-    """Who may not read a node when it changes is not told."""
+    """A client that may not read a changed node gets no event."""
     with client(address, OWNER) as owner, client(address) as other:
         told: list[Any] = []
 

@@ -203,7 +203,7 @@ async def a_watch_that_raises_stops_nobody(begin: NewSession) -> None:
 
 
 class Arming:
-    """One watch: at which version of the node it was set, and whether it has fired."""
+    """One watch: the node's version when it was set, and whether it has fired."""
 
     def __init__(self) -> None:
         self.version: int | None = None

@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers of which one dies, and a session that goes on."""
+"""One of three ZooKeeper servers dies, and a session survives."""
 
 from __future__ import annotations
 

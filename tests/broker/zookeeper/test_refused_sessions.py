@@ -37,7 +37,7 @@ def test_what_a_server_says(answer: str, seen_zxid: int, reason: str) -> None:
 @pytest.mark.java
 @in_loop
 async def test_data_that_were_set_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The session cannot go on, ever: ZooKeeper takes no client that has seen more than it knows."""
+    """The session can never be resumed: ZooKeeper refuses clients that have seen a newer zxid than its last one."""
     before = new_zookeeper(tmp_path / "before")
     restored = new_zookeeper(tmp_path / "restored", port=before.port)
     try:

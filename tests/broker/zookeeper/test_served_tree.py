@@ -340,7 +340,7 @@ def test_a_stopped_server_does_not_take_its_clients_for_dead(tmp_path: Path) -> 
         server.process.send_signal(signal.SIGCONT)
         assert client.call(OpCode.PING, xid=-2).error == 0
         assert client.call(OpCode.CREATE, create("/mine", flags=1)).error == 0
-        # Nothing more is heard: now it is taken for dead.
+        # The client stays silent, so now its session expires.
         assert client.rest() == b""
 
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper that knows its users, and nodes that are one user's."""
+"""A real ZooKeeper with SASL users, and nodes that belong to a single user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def access(address: str, *paths: str) -> list[list[tuple[int, str, str]] | None]:
-    """The lists of nodes, as a stranger sees them; None for one whose list is kept from strangers."""
+    """The ACLs of nodes, as an anonymous client sees them; None if it may not read them."""
     client = KazooClient(address)
     client.start(30)
     found: list[list[tuple[int, str, str]] | None] = []

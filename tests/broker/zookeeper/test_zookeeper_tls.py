@@ -58,7 +58,7 @@ async def test_by_each_version_and_a_suite_of_our_choice(secure: SecureZookeeper
 
 @in_loop
 async def test_nodes_belong_to_the_certificate(secure: SecureZookeeper) -> None:
-    """Whoever shows another certificate may not write."""
+    """A client with another certificate may not write."""
     config = BrokerConfig(secure.settings(set_acl="true"))
     assert config.zookeeper_address is not None
     owner = KazooEnsemble(config.zookeeper_address, config).session()
