@@ -1,4 +1,4 @@
-"""A way to the broker that can be cut: every connection through it ends at once, in the middle of what it carries."""
+"""A proxy to the broker that can be cut: every connection through it ends at once, in the middle of its data."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_a_topic_that_was_away_while_the_group_joined_is_read_when_it_is_back(br
 
 
 def test_a_topic_made_again_is_read_from_its_beginning(broker: BrokerProcess) -> None:
-    """Its log ends where the one that was read did: no fetch from there is out of range."""
+    """The new log ends where the old one did, so no fetch from the old position is out of range."""
     partition = TopicPartition("made-again", 0)
 
     async def test() -> None:

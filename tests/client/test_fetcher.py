@@ -19,7 +19,7 @@ from protocol.topic_partition import TopicPartition
 
 
 def batch(base_offset: int, *values: bytes, producer_id: int = -1, compressed: bool = False) -> bytes:
-    """Records from `base_offset` on; transactional when there is a producer id."""
+    """Records from `base_offset` on; transactional if `producer_id` is given."""
     return build_batch(
         [Record(0, 1000, None, value) for value in values],
         base_offset=base_offset,
@@ -142,7 +142,7 @@ class AbsentBroker:
 
 
 class OneLeader:
-    """Metadata in which broker 0 leads everything."""
+    """Metadata in which broker 0 leads every partition."""
 
     current = SimpleNamespace(partition=lambda *_: None, topics={"t": SimpleNamespace(topic_id=None)}, topic_names={})
 
@@ -150,7 +150,7 @@ class OneLeader:
         return SimpleNamespace(leader=0)
 
     def mark_stale(self) -> None:
-        """Nobody asks for other metadata."""
+        """Do nothing: the metadata never changes."""
 
 
 class RefusingBroker:

@@ -31,7 +31,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 BATCHES = 5
 LEADER = "localhost"
-"""The leader's address differs from that of bootstrap, so that it has a connection of its own."""
+"""The leader's address differs from the bootstrap address, so that it gets a separate connection."""
 
 
 class FailingNetwork:
@@ -109,7 +109,7 @@ class Leader:
 
 
 class CheckingLeader(Leader):
-    """A leader that checks sequence numbers, and answers the first attempts to send a value as it is told to."""
+    """A leader that checks sequence numbers, and gives scripted answers to the first attempts to send a value."""
 
     def __init__(
         self, answers: Mapping[bytes, ErrorCode | Sequence[ErrorCode]], appended: frozenset[bytes] = frozenset()
@@ -322,7 +322,7 @@ def test_no_batch_leaves_so_far_behind_an_open_one_that_the_broker_would_not_rec
         deliver(first)
         taken = take_all()
         assert [each.number for each in taken] == list(range(1, 1 + BATCHES_KEPT))
-        # The oldest one is under way to a leader that does not answer, and a new leader answers for the others.
+        # The oldest one is in flight to a leader that does not answer, and a new leader answers the others.
         for each in taken[1:]:
             deliver(each)
         assert take_all() == []

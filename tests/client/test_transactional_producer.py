@@ -265,7 +265,7 @@ def test_a_successor_fences_a_producer(address: str, topic: str, step: str) -> N
                     await zombie.send(topic, b"too late")
                 with pytest.raises(TransactionError) as fenced:
                     await zombie.commit_transaction()
-                if not fenced.value.is_fatal:  # told by the leader; the coordinator says the rest
+                if not fenced.value.is_fatal:  # the leader's error; the coordinator's is fatal
                     with pytest.raises(TransactionError) as fenced:
                         await zombie.abort_transaction()
                 assert fenced.value.is_fatal

@@ -146,9 +146,9 @@ class History:
         return max((row.batch_end for row in self.now.rows if row.offset not in self.optional), default=0)
 
     def shortened(self, end: int, asked: int) -> None:
-        """It has lost it; until the next flush, a power cut can bring it back.
+        """The log was truncated to `end`; until the next flush, a power cut can bring the rest back.
 
-        It ends with its last batch, or behind where nothing is up to what was asked for. Raises Violation.
+        It ends after its last batch, or in an empty range after that, up to `asked`. Raises Violation.
         """
         lowest = self._end_of_what_is_left()
         if not lowest <= end <= asked:
@@ -220,11 +220,11 @@ class History:
         if found.high_watermark not in allowed:
             raise Violation(f"high watermark {found.high_watermark} is not one of {allowed}")
         if found.high_watermark not in self.watermarks:
-            # The log was cut below what had been checkpointed, and the start may have written that down.
+            # The log was truncated below the checkpoint, and recovery may have written that down.
             self.watermarks.append(found.high_watermark)
         candidates = self._candidates(lost_power=lost_power)
         reasons = []
-        # Of what was cut off, anything may be left.
+        # Any part of a truncation may have survived.
         for version in self.unsure:
             version.acked_end = min(version.acked_end, self.now.acked_end)
             version.flushed_end = min(version.flushed_end, self.now.flushed_end)

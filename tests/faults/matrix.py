@@ -1,8 +1,9 @@
-"""Every call that storage makes to the disk fails once, in every way; then the machine comes back and is judged.
+"""Every call of the storage layer to the disk fails once, in every way; then the machine restarts and its state is
+checked.
 
-A case is a scenario, the call in it that fails, how it fails, and what becomes of the machine: its process dies, or
-its power is cut, which what was not fsynced survives in one of three ways. A case of a crash may go on with another
-crash in the recovery from it. Nothing is left to chance: the id of a case says all of it.
+A case is a scenario, the failing call, the kind of failure, and the fate of the machine: its process dies, or its power
+is cut, which unfsynced data survives in one of three ways. A case with a crash may continue with another crash during
+recovery. Cases are deterministic: the id describes a case completely.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.storage.support import TP
 
 
 class FaultKind(Enum):
-    """How a call fails: "short" after a part of what it was to write."""
+    """How a call fails; "short" writes only a part of the data."""
 
     EIO = "eio"
     EIO_FOR_EVER = "eio-for-ever"
@@ -172,7 +173,7 @@ def _check_offline(trial: Trial, disk: Disk, seen: int) -> None:
     if "eio" not in disk.kind.value:
         return
     for operation, path in disk.failed[seen:]:
-        # What a directory holds is asked twice at start, the first time for the progress shown alone.
+        # A start lists each directory twice, the first time only for the progress report.
         if operation != "list_dir" and trial.may_go_on_after(path):
             raise Violation(f"{operation} {path} failed, and its directory is online")
 
@@ -292,7 +293,7 @@ def _look(trial: Trial, file_system: MemoryFileSystem) -> Observation | None:
 
 
 def _look_without_snapshots(trial: Trial) -> None:
-    """The batches alone have to tell of the producers, too."""
+    """The batches alone must be enough to restore the producers, too."""
     files = trial.file_system
     for directory in trial.directories:
         path = f"{directory}/{TP}"

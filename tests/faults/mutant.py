@@ -31,4 +31,4 @@ def everywhere(patch: Patch, original: object, replacement: object) -> None:
 
 
 def nothing(*_arguments: Any, **_options: Any) -> None:
-    """Do nothing, in place of a call."""
+    """Do nothing, instead of the real call."""

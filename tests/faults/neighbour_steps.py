@@ -78,7 +78,7 @@ def delete_neighbour(trial: Trial) -> None:
 
 @with_log
 def settle_deletions(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """Settle deletions as a broker does before a topic is made again: no file tells of the old one any more."""
+    """Complete the deletions as a broker does before a topic is recreated: no file refers to the old one any more."""
     is_written = checkpoint(trial, manager.checkpoints.recovery_point_tasks())
     is_written = checkpoint_log_start(trial, manager, log) and is_written
     is_written = checkpoint_high_watermark(trial, manager, log) and is_written

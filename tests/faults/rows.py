@@ -15,7 +15,7 @@ _ABORT = b"\0\0\0\0"
 
 
 class Producer(NamedTuple):
-    """Who wrote a record, and its sequence number; -1 three times for a plain producer."""
+    """The producer of a record, and its sequence number; -1 three times for a plain producer."""
 
     producer_id: int
     epoch: int

@@ -66,9 +66,9 @@ def run_group(group: Group) -> Tally:
 def spread(
     work: Callable[[Part], Result], parts: Iterable[Part], seconds: float | None = None, *, apart: bool = False
 ) -> Iterator[Result]:
-    """Do `work` for each part on all processors, and give each result as it comes; stop once `seconds` are over.
+    """Do `work` for each part on all processors, and yield the results as they complete; stop after `seconds`.
 
-    With `apart` every part has a process of its own: what one changes in the code, no other sees.
+    With `apart` every part runs in a separate process, so that changes of the code do not reach the others.
     """
     until = None if seconds is None else time.monotonic() + seconds
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1 if apart else None) as pool:
@@ -105,7 +105,7 @@ def run_part_of_machine(examples: int) -> Tally:
 
 
 def run_machines(sample: int = 1) -> Tally:
-    """Run random trials, in as many processes as there are processors."""
+    """Run random trials, one process per processor."""
     total = Tally()
     for tally in spread(run_part_of_machine, [max(_EXAMPLES // sample, 1)] * _MACHINES):
         total.add(tally)
@@ -165,5 +165,5 @@ def _hunt(hunted: Mutant) -> Caught:
 
 
 def run_mutants(names: Sequence[str]) -> Iterator[Caught]:
-    """Look for these mutants, and give each outcome as it is known."""
+    """Look for these mutants, and yield the outcomes as they are known."""
     return spread(hunt, names, apart=True)

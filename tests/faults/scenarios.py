@@ -202,7 +202,7 @@ _COMPACTED = (
     steps.background,
     steps.compact(),
 )
-# What a compacted log is to its followers: offsets are left out between batches, and where segments begin and end.
+# A compacted log as a follower gets it: offsets are missing between batches, and at the ends of segments.
 _GAPPED = (
     steps.start,
     steps.follow(2, 3, gap=5),

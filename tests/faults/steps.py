@@ -22,7 +22,7 @@ Step = Callable[[Trial], None]
 
 
 def with_log(step: Callable[[Trial, LogManager, UnifiedLog], None]) -> Step:
-    """A step that is left out while there is no log that works; its directory refuses everything then."""
+    """A step that is skipped without a working log, when its directory refuses everything."""
 
     def run(trial: Trial) -> None:
         if trial.log is not None and trial.manager is not None and trial.is_online():
@@ -196,7 +196,8 @@ def flush(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
 
 
 def flush_during(*steps: Step) -> Step:
-    """A flush on another thread, while the log goes on with `steps`; its recovery points are checkpointed after it."""
+    """A flush on another thread, while the log continues with `steps`; its recovery points are checkpointed after it.
+    """
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -266,7 +267,7 @@ def checkpoint_high_watermark(trial: Trial, manager: LogManager, log: UnifiedLog
 
 
 def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
-    """The log is cleaned, while it goes on with the steps `meanwhile`."""
+    """Clean the log while it continues with the steps `meanwhile`."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:

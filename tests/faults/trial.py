@@ -89,20 +89,22 @@ def _placed(data: bytes, base: int, epoch: int) -> tuple[Row, ...]:
 
 @dataclass
 class Neighbour:
-    """The possible files of a second topic, which comes and goes. Those that had its name are counted."""
+    """The possible files of a second topic, which is deleted and recreated. Generations number the topics with its
+    name.
+    """
 
     there: frozenset[int] = frozenset()
-    """Which of them it may be, one of which the next process finds, ..."""
+    """The generations that the next process may find, ..."""
     may_be_missing: bool = True
     """... if any."""
     returning: frozenset[int] = frozenset()
-    """Those that a power cut may bring back."""
+    """The generations that a power cut may bring back."""
     generation: int = 0
     """The last one."""
     written: dict[int, tuple[Row, ...]] = field(default_factory=dict)
     """The rows appended to each of them."""
     flushed_end: int = 0
-    """The offset up to which the last one is on stable storage."""
+    """The offset up to which the last generation is on stable storage."""
     shortened: frozenset[int] = frozenset()
     """Those whose first records were deleted."""
     deleted: frozenset[int] = frozenset()
@@ -202,7 +204,7 @@ class Trial:
         return True
 
     def is_online(self) -> bool:
-        """Whether there is a log, and its directory works."""
+        """Whether a log exists in a working directory."""
         return self.log is not None and self.log.directory.failure is None
 
     def may_go_on_after(self, path: str) -> bool:
@@ -237,7 +239,7 @@ class Trial:
             self.file_system.inject = inject
 
     def claim(self) -> None:
-        """Hold the log to what it says is on stable storage."""
+        """Record the log's recovery point, so that the data below it must survive."""
         if self.log is not None:
             self.history.claimed(self.log.recovery_point)
 
@@ -256,7 +258,7 @@ class Trial:
 
     def check_report(self, manager: LogManager, report: LoadReport) -> None:
         """No end of any kind makes a log unusable, and only an orderly one looks clean."""
-        # A copy outlives a log of which nothing was flushed; it is set aside, and stays so.
+        # A copy can outlive a log of which nothing was flushed; it is set aside for good.
         self.may_have_strays = self.may_have_strays or (self.lost_power and self.history.now.flushed_end == 0)
         ignored = [
             line

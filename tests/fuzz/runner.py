@@ -98,10 +98,10 @@ def run_batch(name: str, trial: Trial, seed: int, batch: int, count: int = BATCH
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Limits on time and memory, for a block.
+    """Limits on time and memory, for the duration of a block.
 
-    What is there before is not collected meanwhile: in a process of many tests that takes seconds, and would count as
-    the time of an input.
+    Existing objects are excluded from garbage collection meanwhile: in a process of many tests that takes seconds,
+    which would be charged to an input.
     """
 
     def on_time(_signal: int, _frame: object) -> None:
@@ -123,7 +123,7 @@ def limited() -> Iterator[None]:
 
 
 def _address_space() -> int:
-    """Bytes of this process, 0 where they cannot be told."""
+    """The size of this process's address space in bytes, 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     except OSError:

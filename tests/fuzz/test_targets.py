@@ -16,7 +16,7 @@ from tests.fuzz.targets.passwords import RIGHT_PLAIN
 
 SEED = 20_261_125
 SLOW = {"tls", "gssapi", "oauthbearer", "scram-servers", "token-requests", "sasl-sessions"}
-"""Targets of which an input takes longer than 50 us."""
+"""Targets whose inputs take longer than 50 us."""
 
 
 def run_one(name: str, inputs: int, seed: int) -> Tally:

@@ -221,7 +221,7 @@ async def test_all_sessions_at_once() -> None:
     await cluster.until("all know the leader", lambda: cluster.told("t", *state[:2]))
 
 
-# -- existing registrations -------------------------------------------------------------------------------------------
+# -- existing registrations --------------------------------------------------------------------------------------------
 
 
 async def twin_of(cluster: ControllerCluster, timeout_ms: int) -> ClusterMembership:

@@ -38,7 +38,7 @@ def scram_server(mechanism: str, password: str = PASSWORD, iterations: int = 409
 
 
 def play(login: Login, server: ServerExchange) -> str | None:
-    """Who the server takes the client for, once the client is content too."""
+    """The user that the server authenticates, once the client has accepted the server too."""
 
     async def run() -> None:
         tokens = exchange(login, "nonce")

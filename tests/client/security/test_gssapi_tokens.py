@@ -1,4 +1,4 @@
-"""The client's side of GSSAPI, against servers that cheat and tickets that are no use."""
+"""The client's side of GSSAPI, against servers that cheat and unusable tickets."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_login(realm: Realm) -> None:
 
 
 def test_tickets_that_have_expired(tmp_path: Path) -> None:
-    """Those that kinit got are no use any more; those of a keytab are got anew."""
+    """Tickets from kinit stay expired; those from a keytab are renewed."""
     with realm_of_this_process(tmp_path, clock_skew_s=2) as realm:
         realm.keytab("kafka/localhost")
         realm.limit_life("short", 1)

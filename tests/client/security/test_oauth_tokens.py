@@ -1,4 +1,4 @@
-"""Tokens of clients: asked for at an endpoint, read from a file or made, and had anew in time."""
+"""Tokens of clients: requested from an endpoint, read from a file or made locally, and renewed in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a broker takes for another broker: the certificate has to be of its authority and for the host."""
+"""A broker trusts another broker's certificate only if it is signed by its authority and names the host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def network(**settings: str) -> SecuredNetwork:
 
 
 def refusal(identity: Identity, directory: Path, host: str, **settings: str) -> str | None:
-    """Why a server with this certificate is not believed to be `host`; None for one that is."""
+    """Why a server with this certificate is not accepted as `host`; None if it is."""
 
     async def run() -> str | None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

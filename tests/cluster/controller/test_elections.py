@@ -1,4 +1,4 @@
-"""Who leads, and who is in the ISR, when brokers come and go or lose a disk."""
+"""The leader and the ISR when brokers come and go or lose a disk."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Cluster:
         return self.settle()
 
     def alter(self, *isr: int) -> PartitionImage:
-        """The leader has the ISR changed."""
+        """Change the ISR as the leader would."""
         now = self.partition
         change = IsrChange(T0, ID, now.leader_epoch, now.partition_epoch, tuple((each, -1) for each in isr))
         state = judge_isr_change(change, now.leader, self.context)

@@ -1,10 +1,10 @@
 """Any order of requests, slow and failing appends, passing time and crashes, against what must never happen.
 
 - A request is answered once, and within bounded time.
-- Within a generation every member gets what the first stored assignment gives it, so no partition has two owners.
+- Within a generation every member gets its part of the first stored assignment, so no partition has two owners.
 - A member never sees its generation fall, and no generation has two leaders.
-- An offset whose commit was answered with success is what is fetched from then on, also after a crash.
-- What a new coordinator loads from the log is what the old one held; the membership agrees with it when it is stable.
+- Fetches return an offset once its commit was acknowledged, also after a crash.
+- A new coordinator loads the same state from the log that the old one held; a stable group's membership agrees.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class GroupMachine(RuleBasedStateMachine):
                 }
 
     def teardown(self) -> None:
-        """Whatever waits is answered when time goes on and the log works."""
+        """Every pending request is answered once time passes and the log works."""
         self.flush()
         for _ in range(40):
             self.harness.advance(REBALANCE_MS)

@@ -1,6 +1,6 @@
 """Membership where the log is slow or fails, requests are repeated, or the coordinator changes.
 
-What a client of a healthy coordinator sees is compared with Kafka in tests/broker/test_group_dialogues.
+tests/broker/groups/test_group_dialogues compares a healthy coordinator with Kafka.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def test_what_is_committed_after_the_deletion_stays(harness: Harness) -> None:
     harness.commit({T0: 7})
     harness.advance(1000)
     assert harness.fetch() == harness.restarted().fetch() == {T0: 7, U0: 6}
-    # A second deletion, whose end is written late for a group that has committed again meanwhile.
+    # A second deletion, completed after the group has committed again.
     deleted_at = harness.shard.offsets.next_number
     harness.commit({T0: 1})
     harness.forget_topics("t", first_kept=deleted_at)

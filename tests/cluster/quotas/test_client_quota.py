@@ -38,7 +38,7 @@ def test_all_levels_of_precedence(present: int) -> None:
 
 
 def naive(limits: dict[tuple[Name, Name], float], user: str, client_id: str) -> tuple[float | None, Sharers]:
-    """Look at every limit, and keep the one that fits best."""
+    """Scan all limits, and keep the best match."""
     best: tuple[int, float, Sharers] | None = None
     for (of_user, of_client), limit in limits.items():
         if of_user not in (user, DEFAULT, None) or of_client not in (client_id, DEFAULT, None):

@@ -31,7 +31,7 @@ STEPS = st.lists(
 
 
 class Windows:
-    """The naive model: all windows that ever began, as lists of what was recorded in them."""
+    """The naive model: every window since the start, as the list of its samples."""
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self.samples, self.window_ms = samples, window_ms
@@ -73,7 +73,7 @@ def test_rates_equal_those_of_the_model(steps: list[tuple[int, str, int]], sampl
 
 @given(STEPS, st.integers(1, 12), st.sampled_from([-1.0, 0.0, 0.5, 100.0, 3000.0, inf]))
 def test_throttle_times_equal_those_of_the_model(steps: list[tuple[int, str, int]], samples: int, limit: float) -> None:
-    """Whatever is taken for granted when little is used."""
+    """However a window is charged at low usage."""
     now_ms = 1_000
     quota, model = ClientQuota(QuotaWindow(samples, 1000)), Windows(samples, 1000)
     quota.set_limits(Limits({("alice", None): limit}))
@@ -91,7 +91,7 @@ def test_throttle_times_equal_those_of_the_model(steps: list[tuple[int, str, int
 def _measured(model: Windows, limit: float, now_ms: int) -> tuple[float, float, float]:
     counting = model.counting(now_ms)
     elapsed_ms = now_ms - counting[0][0][0]
-    # Of one window, the time that has passed counts, but for the moment in which it begins.
+    # The first window has its elapsed time as its length, except at its very start.
     length_ms = elapsed_ms + max(model.samples - 1 - elapsed_ms // 1000, 0) * 1000 or 1000
     return sum(value for window in counting for _, value in window) * 1000 / length_ms, limit, length_ms
 
@@ -140,7 +140,7 @@ def test_throttle_times_are_bounded() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 100)), max_size=40), st.integers(1, 20))
 def test_buckets_equal_those_of_the_model(steps: list[tuple[int, int]], per_second: int) -> None:
-    """The model counts in thousandths of a token, which have no fractions."""
+    """The model counts in thousandths of a token, so it needs no fractions."""
     now_ms, most = 5_000, per_second * 11 * 1000
     bucket, model, updated_ms = TokenBucket(11, 1000), most, now_ms
     for pause_ms, tokens in steps:

@@ -1,5 +1,5 @@
-"""Replicas of one partition on several brokers, and the controller's side of it, all in one thread: what the wire
-carries is handed over as it is.
+"""Replicas of one partition on several brokers, and the controller's side of it, all in one thread: objects are handed
+over directly instead of being encoded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Replicas:
         brokers = tuple(range(1, count + 1))
         self.state = PartitionImage(0, 1, 0, brokers, isr or brokers, 0, 1)
         self.ineligible: set[tuple[int, int]] = set()
-        """Broker ids, and the epochs in which they do not count."""
+        """Broker ids, and the epochs in which they are ineligible."""
         self.rules = IsrRules(LAG_MS, lambda *broker: broker not in self.ineligible)
         self.disks = {each: MemoryFileSystem() for each in brokers}
         self.partitions = {
@@ -66,7 +66,7 @@ class Replicas:
             self.partitions[broker_id].resign(self.state)
 
     def elect(self, leader: int, isr: tuple[int, ...] | None = None, *, told: tuple[int, ...] | None = None) -> None:
-        """Elect a leader, and tell `told` (default: all)."""
+        """Elect a leader, and send the state to `told` (default: all)."""
         self.state = self.state.replace(
             leader=leader,
             leader_epoch=self.state.leader_epoch + 1,
@@ -114,8 +114,8 @@ class Replicas:
         )
 
     def fetch(self, broker_id: int, broker_epoch: int = -1, *, is_lost: bool = False) -> tuple[Step, Outcome]:
-        """One fetch of a follower, from the leader that it knows: what it does with the answer, and what the leader has
-        to see to. The answer of one that `is_lost` never arrives.
+        """One fetch of a follower from the leader that it knows: what the follower does with the answer, and the
+        follow-up work of the leader. If `is_lost`, the answer never arrives.
         """
         partition = self.partitions[broker_id]
         leader = self.partitions[partition.image.leader]

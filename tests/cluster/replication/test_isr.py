@@ -244,7 +244,7 @@ def test_a_broker_that_is_no_replica_is_refused(epoch: int, error: ErrorCode) ->
 
 
 def joining() -> tuple[Replicas, IsrChange]:
-    """Broker 2 is about to join broker 1."""
+    """A leader with broker 2 about to join its ISR."""
     replicas = Replicas(2, isr=(1,))
     replicas.produce(b"a")
     replicas.fetch(2)
@@ -304,7 +304,7 @@ def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None
 
 
 def test_an_ineligible_replica_is_not_proposed_again_at_once() -> None:
-    """A broker that is about to stop goes on to fetch for a moment, and would be refused each time."""
+    """A broker that shuts down still fetches for a moment, and would be refused each time."""
     replicas, change = joining()
     settle(replicas.leader, change, ErrorCode.INELIGIBLE_REPLICA)
     for _ in range(3):

@@ -29,7 +29,7 @@ class Run:
         self.changes: list[tuple[Partition, IsrChange]] = []
         """On their way to the controller, and some of them for the second time."""
         self.unacknowledged: list[tuple[Partition, int, int, bytes]] = []
-        """Leader, its epoch, last offset and value of what producers wait for."""
+        """Leader, its epoch, last offset and value of each batch whose producer is waiting."""
         self.acknowledged: list[bytes] = []
         self.high_watermarks: dict[tuple[int, int], int] = {}
         self.count = 0
@@ -161,7 +161,7 @@ def test_what_was_acknowledged_is_there_in_the_end(seed: int) -> None:
 
 
 def test_runs_acknowledge_something() -> None:
-    """Without this, runs in which nothing ever happens would pass."""
+    """Otherwise runs in which nothing ever happens would pass."""
     acknowledged = 0
     for seed in range(10):
         run = Run(seed)

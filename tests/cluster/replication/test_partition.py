@@ -26,7 +26,7 @@ def leader(config: LogConfig | None = None) -> Partition:
 
 
 def append(partition: Partition, *values: bytes, acks: int = ACKS_ALL) -> bool:
-    """Append one batch; whether its producer may be told."""
+    """Append one batch; returns whether it is acknowledged."""
     return partition.append_as_leader(batch_of(*values), required_acks=acks, now_ms=T0).is_acknowledged
 
 

@@ -113,7 +113,7 @@ class NaiveRules:
 
 
 def is_about(pattern: ResourcePattern, resource_type: ResourceType, name: str) -> bool:
-    """Whether a pattern is about a resource."""
+    """Whether a pattern matches a resource."""
     if pattern.resource_type is not resource_type:
         return False
     if pattern.pattern_type is PatternType.PREFIXED:

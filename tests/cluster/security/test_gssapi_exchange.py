@@ -64,7 +64,7 @@ class Server:
         return asyncio.run(self._exchange.respond(token))
 
     def refuses(self, token: bytes) -> str:
-        """The reason in the log. The client is told the same whatever it is, and nobody is let in."""
+        """The reason in the log. The client always gets the same error, and is not authenticated."""
         with pytest.raises(AuthenticationError) as caught:
             self.respond(token)
         assert str(caught.value) == WRONG

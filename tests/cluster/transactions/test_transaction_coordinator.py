@@ -200,7 +200,7 @@ def test_the_end(coordinator: Harness, commit: bool) -> None:
 def test_a_retry_is_answered_when_the_state_is_written_again(
     coordinator: Harness, error_code: ErrorCode, answer: ErrorCode
 ) -> None:
-    """A coordinator that has been replaced does not know what it is about, and cannot write."""
+    """A replaced coordinator cannot write, and must not trust its state."""
     producer, transactions = coordinator.producer(), coordinator.shard.transactions
 
     def check(retry: Result[ErrorCode]) -> None:

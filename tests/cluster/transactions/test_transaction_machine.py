@@ -25,7 +25,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """The one that is not fenced."""
         self.open: set[TopicPartition] | None = None
         self.deciding: tuple[bool, set[TopicPartition]] | None = None
-        """How the transaction ends, and which partitions have no marker yet."""
+        """Whether the transaction commits, and the partitions that still lack a marker."""
         self.last: bool | None = None
         """How the last transaction of this producer ended."""
 

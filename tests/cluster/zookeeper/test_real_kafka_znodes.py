@@ -138,7 +138,7 @@ def test_the_same_nodes_and_payloads(tmp_path: Path) -> None:
     kafka.start()
     try:
         live_with_kafka(kafka.address)
-        # Its controller goes on after it has answered: it deletes a topic and reserves producer ids then.
+        # Its controller continues after its answers: then it deletes a topic and reserves producer ids.
         deadline = time.monotonic() + 60
         while plain_nodes(theirs := dump(kafka.zookeeper_address)) != plain_nodes(ours) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -1,6 +1,6 @@
 """Bytes of TLS: hellos, handshakes and records of clients, cut, changed and mixed.
 
-Whatever comes, only plain text that a client has sent is taken up, and only from clients whom the listener lets in.
+Whatever arrives, the listener may deliver only plain text that a client sent, and only from clients that it admits.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Peer:
 
 
 class TlsClients:
-    """Handshakes of whole clients of which one message is changed at most."""
+    """Handshakes of complete clients with at most one mutated message."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -205,7 +205,7 @@ class TlsClients:
             case 2:
                 data = b"".join(draw.choices([hello, *(framed(each) for each in FRAMES), hello[5:]], k=3))
             case 3:
-                # Records of their own for parts of the message.
+                # Spread the message over several records.
                 body = mutated(hello[5:], draw)
                 at = draw.randrange(1, len(body))
                 data = b"".join(

@@ -1,7 +1,6 @@
 """Znodes of security: ACLs and their notices, delegation tokens, quotas and SCRAM credentials.
 
-Whoever may write there is trusted, but a damaged node must be told from a sound one, and a sound one is read as it was
-meant.
+Writers of these nodes are trusted, but a damaged node must be recognized, and a sound one must be read correctly.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ WORDS = (
 
 
 class NodeCase(NamedTuple):
-    """The data of a node. `is_whole` says that it has to be understood."""
+    """The data of a node. `is_whole` says that it must be readable."""
 
     kind: str
     data: bytes
@@ -182,7 +181,7 @@ class QuotaCase(NamedTuple):
 
 
 class Quotas:
-    """Limits, and the credentials that users have beside them."""
+    """Limits, and the credentials stored in the same node."""
 
     def make(self, draw: random.Random) -> QuotaCase:
         config = {key: draw.choice(NUMBERS) for key in draw.sample(KEYS, draw.randrange(4))}
@@ -224,7 +223,7 @@ class Quotas:
 
 
 def _check_limit(limit: float) -> None:
-    """Whatever is configured, clients wait for a time that an answer can name."""
+    """With any configuration, the throttle time must fit in a response."""
     rate, bucket = Rate(11, 1000), TokenBucket(11, 1000)
     for now_ms in (1000, 1000, 2500, 90_000):
         rate.record(5000, now_ms)

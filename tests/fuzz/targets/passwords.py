@@ -1,6 +1,6 @@
 """PLAIN and SCRAM: tokens of clients to the broker, and of servers to the broker's own client.
 
-The tokens that have to be accepted are computed here, by other code than the broker's.
+The valid tokens are computed here, by code independent of the broker's.
 """
 
 from __future__ import annotations
@@ -146,14 +146,14 @@ class ScramCase(NamedTuple):
     mechanism: str
     first: bytes
     knows: str
-    """Whose password is used."""
+    """The user whose password is used."""
     channel: bytes
     nonce: str
     """`{}` stands for the challenge's, `<>` for the client's own."""
     extension: bytes
     twist: int
     is_right: bool
-    """Whether it has to be accepted."""
+    """Whether it must be accepted."""
 
 
 class Scram:
@@ -229,7 +229,7 @@ class Scram:
     def _check_accepted(
         self, case: ScramCase, server: ScramExchange, bare: bytes, challenge: bytes, last: bytes, header: bytes
     ) -> None:
-        """The last token has to be that of somebody who knows the password of the user."""
+        """The last token must prove the user's password."""
         name = next(part for part in bare.split(b",") if part.startswith(b"n="))[2:].decode()
         name = name.replace("=2C", ",").replace("=3D", "=")
         extensions = dict(part.split(b"=", 1) for part in bare.split(b",")[2:] if b"=" in part)

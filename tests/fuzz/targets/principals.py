@@ -141,7 +141,7 @@ REALM = "EXAMPLE"
 
 
 def _parts(name: str) -> tuple[list[str], str]:
-    """Components and realm, of which there is at most one each of @ and /."""
+    """Components and realm; the name has at most one @ and one /."""
     head, _, realm = name.partition("@")
     return head.split("/"), realm
 
@@ -173,7 +173,7 @@ SHORT_RULE_WORDS = (*RULE_WORDS, "RULE:[1:", "RULE:[2:", "$2", "s/", "/g", "/L",
 
 
 class KerberosRules:
-    """As `SslRules`, for principals of Kerberos. What has no realm is a name by itself."""
+    """Like `SslRules`, for principals of Kerberos. Without a realm the name is taken unchanged."""
 
     def make(self, draw: random.Random) -> RulesCase:
         rules = draw.choices(list(KERBEROS), k=draw.randrange(1, 4))

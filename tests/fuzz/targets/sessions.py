@@ -1,6 +1,6 @@
-"""All that a client may send to a listener with SASL, by itself or after another one's password.
+"""Everything that a client may send to a listener with SASL, alone or after another client's password.
 
-A model follows who has proved who it is. No request but ApiVersions may be served for anybody else.
+A model tracks which user has authenticated. Before that, only ApiVersions may be served.
 """
 
 from __future__ import annotations

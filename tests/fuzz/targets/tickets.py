@@ -48,7 +48,7 @@ async def _at_once(function: Callable[[bytes], bytes], token: bytes) -> bytes:
 
 
 class Tickets:
-    """Whole exchanges of alice's, of which one token is changed, and first tokens alone."""
+    """Complete exchanges of alice's with one changed token, and first tokens alone."""
 
     def __init__(self, realm: Realm) -> None:
         self._acceptor = Acceptor(KerberosLogin("key", "kafka", f"{BROKER}@{REALM}", realm.keytab(BROKER)))
@@ -114,7 +114,7 @@ class Tickets:
             case 2 if draw.random() < 0.1:
                 return token * (MAX_TOKEN_BYTES // max(len(token), 1) + 1)
             case _:
-                # The headers and their lengths, in front of what is encrypted, are what is parsed first.
+                # The headers and their lengths, before the encrypted part, are parsed first.
                 return mutated(token[:80], draw) + token[80:] if draw.random() < 0.7 else mutated(token, draw)
 
 

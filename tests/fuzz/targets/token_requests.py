@@ -59,7 +59,7 @@ MOST_TOKENS = 40
 
 
 class RequestCase(NamedTuple):
-    """Drawn from `seed`: the request's type, values and changes; and what of the tokens that are there it names."""
+    """The request's type, its values and its changes, and which existing tokens it names, are drawn from `seed`."""
 
     user: str
     kind: int
@@ -78,7 +78,7 @@ class Known(NamedTuple):
 
 
 class Values(SeededSource):
-    """Users' names, and the HMACs of tokens that are there."""
+    """Users' names, and the HMACs of existing tokens."""
 
     def __init__(self, seed: int, tokens: list[Known]) -> None:
         super().__init__(seed)
@@ -102,7 +102,7 @@ class Values(SeededSource):
 
 
 class TokenRequests:
-    """A broker with tokens, of which there are never many."""
+    """A broker with a small number of tokens."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: InProcessBroker) -> None:
         self._loop = loop
@@ -125,7 +125,7 @@ class TokenRequests:
     def _wire(self, user: str) -> Wire:
         wire = self._broker.connect()
         kind, _, name = user.partition(":")
-        # As if a password had told it: what clients send before is another target's.
+        # Skip authentication: another target covers the requests before it.
         session: Any = wire.connection._session  # type: ignore[attr-defined]
         session._is_authenticated = True
         wire.connection.authenticated(Principal(kind, name))  # type: ignore[attr-defined]

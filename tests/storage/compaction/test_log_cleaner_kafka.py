@@ -176,7 +176,7 @@ def begin_replacement(data: Path) -> None:
 
 
 def opened(data: Path) -> UnifiedLog:
-    """The log as it is found there, read in a copy: opening takes the mark of a clean stop away."""
+    """The log in that directory, opened in a copy: opening removes the marker of a clean shutdown."""
     copy = data.with_name(f"{data.name}-read")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(data, copy)
@@ -189,7 +189,7 @@ def opened(data: Path) -> UnifiedLog:
 
 
 def facts(batch: RecordBatch) -> tuple[object, ...]:
-    """All that a reader sees of a batch; the moment of a delete horizon is that of the cleaning."""
+    """Everything that a reader sees of a batch; a delete horizon's time is that of the cleaning."""
     return (
         batch.base_offset,
         batch.last_offset,
@@ -267,7 +267,7 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
     assert found == expected
     assert complaints(kafka) == []
 
-    # What we have begun, Kafka completes as we do.
+    # Kafka completes a replacement that we have begun in the same way as we do.
     begin_replacement(begun)
     shutil.rmtree(kafka.data)
     shutil.copytree(begun, kafka.data)

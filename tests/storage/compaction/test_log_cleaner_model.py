@@ -45,7 +45,7 @@ class Row:
 
 @dataclass
 class Transaction:
-    """Of a producer: `is_aborted` is None while it is open."""
+    """A transaction of a producer; `is_aborted` is None while it is open."""
 
     producer_id: int
     is_aborted: bool | None = None
@@ -215,7 +215,7 @@ class CleanedLog(RuleBasedStateMachine):
         self.append([(b"a", b"meanwhile")], CompressionType.NONE)
 
     def _truncate(self) -> None:
-        """Something above what is being cleaned is cut off: the result must not be used."""
+        """Truncate the log above the part being cleaned: the result must not be used."""
         self.log.roll(self.now_ms)
         self.log.truncate_to(put(self.log, (b"z", b"cut off")).first_offset, self.now_ms)
         self.log.flush(self.now_ms)
@@ -264,7 +264,7 @@ class CleanedLog(RuleBasedStateMachine):
         self._check_aborted(batches)
 
     def _check_aborted(self, batches: list[RecordBatch]) -> None:
-        """Whoever reads what is left of a transaction meets its marker, and the index knows of the aborted ones."""
+        """A reader of the rest of a transaction must find its marker, and the index must list the aborted ones."""
         left: dict[int, RecordBatch] = {}
         decided = {row.batch: self.model.is_aborted(row) for row in self.model.rows if row.transaction is not None}
         aborted: list[AbortedTxn] = []

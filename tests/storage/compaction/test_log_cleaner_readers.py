@@ -51,7 +51,7 @@ class Reader(threading.Thread):
         self._await(lambda: self.reads >= enough)
 
     def await_next_pass(self) -> None:
-        """Until all was read that is there now, or a read has failed."""
+        """Wait until everything now in the log was read, or a read has failed."""
         enough = self.passes + 2
         self._await(lambda: self.passes >= enough)
 

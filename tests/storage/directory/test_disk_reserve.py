@@ -23,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=MB, file_delete_delay_ms=0)
 
 
 class LogsOnSmallDisk:
-    """Logs on a small disk, of which a part is kept."""
+    """Logs on a small disk with a reserve."""
 
     def __init__(self, capacity_bytes: int = 10 * MB, reserve_bytes: int = RESERVE, *directories: str) -> None:
         self.disk = MemoryFileSystem()
@@ -89,8 +89,8 @@ def test_the_reserve_is_for_everybody_else() -> None:
 
 
 def test_what_is_stored_is_acknowledged_again_when_there_is_no_room() -> None:
-    """A producer whose answer was lost sends the batch again; librdkafka may store it twice if it is refused. It begins
-    a new epoch for each flight in which a batch is told that it is out of order.
+    """A producer whose answer was lost resends the batch; if it is refused, librdkafka may store it twice. It bumps its
+    epoch for each flight with a batch that was answered OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     small = LogsOnSmallDisk()
     log = small.log()

@@ -32,7 +32,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, st
 
 
 def choosing(*answers: int) -> Callable[[int], int]:
-    """These answers, wherever there is a choice."""
+    """Make these choices in order, wherever more than one is possible."""
     left = iter(answers)
     return lambda count: next(left, 0) % count if count > 1 else 0
 
@@ -213,7 +213,7 @@ class TestOperatingSystem:
             patched.setattr(os, "open", opened)
             assert list(pool.map(lambda file: file.pread(0, 9), others)) == [b""] * 4
         assert file_system.open_file_count <= 8
-        # All that is open is counted.
+        # Every open file is counted.
         assert sum(file._descriptor is not None for file in (*open_files, *others)) == file_system.open_file_count
 
     def test_a_file_in_use_stays_open(self, tmp_path: Path) -> None:

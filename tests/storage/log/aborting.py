@@ -1,4 +1,4 @@
-"""Transactions for a log, and what readers are told of those that were aborted."""
+"""Transactions for a log, and the aborted transactions that readers get."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def on_disk(file_system: MemoryFileSystem) -> list[AbortedTxn]:
 
 
 def told(log: UnifiedLog, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
-    """The aborted transactions that a reader is told, from memory once they were read."""
+    """The aborted transactions that a reader gets, from memory once they were read."""
     aborted = AbortedTransactions()
     if not aborted.are_known(log):
         aborted.learn(log)

@@ -1,4 +1,4 @@
-"""Deleted segments free their disk space, and reads of them that are under way still succeed."""
+"""Deleted segments free their disk space, and their pending reads still succeed."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def three_segments(file_system: MemoryFileSystem, config: LogConfig = COMPACT) -
 
 
 def as_kafka_writes_it(file_system: MemoryFileSystem) -> None:
-    """Kafka leaves out what is not a partition of its own."""
+    """Rewrite the checkpoint without entries that are not partitions, as Kafka does."""
     offsets = read_offset_checkpoint(file_system, CHECKPOINT)
     offsets.pop(WHOLE_SEGMENTS, None)
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]

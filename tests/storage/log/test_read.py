@@ -101,7 +101,7 @@ class TestRead:
             offset = last + 1
             calls.clear()
             log.read(offset, 4000) if offset < 400 else None
-            # One look into the index (two reads at most) and one header: where to stop. Nothing for where to begin.
+            # The end takes one index lookup (at most two reads) and one header, the beginning nothing.
             assert len(calls) <= 3, calls
         assert reads > 5
 

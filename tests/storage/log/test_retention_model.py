@@ -88,7 +88,7 @@ STEPS = st.lists(
 
 
 class Scenario:
-    """A log, and beside it what it must hold."""
+    """A log and its expected content."""
 
     def __init__(self, config: LogConfig) -> None:
         self.config = config

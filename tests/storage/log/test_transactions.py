@@ -1,4 +1,6 @@
-"""Transactions in a log: what read_committed readers are told, from the append of a marker on, and after every end."""
+"""Transactions in a log: what read_committed readers get, from the append of a marker on, and after every kind of
+shutdown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log is cut off, and the power with it: what was cut off is never behind what took its place."""
+"""The end of a log is truncated, and the power fails: truncated records never return after the new ones."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_clean_stop_settles_it() -> None:
 @pytest.mark.parametrize("goes_on", [False, True], ids=["is only looked at", "goes on"])
 @pytest.mark.parametrize("mode", PowerCut)
 def test_a_cut_that_was_done_by_half_is_whole_or_undone(segment_bytes: int, goes_on: bool, mode: PowerCut) -> None:
-    """The process dies amid the truncation, and the power fails after the next one has seen the rest."""
+    """The process dies during the truncation, and the power fails after the next one has read the rest."""
     config = LogConfig(segment_bytes=segment_bytes)
     halves = 0
     for seed in range(40):

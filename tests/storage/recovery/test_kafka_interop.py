@@ -43,7 +43,7 @@ class Kafka:
         self.port = free_port()
         self.data = directory / "data"
         self.log = directory / "server.log"
-        """Of the last run alone."""
+        """The log of the last run only."""
         self.zookeeper_address = zookeeper_address
         self.file = directory / "server.properties"
         self.file.write_text(

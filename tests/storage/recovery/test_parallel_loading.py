@@ -163,7 +163,7 @@ def begin(file_system: MemoryFileSystem) -> tuple[LogManager, list[DirectoryLoad
 
 
 def outcome(file_system: MemoryFileSystem, manager: LogManager, report: LoadReport) -> dict[str, object]:
-    """Everything that can be seen of what was loaded, on the disk and in memory."""
+    """The whole observable state after loading, on the disk and in memory."""
     file_system.inject = lambda _operation, _path: None
     logs = {
         partition: (
@@ -291,7 +291,7 @@ def test_a_recovery_that_is_killed_again_and_again(
     report = manager.complete_load(loads)
     assert not report.clean
     for partition, values in expected.items():
-        # What was cut off behind a damage may be back when the process died between the two steps: it is whole.
+        # If the process died between the two steps, valid records truncated after a damaged batch may be back.
         found = dict(values_in(manager.logs[partition]))
         assert dict(values).items() <= found.items()
         assert all(value == b"%d" % offset * 9 for offset, value in found.items())

@@ -33,9 +33,9 @@ from tests.storage.support import (
 GIGA = 1_000_000_000
 FAR = 5_500_000_011
 SPARSE = (0, 3, GIGA, 2 * GIGA, 3 * GIGA, 3 * GIGA + 7, FAR, FAR + 1)
-"""Of a segment at 0: its indexes end at 2^31 - 1, and those of one at 3 GIGA before FAR."""
+"""The offsets of a segment at 0: its indexes end at 2^31 - 1, and those of one at 3 GIGA before FAR."""
 BEHIND = (6 * GIGA, 6 * GIGA + 1)
-"""Of the segment after it."""
+"""The offsets of the segment after it."""
 CONFIG = LogConfig(index_interval_bytes=100, file_delete_delay_ms=100)
 GAPS_ARE_LOSSES = LogConfig(cleanup_policy=frozenset({"delete"}), file_delete_delay_ms=100)
 Rows = list[tuple[int, bytes | None]]
@@ -49,7 +49,7 @@ ALL = rows_at(*SPARSE, *BEHIND)
 
 
 def batches(offsets: Sequence[int]) -> bytes:
-    """A batch of one record at each of `offsets`, all with keys of their own."""
+    """A batch of one record at each of `offsets`, each with a different key."""
     made = [(at, batch_of(b"at %d" % at, key=b"%d" % at, timestamps=[T0 + at % 1000])) for at in offsets]
     return bytes(batches_at(*made))
 
@@ -57,7 +57,7 @@ def batches(offsets: Sequence[int]) -> bytes:
 def disk_with(
     segments: Mapping[int, bytes], *, clean: bool = False, indexed: bool = False, recovery_point: int = 0
 ) -> MemoryFileSystem:
-    """A log of which the `.log` files are there, all of it on stable storage; `indexed`: with indexes, empty ones."""
+    """A log with its `.log` files on stable storage; `indexed`: with empty indexes."""
     file_system = MemoryFileSystem()
     path = f"{DIR}/{TP}"
     file_system.make_dirs(path)
@@ -79,7 +79,7 @@ def disk_with(
 def load(file_system: MemoryFileSystem, *, may_have_gaps: bool = True) -> tuple[LogManager, LoadReport, UnifiedLog]:
     manager = LogManager(file_system, [DIR], CONFIG if may_have_gaps else GAPS_ARE_LOSSES)
     manager.directories.lock()
-    # What a topic is is not known before its configuration was read.
+    # The kind of a topic is unknown before its configuration was read.
     report = load_logs(manager, T0, {} if may_have_gaps else {TP.topic: GAPS_ARE_LOSSES})
     assert not report.refused, report.refused
     return manager, report, manager.logs[TP]
@@ -182,7 +182,7 @@ def test_every_piece_gets_its_part_of_the_transaction_index() -> None:
     file_system = disk_with({0: batches(SPARSE), 6 * GIGA: batches(BEHIND)})
     index = [AbortedTxn(1, 0, 3, 3), AbortedTxn(2, 3, 3 * GIGA, 3 * GIGA), AbortedTxn(3, 9, FAR + 1, 9)]
     file_system.write_file(f"{DIR}/{TP}/{0:020d}.txnindex", encode_aborted(index))
-    # Recovery makes the index anew from the batches; what was flushed keeps the one that it has.
+    # Recovery rebuilds the index from the batches; a flushed segment keeps its index.
     checkpoint = format_offset_checkpoint({TP: 6 * GIGA + 2})
     file_system.write_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}", checkpoint)
     load(file_system)

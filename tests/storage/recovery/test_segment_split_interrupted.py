@@ -54,7 +54,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def sparse_disk() -> MemoryFileSystem:
-    """The first batch of what is to be split is behind its base."""
+    """The first batch of the segment to be split has a higher offset than its base."""
     return disk_with({0: batches((5, *SPARSE[2:])), 6 * GIGA: batches(BEHIND)}, recovery_point=6 * GIGA)
 
 

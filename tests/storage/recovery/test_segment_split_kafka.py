@@ -31,8 +31,8 @@ PARTITIONS: dict[int, dict[int, tuple[int, ...]]] = {
     5: {0: MANY, 9 * GIGA: (9 * GIGA, 12 * GIGA)},
     6: {0: (0, 2**31 - 1), 2**31: (2**31, 2**32)},
 }
-"""Offsets of the segments of each: behind the range of an index in a sealed one, in the last one, from the first batch
-on, many times; and, in the last, in the one of them only that is one offset too long.
+"""The offsets in each partition's segments, beyond the range of an index: in a sealed segment, in the last one, from
+the first batch on, many times, and by just one offset in the only segment.
 """
 
 
@@ -82,7 +82,7 @@ def test_the_same_segments(kafka: Kafka, tmp_path: Path) -> None:
         assert log.log_end_offset == kafka_ends[log.topic_partition]
     close_cleanly(manager)
 
-    # What one has made is whole for the other.
+    # Each broker accepts the other's result.
     shutil.copytree(kafka.data, tmp_path / "of kafka")
     manager = LogManager(OsFileSystem(), [str(tmp_path / "of kafka")], CONFIG)
     manager.directories.lock()

@@ -1,5 +1,5 @@
-"""The transaction indexes of Apache Kafka and of this broker for the same batches are the same to the byte, also when
-they have to be made again.
+"""Apache Kafka and this broker write byte-identical transaction indexes for the same batches, also when they rebuild
+them.
 """
 
 from __future__ import annotations

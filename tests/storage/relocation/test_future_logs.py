@@ -1,4 +1,4 @@
-"""Moving a log to another log directory: copied, caught up, and put in place of the log."""
+"""Moving a log to another log directory: it is copied, catches up, and replaces the log."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_what_a_checkpoint_says_of_an_earlier_stay_is_not_believed_of_a_future_l
         task.run()
         task.complete()
     assert move(manager).directory.path == B
-    # Nothing has written the checkpoints of the first directory since, and the log goes back there.
+    # The first directory's checkpoints are unchanged since, and the log moves back there.
     manager.futures.create(manager.logs[TP], manager.futures.directory_at(A), T0)
     step(manager, max_bytes=1)
     future = manager.futures.logs[TP]

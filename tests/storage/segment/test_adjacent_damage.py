@@ -30,7 +30,7 @@ FIELDS = {
 
 
 def damaged_log(clean: bool, *damages: tuple[int, int, int]) -> UnifiedLog:
-    """A log on stable storage of which bits were flipped: (offset of the batch, byte, bit)."""
+    """A log on stable storage with flipped bits: (offset of the batch, byte, bit)."""
     file_system = MemoryFileSystem()
     manager, _ = open_manager(file_system, CONFIG)
     log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)

@@ -293,7 +293,7 @@ class TestScrub:
         assert [segment.batches.unverified_end > 0 for segment in manager.logs[TP].segments] == [False, False, True]
 
     def test_batches_appended_since_the_start_are_no_damage(self) -> None:
-        """Into the segment that was the last one at the start, and of which somebody has read by then."""
+        """They go into the segment that was the last one at the start, and that has been read since."""
         disk = Disk()
         manager = disk.manager()
         log = manager.logs[TP]
