@@ -24,7 +24,7 @@ TESTS_DIR = Path(__file__).parent
 JAVA_MINIMUM = 17
 
 SHOWN_TESTS = 15
-"""Tests that take most processor time, of which the summary names so many."""
+"""How many tests the summary lists, by processor time."""
 
 layer_seconds = pytest.StashKey[defaultdict[str, float]]()
 cpu_seconds = pytest.StashKey[dict[str, float]]()

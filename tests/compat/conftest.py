@@ -21,7 +21,7 @@ NewDriver = Callable[..., Driver]
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker that lives through all tests. Whatever it calls a bug of its own fails the run at the end."""
+    """The broker shared by all tests. If it logs a bug, the run fails at the end."""
     process = BrokerProcess(tmp_path_factory.mktemp("broker"), BROKER_SETTINGS)
     process.start()
     yield process

@@ -1,4 +1,4 @@
-"""The test's end of a driver: a client in a process of its own, asked with JSON lines."""
+"""The test's end of a driver: a client in a separate process that executes JSON lines."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ClientError(Exception):
 
     @property
     def error(self) -> ErrorCode | None:
-        """The broker's error, None when the client made one of its own."""
+        """The broker's error, None if the client made it up."""
         return ErrorCode(self.code) if self.code in set(ErrorCode) else None
 
 
 class Record(NamedTuple):
-    """A record as a test knows it, on its way in or out."""
+    """A record as a test knows it, to be sent or received."""
 
     value: bytes | None
     key: bytes | None = None
@@ -143,7 +143,7 @@ class Driver:
         return answer["ok"]
 
     def log_tail(self) -> str:
-        """The last of what the client said on its standard error."""
+        """The end of the client's standard error."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def kill(self) -> None:

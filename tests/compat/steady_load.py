@@ -1,4 +1,4 @@
-"""Producers that never rest while their broker dies again and again, and the judge of what it has afterwards."""
+"""Producers that send without a pause while their broker dies repeatedly, and the check of its records."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Sender(threading.Thread):
         self.acknowledged.append((int(partition), int(number), UNKNOWN_OFFSET if offset is None else offset))
 
     def stop(self) -> None:
-        """Send nothing more, and wait for the acknowledgement of what is under way."""
+        """Stop sending, and wait until every record in flight is acknowledged."""
         self.stopping.set()
         self.join(PATIENCE_S * 2)
         assert not self.is_alive(), f"{self.name} does not end"
@@ -276,10 +276,10 @@ class Verdict:
 
 
 def compare(address: str, senders: Iterable[Sender]) -> Verdict:
-    """Compare one topic's records, as the leaders at these addresses have them, with what its senders know.
+    """Compare one topic's records, as the leaders at these addresses have them, with those of its senders.
 
-    Fails at once for holes in the offsets and for records that nobody sent. `doubled` counts the values that an
-    idempotent sender has more than once, `reordered` those that come behind a later one.
+    Fails at once for gaps in the offsets and for records that were never sent. `doubled` counts the values that an
+    idempotent sender has more than once, `reordered` those that follow a later one.
     """
     senders = list(senders)
     verdict = Verdict()

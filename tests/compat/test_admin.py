@@ -1,4 +1,4 @@
-"""Administration by the clients' own admin interfaces. What one of them has no call for is skipped, by name."""
+"""Administration by the clients' own admin interfaces. Calls that a client lacks are skipped by name."""
 
 from __future__ import annotations
 

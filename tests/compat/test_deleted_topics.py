@@ -1,4 +1,4 @@
-"""A topic is deleted, and made again, under clients that use it: they notice, and go on with the new one."""
+"""A topic is deleted and recreated while clients use it: they notice, and continue with the new one."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ def test_a_member_notices_and_begins_again(client: str, topic: str, address: str
 def test_a_member_does_not_notice_in_time(
     client: str, topic: str, address: str, metrics_port: int, new_driver: NewDriver
 ) -> None:
-    """It goes on at an offset that the new topic does not have, is told so, and asks where to begin.
+    """It continues at an offset beyond the new topic's end, gets OFFSET_OUT_OF_RANGE, and resets its position.
 
-    There are new records only then. kafka-python says which epoch it read last, and Kafka answers it with the offset
-    where the logs diverge (KIP-595): that is the new topic's end, and records written before it asked would be skipped.
+    Only then are new records written. kafka-python sends the epoch that it read last, and Kafka answers with the offset
+    where the logs diverge (KIP-595): that is the new topic's end, so records written before the request would be
+    skipped.
     """
     driver = new_driver(client, address)
     member = at_the_end_of_a_topic(driver, topic)

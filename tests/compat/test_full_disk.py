@@ -45,8 +45,8 @@ def create(client: WireClient, topic: str) -> tuple[ErrorCode, str | None]:
 
 
 def await_full(disk: Path, senders: list[Sender]) -> None:
-    """Until nobody can write, and nothing is on its way that gives space back: what the last deletion of records left
-    is removed a while later, and a refusal during that does not last.
+    """Wait until no client can write and no deletion is pending: segments of deleted records are removed a while later,
+    and a refusal before that does not last.
     """
     eventually("a disk without deleted segments", lambda: not list(disk.rglob("*.deleted")))
     for sender in senders:

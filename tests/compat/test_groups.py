@@ -124,7 +124,7 @@ def test_commit_and_resume(driver: Driver, topic: str, partitions: set[str]) -> 
     after = fill(driver, topic, "after")
     resumed = driver.join("resumed", topic, topic)
     eventually("the new records alone", lambda: values_of(resumed), lambda seen: seen == after)
-    # What was not committed is read again.
+    # Uncommitted records are read again.
     resumed.leave()
     repeated = driver.join("repeated", topic, topic)
     eventually("the new records again", lambda: values_of(repeated), lambda seen: seen == after)

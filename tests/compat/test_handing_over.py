@@ -1,9 +1,9 @@
 """A loaded cluster of Apache Kafka 3.9.1 hands its partitions and the controller to Odradek, and takes them back.
 
-Two brokers of each are on one real ZooKeeper. In each round all replicas, those of the group coordinators too, move to
-Odradek, then the controller does; one broker there is killed and comes back; then the same the other way round. Two
-idempotent producers and a group that commits never rest. Nothing acknowledged is lost, nothing is there twice or out of
-order, and no partition stands still for longer than the session time-out and a second.
+Two brokers of each are on one real ZooKeeper. In each round all replicas, including those of the group coordinators,
+move to Odradek, then the controller does; one broker there is killed and restarted; then the same in reverse. Two
+idempotent producers and a group that commits run throughout. Acknowledged records are never lost, duplicated or
+reordered, and no partition stalls for longer than the session timeout plus a second.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def all_partitions_go_on(senders: list[TimedSender]) -> None:
 
 
 def replicas_on(side: tuple[int, int]) -> Replicas:
-    """Of each partition on both brokers; either of them is preferred as the leader of every other partition."""
+    """The replicas of each partition on both brokers; the preferred leaders alternate."""
     both = (side, side[::-1])
     return {(topic, number): both[number % 2] for topic in (TOPIC, CONSUMER_OFFSETS) for number in range(PARTITIONS)}
 
@@ -164,7 +164,7 @@ def replicas_on(side: tuple[int, int]) -> Replicas:
 def one_way(
     cluster: MixedCluster, side: tuple[int, int], senders: list[TimedSender], *, kills_controller: bool
 ) -> float:
-    """Everything goes to one side, of which a broker is killed. Gives the longest stall of a producer, in seconds."""
+    """Move everything to one side, and kill one of its brokers. Returns the longest stall of a producer, in seconds."""
     for sender in senders:
         sender.longest_gap_s = 0.0
     controller = cluster.hand_over(to=side)

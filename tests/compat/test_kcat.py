@@ -70,6 +70,6 @@ def test_a_balanced_consumer(broker: BrokerProcess, topic: str) -> None:
     kcat(broker, "-P", "-t", topic, given="".join(f"{n}\n" for n in range(100)))
     options = ["-X", "auto.offset.reset=earliest", "-q", "-c", "60", "-G", f"group-of-{topic}", topic]
     assert kcat(broker, *options).split() == [str(n) for n in range(60)]
-    # What it closed with is where its successor goes on.
+    # The next consumer continues at the offset committed on close.
     options[options.index("60")] = "40"
     assert kcat(broker, *options).split() == [str(n) for n in range(60, 100)]

@@ -32,7 +32,7 @@ def connect(server: ZookeeperProcess) -> str:
 
 
 def apache_configuration(directory: Path, connect: str, settings: Mapping[str, str]) -> Path:
-    """Of an Apache broker with the id 1; `settings` have underscores for dots."""
+    """The configuration of an Apache broker with the id 1; `settings` have underscores for dots."""
     directory.mkdir()
     values = {
         "broker.id": "1",

@@ -84,7 +84,7 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
 
 
 def known(connection: WireClient) -> set[str]:
-    """The ACLs that a broker decides by, told in short."""
+    """The ACLs that a broker enforces, abbreviated."""
     wanted = DescribeAclsRequest(**everything())
     answer: Any = connection.ask(wanted, 3)
     return {

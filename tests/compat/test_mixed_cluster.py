@@ -40,14 +40,14 @@ class Mixed(NamedTuple):
         return f"{self.apache_address},{self.odradek.address}"
 
     def create_topic(self, at: str) -> None:
-        """Create `t`, and wait until both brokers are told."""
+        """Create `t`, and wait until both brokers know it."""
         topic = NewTopic("t", 2, replica_assignment=[[ODRADEK, APACHE], [APACHE, ODRADEK]])
         admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
         admin.create_topics([topic])["t"].result()
         self.await_state({0: ODRADEK, 1: APACHE}, [APACHE, ODRADEK])
 
     def grow_and_delete_another(self, at: str) -> None:
-        """A topic comes, grows and goes: both brokers are told, and delete their replicas."""
+        """Create, extend and delete a topic: both brokers learn of it, and delete their replicas."""
         admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
         admin.create_topics([NewTopic("gone", 3, 2)])["gone"].result()
         admin.create_partitions([NewPartitions("gone", 5)])["gone"].result()

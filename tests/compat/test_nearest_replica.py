@@ -35,7 +35,7 @@ NOMINAL_S = MOVED_RECORDS * VALUE_BYTES / BYTES_PER_SECOND
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    """Of the broker in the consumers' rack."""
+    """The port of the broker in the consumers' rack."""
     return free_port()
 
 

@@ -1,9 +1,9 @@
-"""Power loss, on a real file system: an ext4 of its own is shut down under a broker at work, and mounted again.
+"""Power loss on a real file system: a separate ext4 is shut down under a busy broker, and mounted again.
 
-EXT4_IOC_SHUTDOWN without a flush of the journal is what a power cut is to the disk: what was not fsynced is gone. But
-it takes a millisecond or two, and an fsync that it meets may return without an error, though what it wrote is gone
-(seen with threads that do nothing but write and fsync, on Linux 6.18). So the broker is stopped meanwhile: a computer
-without power acknowledges nothing.
+EXT4_IOC_SHUTDOWN without a flush of the journal has the effect of a power cut: unfsynced data is lost. But it takes a
+millisecond or two, and an fsync in that time may return without an error, though its data is lost (seen with threads
+that only write and fsync, on Linux 6.18). So the broker is stopped meanwhile: a computer without power acknowledges
+nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
     create_topics(broker.address, {"flushed": config, "plain": {"segment.bytes": "100000"}})
     flushed = [Sender("once", broker.address, "flushed", idempotent=True)]
     flushed.append(Sender("again", broker.address, "flushed", idempotent=False))
-    # Shows that the cuts are real: some of what was acknowledged without a flush is gone.
+    # Proves that the cuts are real: some records acknowledged without a flush are lost.
     plain: list[Sender] = []
     try:
         for sender in flushed:
@@ -67,7 +67,7 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
             mount_again(disk)
             broker.start()
             plain[-1].stop()
-            # What it sent once the broker was back is another matter.
+            # Ignore the records sent after the restart.
             for sender, before in zip(plain, acknowledged, strict=True):
                 sender.acknowledged = before
         await_more(broker, flushed, 20)

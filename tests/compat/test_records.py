@@ -79,7 +79,7 @@ def test_round_trip(driver: Driver, broker: BrokerProcess, topic: str, codec: st
     position, consumed = driver.consume(topic, len(records))
     assert position == 0
     assert consumed == [record._replace(offset=offset) for offset, record in enumerate(records)]
-    # librdkafka leaves a small batch as it is when compression gains nothing.
+    # librdkafka sends a small batch uncompressed if compression gains nothing.
     stored = stored_codecs(broker, topic)
     assert CODECS[codec] in stored
     assert stored <= {CODECS[codec], CompressionType.NONE}
@@ -120,7 +120,7 @@ def test_a_batch_of_message_max_bytes(driver: Driver, topic: str) -> None:
     with pytest.raises(ClientError) as raised:
         driver.produce(topic, [too_large])
     assert raised.value.error is ErrorCode.MESSAGE_TOO_LARGE
-    # Nothing of it is there, and the partition goes on.
+    # It was not written at all, and the partition still works.
     assert driver.produce(topic, [Record(b"after", timestamp_ms=T0)]) == [[0, 1]]
     _, consumed = driver.consume(topic, 2)
     assert [record.value for record in consumed] == [largest.value, b"after"]

@@ -359,7 +359,7 @@ def test_brokers_speak_what_release_3_9_speaks(version: str) -> None:
 
 
 def test_configurations_of_one_text_are_equal() -> None:
-    """In all their parts: whoever looks for what a change has changed must not find anything else."""
+    """All parts must be equal: a comparison after a change may only find the change."""
     handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearer"
     login_modules = {
         "plain": "org.apache.kafka.common.security.plain.PlainLoginModule required "

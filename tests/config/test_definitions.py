@@ -118,7 +118,7 @@ LONG = 30_000
 )
 @pytest.mark.parametrize("value_type", [ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE])
 def test_long_texts_take_no_time(value_type: ConfigType, text: str) -> None:
-    """Whoever may alter a configuration may send 32,767 characters."""
+    """A client that may alter a configuration may send 32,767 characters."""
     began_s = time.process_time()
     try:
         key(value_type).parse(text)

@@ -26,7 +26,7 @@ def keytool(*arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with keys.jks, whose key has a password of its own, and trusted.jks."""
+    """A directory with keys.jks, whose key has a separate password, and trusted.jks."""
     directory = tmp_path_factory.mktemp("jks")
     pkcs12 = BROKER.write_pkcs12(directory / "keys.p12", "storepass", AUTHORITY)
     source = ("-srckeystore", pkcs12, "-srcstorepass", "storepass", "-srcalias", "odradek")

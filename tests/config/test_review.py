@@ -172,7 +172,7 @@ def test_a_single_kraft_node_is_a_broker_alone() -> None:
     assert "controller listeners that are not opened: CONTROLLER" in str(config.single_node)
     verdicts = {each.verdict for each in review(KRAFT)}
     assert verdicts == {Verdict.SUPPORTED, Verdict.WITHOUT_EFFECT}
-    # Kafka 4's file has this in place of the voters, and adverts of all listeners by default.
+    # Kafka 4's file replaces the voters by this, and advertises all listeners by default.
     newest = {
         key: text for key, text in KRAFT.items() if key not in {"controller.quorum.voters", "advertised.listeners"}
     }

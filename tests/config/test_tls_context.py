@@ -1,4 +1,4 @@
-"""Stores of keys and certificates: what is read, and the one line for what cannot be."""
+"""Stores of keys and certificates: those that load, and the one-line errors of those that do not."""
 
 from __future__ import annotations
 

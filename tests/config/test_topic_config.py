@@ -1,4 +1,4 @@
-"""Overrides of topics: what is taken, what is refused and in which words."""
+"""Overrides of topics: the accepted ones, and the errors of the others."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def rewritten(page: str) -> str:
-    """`page` with its generated parts made anew."""
+    """`page` with its generated parts updated."""
     for name, make in PARTS.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, _, rest = page.partition(begin)

@@ -95,7 +95,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_names_what_is_missing() -> None:
-    """Short of "features" and of forwarding, which are about KRaft."""
+    """Except "features" and forwarding, which belong to KRaft."""
     section = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is not there yet")[2].partition("##")[0]
     )

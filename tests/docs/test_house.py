@@ -1,4 +1,4 @@
-"""Rules for the layout of the product: a subject is one file, and one class needs no interface beside it."""
+"""Rules for the layout of the product: one file for a subject, and no separate interface for a single class."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FOLDERS = (
 )
 MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_AN_OWNER = 800
-"""Lines of a file in which one class, the owner of some state, takes more than half."""
+"""The limit for a file in which one class, the owner of some state, takes more than half of the lines."""
 MOST_LINES_OF_A_FUNCTION = 60
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -82,7 +82,7 @@ SAME_API = ("broker/handlers", "broker/handlers/security", "broker/security/guar
 
 
 def excepted(found: dict[str, int], exceptions: dict[str, str]) -> None:
-    """Fail for what is found and no exception, and for an exception that is no longer needed."""
+    """Fail for each finding without an exception, and for each exception without a finding."""
     assert {name: size for name, size in found.items() if name not in exceptions} == {}
     assert [name for name in exceptions if name not in found] == [], "exceptions that nothing needs any more"
 
@@ -129,7 +129,7 @@ def test_nothing_is_left_to_do() -> None:
 
 
 def test_a_module_name_means_one_thing() -> None:
-    """A reader who looks for a module by its name finds the one that he means."""
+    """A module name leads readers to a single module."""
     folders: dict[str, list[str]] = {}
     for module in modules():
         path = Path(module.path)
@@ -156,7 +156,7 @@ def is_error(annotation: ast.expr) -> bool:
 
 
 def stored_errors(module: Module) -> Iterator[str]:
-    """The places where an error that was caught, or came as an argument, is kept or raised as it is."""
+    """The places that keep or raise an error which was caught, or came as an argument, without a copy."""
     names: list[tuple[ast.AST, str]] = []
     for node in ast.walk(module.tree):
         match node:

@@ -1,4 +1,4 @@
-"""Code blocks of a page as a user types them: the broker that it starts, and commands with what they print."""
+"""Code blocks of a page as a user types them: the broker that it starts, and commands with their output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dialogue(block: str) -> list[tuple[str, str]]:
 
 
 class Terminal:
-    """A user's terminal in the checkout, with the broker of a page on a free port in place of `ADDRESS`."""
+    """A user's terminal in the checkout, with a broker on a free port substituted for the page's `ADDRESS`."""
 
     def __init__(self, address: str, environment: dict[str, str]) -> None:
         self._address = address

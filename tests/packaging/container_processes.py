@@ -1,5 +1,5 @@
-"""The services of a compose file as processes of this machine, each at an address of its own on loopback: with the
-command, the variables, the ports and the volumes that the file gives it.
+"""The services of a compose file as local processes, each at a separate loopback address, with the command, the
+variables, the ports and the volumes of the file.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_a_killed_broker_loses_nothing(cluster: ComposedCluster) -> None:
     address = ",".join(f"{cluster.host}:{port}" for port in ports)
     inside = ",".join(f"{cluster.addresses[name]}:9093" for name in cluster.brokers)
 
-    # Clients of the host are told of the ports that are published, others of the containers; racks are the services.
+    # Clients on the host get the published ports, others those of the containers; racks are the services.
     here = {(cluster.host, port, name) for port, name in zip(ports, cluster.brokers, strict=True)}
     eventually("all brokers", lambda: brokers_told_at(address), lambda found: found == here)
     there = {(cluster.addresses[name], 9093, name) for name in cluster.brokers}

@@ -39,7 +39,7 @@ def composed(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def image_config() -> BrokerConfig:
-    """The configuration that the broker's image starts with when it is told nothing."""
+    """The default configuration of the broker's image."""
     return BrokerConfig.of(parse_properties(written_file(IMAGE_FILE)))
 
 

@@ -38,7 +38,7 @@ def make_checkout(root: Path) -> Path:
 
 @pytest.fixture
 def new_checkout(tmp_path: Path) -> Path:
-    """A checkout in which nothing was run yet."""
+    """A fresh checkout."""
     return make_checkout(tmp_path / "check out")
 
 
@@ -102,7 +102,7 @@ def test_what_a_start_imports_is_compiled_where_python_keeps_nothing(checkout: P
     module = checkout / "tools" / "echo_tool.py"
 
     def is_compiled(path: Path) -> bool:
-        """For the file as it is now: a compiled module holds its source's time and size."""
+        """Checks against the current file: a compiled module records its source's time and size."""
         compiled = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
         wanted = struct.pack("<II", int(path.stat().st_mtime), path.stat().st_size)
         return compiled.exists() and compiled.read_bytes()[8:16] == wanted

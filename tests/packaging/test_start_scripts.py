@@ -78,7 +78,7 @@ MODULES = {
 
 
 class Container:
-    """Files of the image below `root`, and ports of their own."""
+    """Files of the image below `root`, and free ports."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -41,7 +41,7 @@ def run(*command: str | Path, cwd: Path, timeout_s: float = 60, given: str = "")
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the sdist, built from a copy of what git would hand to a stranger."""
+    """A directory with the wheel and the sdist, built from a copy of the files that git tracks."""
     source = tmp_path_factory.mktemp("source") / "odradek"
     tracked = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     for name in filter(None, tracked.stdout.split("\0")):
@@ -60,7 +60,7 @@ def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -
     venv = tmp_path_factory.mktemp("empty") / "venv"
     made = run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
     assert made.returncode == 0, made.stderr
-    # As in most container images. What pip installs is to be compiled all the same.
+    # As in most container images. Pip must still compile what it installs.
     pip = ("env", "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", "pip", "--python", venv / "bin" / "python")
     quietly = ("install", "--quiet", "--disable-pip-version-check", "--no-input")
     locked = ("--require-hashes", "--requirement", ROOT / "requirements" / "broker.txt")
@@ -86,7 +86,7 @@ def working_directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server_start(environment: Path, working_directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`odradek server-start` in the foreground on a port of its own, and its address."""
+    """`odradek server-start` in the foreground on a free port, and its address."""
     address = f"127.0.0.1:{free_port()}"
     properties = working_directory / "server.properties"
     properties.write_text(

@@ -10,7 +10,7 @@ from storage.io.os_file_system import OsFileSystem
 
 
 def clean_until(directory: Path | str, topic: str) -> int | None:
-    """The offset of partition 0 in cleaner-offset-checkpoint; None when it has none."""
+    """The offset of partition 0 in cleaner-offset-checkpoint; None if it has no entry."""
     checkpoint = Path(directory) / CLEANER_OFFSET_CHECKPOINT
     if not checkpoint.exists() or not checkpoint.stat().st_size:  # Kafka creates an empty one
         return None
@@ -18,5 +18,5 @@ def clean_until(directory: Path | str, topic: str) -> int | None:
 
 
 def active_base(directory: Path | str, topic: str) -> int:
-    """The base offset of the active segment of partition 0, up to which it may be cleaned."""
+    """The base offset of the active segment of partition 0: the cleaner works below it."""
     return max(int(file.stem) for file in Path(directory).glob(f"{topic}-0/*.log"))

@@ -19,7 +19,7 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     # The records of the scenarios are years old.
     "log.retention.ms": "-1",
-    # Topics with a limit of their own are looked after at once.
+    # Enforce the limits of topics at once.
     "log.retention.check.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
     # Groups that are empty are not tidied away during a scenario.

@@ -1,4 +1,4 @@
-"""Quotas in scenarios: set for a block, and asked for as clients with names of their own."""
+"""Quotas in scenarios: set for the duration of a block, and tested by clients with new names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY: Final = 1e15
 WINDOW_S: Final = 10
 """A client may be ahead of its quota by so much: the whole samples of quota.window.num."""
 LONG_NAME: Final = "n" * 200
-"""A topic that is not there. Whoever may read one byte per second waits longer for this answer than others."""
+"""The name of a missing topic. At one byte per second, this long answer gives a longer throttle time than others."""
 PROBE_MS: Final = 150_000
 _numbers = count()
 
@@ -61,7 +61,7 @@ def quotas(b: Subject, *entries: tuple[Parts, Changes]) -> Iterator[None]:
 
 
 def change(b: Subject, *entries: tuple[Parts, Changes]) -> None:
-    """Change quotas, and wait until that counts: brokers heed changes in order, and that of a probe comes last."""
+    """Change quotas, and wait until they apply: brokers apply changes in order, and a probe's quota comes last."""
     name = f"probe-{next(_numbers)}"
     probe: Parts = {"user": USER, "client-id": name}
     answer = b.quietly(alter_request(*entries, (probe, {READ: 1.0, TIME: MANY})), 1)
@@ -71,7 +71,7 @@ def change(b: Subject, *entries: tuple[Parts, Changes]) -> None:
 
 
 def throttle_ms(b: Subject, client_id: str | None, request: Request, version: int = 9) -> int:
-    """How long a client is told to wait, on a connection of its own."""
+    """The throttle time that a client gets on a new connection."""
     with b.another(client_id) as connection:
         response: Any = connection.ask(request, version)
     return int(response.throttle_time_ms)

@@ -52,12 +52,12 @@ class Subject:
         self.connection = self.connect()
 
     def connect(self, client_id: str | None = "parity") -> WireClient:
-        """A connection beside the scenario's own; the caller closes it."""
+        """An additional connection; the caller closes it."""
         return WireClient(self.host, self.port, client_id)
 
     @contextlib.contextmanager
     def another(self, client_id: str | None = "parity") -> Iterator[WireClient]:
-        """A connection of its own for a block."""
+        """An additional connection for the duration of a block."""
         with self.connect(client_id) as connection:
             yield connection
 

@@ -78,7 +78,7 @@ class Writer:
         eventually("the last marker", lambda: answers(self._address, range(1))[0], lambda each: each[0] == each[1])
 
     def roll(self) -> None:
-        """Have the next record begin a segment. What is before it is to be cleaned."""
+        """Make the next record start a new segment, so that everything before it can be cleaned."""
         self._send(self._plain, {"large": "large"}, 1900)
         self.committed["large"] = "large"
 
@@ -98,7 +98,7 @@ class Writer:
 
 
 def read(address: str, isolation: str) -> list[Read]:
-    """All that a consumer is given."""
+    """Everything that a consumer gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,

@@ -36,20 +36,20 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",
     "log.cleaner.backoff.ms": "100",
-    # What notices the directory that is taken away.
+    # These checkpoints make the broker notice the missing directory.
     "replica.high.watermark.checkpoint.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "200",
 }
 
 
 class Directories:
-    """The log directories of one broker, the first of which is `data`."""
+    """The log directories of one broker; the first is `data`."""
 
     def __init__(self, target: Target) -> None:
         self.paths = [target.data_directory, f"{target.data_directory}-2", f"{target.data_directory}-3"]
 
     def take_away(self, number: int) -> None:
-        """Nothing can be created in the directory any more; what is open stays open."""
+        """Make creating files in the directory fail; open files stay open."""
         path = Path(self.paths[number])
         path.rename(f"{path}.gone")
         path.write_text("no directory")

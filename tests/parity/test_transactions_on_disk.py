@@ -112,7 +112,7 @@ def values(address: str, isolation: str, count: int) -> list[str]:
         assert message is not None, found
         assert message.error() is None
         found.append(message.value().decode().rstrip("."))
-    # Nothing more comes.
+    # The log has no more records.
     assert consumer.poll(0.5) is None
     consumer.close()
     return found
@@ -150,7 +150,7 @@ def test_what_kafka_aborted_is_not_shown(tmp_path: Path) -> None:
         move(subject, TOPIC, 0, second)
         subject.close()
         moved = answers(ours.address, range(20))
-        # It has fewer segments, so that a reader may be told more at a time.
+        # It has fewer segments, so a reader may get more aborted transactions at a time.
         for (*offsets, aborted), (*their_offsets, their_aborted) in zip(moved, theirs, strict=True):
             assert offsets == their_offsets
             assert set(their_aborted) <= set(aborted)

@@ -47,7 +47,7 @@ def coordinated(b: Subject, name: str = "tx") -> str:
 
 
 class Producer:
-    """A producer of one transactional id. What it asks is noted: the error codes alone, since ids differ."""
+    """A producer of one transactional id. It notes the error codes of its requests only, since ids differ."""
 
     def __init__(self, b: Subject, transactional_id: str) -> None:
         self.b = b
@@ -68,7 +68,7 @@ class Producer:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     def begin(self) -> Producer:
-        """A new session, unnoted, once nothing of the last one is under way."""
+        """Start a new session without noting it, once the last transaction is complete."""
 
         def initialized() -> bool:
             response = self.b.quietly(init(self.id), 5)
@@ -111,7 +111,7 @@ class Producer:
         self.describe()
 
     def await_markers(self) -> None:
-        """Wait until no end of a transaction is under way."""
+        """Wait until the end of the transaction is complete."""
         self.b.until(lambda: not self.described().transaction_state.startswith("Prepare"))
 
     def describe(self) -> None:

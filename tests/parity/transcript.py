@@ -15,13 +15,13 @@ from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Struct
 
 Plain = Any
-"""None, bool, int, float, str, lists and dicts of those."""
+"""None, bool, int, float, str, lists and dicts of these."""
 
 DAY_MS = 86_400_000
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KAFKA_UUID_TEXT = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])")
 _MILLISECONDS = re.compile(r"(?<!\d)\d{13}(?!\d)")
-# What names an element of a list; the first that is there counts. Two fields together where one is not enough.
+# Fields that identify an element of a list; the first match is used. Tuples of two where one field is not enough.
 _KEYS: Sequence[tuple[str, ...]] = (
     ("resource_type", "resource_name"),
     ("api_key",),
@@ -168,7 +168,7 @@ def _is_now(value: int) -> bool:
 
 
 def differences(kafka: Plain, ours: Plain, path: str = "") -> Iterator[tuple[str, Plain, Plain]]:
-    """Where two plain values differ: (path, Kafka's, ours); `<absent>` stands for what one of them has not."""
+    """Where two plain values differ: (path, Kafka's, ours); `<absent>` stands for a missing one."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         for key in sorted({*kafka, *ours}, key=str):
             below = f"{path}.{key}" if path else str(key)

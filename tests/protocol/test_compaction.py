@@ -26,7 +26,7 @@ timestamps = st.integers(0, 300) | st.integers(-1, 2**45) | st.integers(-(2**61)
 
 @dataclass(frozen=True)
 class Sparse:
-    """A batch some of whose records may have been compacted away before."""
+    """A batch that may have lost records to an earlier compaction."""
 
     rows: list[Record]
     options: dict[str, object]

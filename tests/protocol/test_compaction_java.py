@@ -47,7 +47,7 @@ def random_case(rng: random.Random) -> tuple[bytes, dict[bytes, int], dict[str, 
 
 
 def header_fields(batch: RecordBatch) -> dict[str, Any]:
-    """The header without the sizes and sums of what follows, and without a base timestamp that nobody reads."""
+    """The header without the sizes and checksums of the rest, and without an unused base timestamp."""
     names = (
         "base_offset", "partition_leader_epoch", "magic", "attributes", "last_offset_delta", "max_timestamp",
         "producer_id", "producer_epoch", "base_sequence", "count", "delete_horizon_ms",

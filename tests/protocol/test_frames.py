@@ -32,7 +32,7 @@ def receive(reader: FrameReader, data: bytes) -> list[bytes]:
 
 
 def remaining(reader: FrameReader) -> list[bytes]:
-    """The complete frames that are here."""
+    """The complete frames received so far."""
     frames = []
     while (frame := reader.next_frame()) is not None:
         assert not frame.readonly

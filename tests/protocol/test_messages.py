@@ -188,9 +188,10 @@ def test_a_large_element_of_a_large_array_is_decoded_once() -> None:
 
 
 def fuzz(frames: int, seed: int) -> tuple[int, int]:
-    """Decode mutants of every message: (accepted, refused). What is accepted can be encoded, and says the same again.
+    """Decode mutants of every message: (accepted, refused). An accepted mutant can be encoded, and decodes to the same
+    bytes.
 
-    Bytes are compared, as a tagged struct of defaults is None after it: neither is written.
+    Bytes are compared, because a tagged struct of defaults becomes None: neither is written.
     """
     randomness = random.Random(seed)
     accepted = refused = 0

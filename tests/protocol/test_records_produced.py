@@ -1,8 +1,8 @@
-"""Crooked batches in a Produce request: our verdict beside Apache Kafka 3.9.1's.
+"""Malformed batches in a Produce request: our verdict and Apache Kafka 3.9.1's.
 
-Each was sent to a real broker once (CreateTime topic, no codec of its own); the third column is its error code. Where
-ours differs, the fourth column says which one we give and the fifth why. "header" is what `RecordBatch.validate` sees;
-"deep" adds `validate_records_deep`.
+Each was sent to a real broker once (CreateTime topic, compression.type=producer); the third column is its error code.
+Where ours differs, the fourth column has our code and the fifth the reason. "header" is what `RecordBatch.validate`
+sees; "deep" adds `validate_records_deep`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HEADER_CASES: list[tuple[str, bytes, int, int]] = [
     ("attribute bit 7", patch(OK, attributes=0x80), GOOD, GOOD),
     ("attribute bit 8", patch(OK, attributes=0x100), GOOD, GOOD),
     ("attribute bit 15", patch(OK, attributes=-0x8000), GOOD, GOOD),
-    # Kafka lets an exception of its own escape; the client must not retry either way
+    # Kafka lets an internal exception escape; the client must not retry either way
     ("codec 5", patch(OK, attributes=5), UNKNOWN, INVALID),
     ("codec 7", patch(OK, attributes=7), UNKNOWN, INVALID),
     ("last offset delta too small", patch(OK, last_offset_delta=1), INVALID, INVALID),

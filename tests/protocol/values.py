@@ -27,7 +27,7 @@ EVERY_VERSION = [
     for version in range(message.min_version, message.max_version + 1)
 ]
 OWN_TAG = 966
-"""Of the fields that Odradek's brokers tell each other, and Kafka does not have."""
+"""The tag of fields that Odradek's brokers exchange, and Kafka does not have."""
 BOUNDS = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),

@@ -123,7 +123,7 @@ def _deleted_log_found_again() -> Iterator[None]:
 
 @_mutant
 def _lost_append_acknowledged() -> Iterator[None]:
-    """M26: an append that fails, on a full or broken disk, is acknowledged."""
+    """M26: an append that the disk refuses, as it is full or fails, counts as done."""
     original = LogSegment.append
 
     def append(self: LogSegment, records: Any, last: Any, time: Any, time_offset: Any, interval: Any) -> None:

@@ -27,9 +27,9 @@ SETTINGS = {
 
 
 def on_apache_kafka_too(number: int) -> pytest.MarkDecorator:
-    """For three tests, numbered from 0, that `bin/test --all` runs on Odradek, and in turns on Apache Kafka.
+    """For three tests, numbered from 0, that `bin/test --all` runs on Odradek, and in turn on Apache Kafka.
 
-    The other tests, some of which take minutes, run on Apache Kafka when it is chosen.
+    The other tests, some of which take minutes, run on Apache Kafka only on request.
     """
     kafka = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java, turn(number, of=3)])
     return pytest.mark.parametrize("broker_kind", [ODRADEK, kafka] if CHOSEN == ODRADEK else [CHOSEN], indirect=True)
@@ -43,7 +43,7 @@ class Brokers:
         self._made: dict[tuple[str, str], Broker] = {}
 
     def running(self, kind: str, name: str) -> Broker:
-        """The broker `name` of this kind, each a cluster of its own."""
+        """The broker `name` of this kind; each is a separate cluster."""
         assert kind in KINDS, f"ODRADEK_SPARK_BROKER={kind}: must be one of {', '.join(KINDS)}"
         if (kind, name) not in self._made:
             self._made[kind, name] = KINDS[kind](self._directory / f"{kind}-{name}", SETTINGS)

@@ -44,7 +44,7 @@ def sockets_that_pyspark_forgets(request: pytest.FixtureRequest) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Those that were asked for, stopped in the end."""
+    """The brokers of this run, stopped at the end."""
     shared = Brokers(tmp_path_factory.mktemp("brokers"))
     yield shared
     shared.stop()

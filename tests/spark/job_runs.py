@@ -85,7 +85,7 @@ class Results:
 
 
 class JobRun:
-    """One job with its options, in a process group of its own so that its JVM dies with it."""
+    """One job with its options, in a separate process group so that its JVM dies with it."""
 
     def __init__(self, name: str, directory: Path, *options: str) -> None:
         self.said = directory / f"{name}.log"
@@ -106,9 +106,9 @@ class JobRun:
             )
 
     def go_on(self, jobs: WarmJobs) -> str:
-        """Run in the process of `jobs`, which has its JVM, until everything that is there now has been read.
+        """Run in the process of `jobs`, which already has a JVM, until everything up to the current end has been read.
 
-        Returns what the job printed, its summary first. It is for a life that the test does not kill.
+        Returns what the job printed, its summary first. For runs that the test does not kill.
         """
         code, said = jobs.run(self._name, *self._options, "--trigger", "available-now")
         assert code == 0, said[-3000:]
@@ -118,7 +118,7 @@ class JobRun:
         return self.said.read_text(errors="replace") if self.said.exists() else ""
 
     def assert_running(self) -> None:
-        """Fail with what the job said when it has ended."""
+        """Fail with the job's output if it has ended."""
         assert self._process is not None
         assert self._process.poll() is None, self.text()[-3000:]
 
@@ -132,7 +132,7 @@ class JobRun:
         self._seen = at + len(text)
 
     def await_records(self, count: int) -> None:
-        """Until batches of `count` records were told, after what was awaited before."""
+        """Wait until the job has reported batches of `count` more records."""
         deadline = time.monotonic() + PATIENCE_S
         while sum(found := [int(told.replace(",", "")) for told in self._told()]) < count:
             assert time.monotonic() < deadline, f"{found}: {self.text()[-3000:]}"

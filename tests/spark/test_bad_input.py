@@ -55,7 +55,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(jobs: WarmJobs, name: str, *options: str, codes: tuple[int, ...] = (1,)) -> str:
-    """The line that a job ends with, after an exit code that is one of `codes`, and without a stack trace."""
+    """The last line of a job that exits with one of `codes` and without a stack trace."""
     code, said = jobs.run(name, *options)
     assert code in codes, said
     assert not [line for line in said.splitlines() if line.lstrip().startswith(("at ", "Traceback", "{"))], said
@@ -185,7 +185,7 @@ def test_records_that_the_topic_does_not_take(jobs: WarmJobs, bootstrap: str, tm
 
 
 def test_a_full_disk_under_the_table(bootstrap: str, tmp_path: Path) -> None:
-    """With jobs of its own: their JVM keeps open what it could not write, and the disk could not be unmounted."""
+    """Uses separate jobs: their JVM keeps the failed files open, and the disk could not be unmounted."""
     (topic,) = make_topics(bootstrap, "large")
     values = [random.Random(number).randbytes(5000) for number in range(2000)]
     produce_values(bootstrap, topic, values)

@@ -251,7 +251,7 @@ def test_no_class_is_looked_for_twice(spark: Any, tmp_path: Path, monkeypatch: p
 
     def use_classes() -> None:
         assert TableDirectory(spark, str(tmp_path)).read_text("file") == "text"
-        # The end of an iterator of Java's is an exception, of which PySpark wants to know the class.
+        # The end of a Java iterator is an exception whose class PySpark looks up.
         assert list(java_class(spark, "java.util.ArrayList")()) == []
 
     use_classes()

@@ -77,7 +77,7 @@ def topic(bootstrap: str) -> str:
 
 
 class LakeJob:
-    """The job as a user runs it, in a process group of its own so that its JVM dies with it."""
+    """The job as a user runs it, in a separate process group so that its JVM dies with it."""
 
     def __init__(self, bootstrap: str, topic: str, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""The zip of the jobs: PySpark's own spark-submit runs it where executors are processes of their own."""
+"""The zip of the jobs: PySpark's own spark-submit runs it with executors in separate processes."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_example_of_a_test_passes(tmp_path: Path, title: str) -> None:
     (example,) = code_blocks(chapter(title), "python")
     assert len(example.splitlines()) <= 40
     (tmp_path / "test_my_job.py").write_text(example)
-    # What a user has in place of the path: the installed package. The connector comes from where it is already.
+    # A user has the installed package instead of the path. The connector comes from the local cache.
     settings = tmp_path / "conf"
     settings.mkdir()
     (settings / "spark-defaults.conf").write_text(f"spark.jars.ivy {ivy_dir()}\n")

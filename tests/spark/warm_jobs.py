@@ -1,8 +1,8 @@
-"""Jobs run one after another in one process, as a user's command line would each: one JVM to start instead of many.
+"""Run jobs one after another in one process, as a user's command lines would: one JVM to start instead of many.
 
 Run as a program it is that process: it reads a command a line (a JSON list, the job's name first), runs the job's
-`main`, and answers with its exit code. Jobs that ask for the same settings share Spark's context, which takes longer to
-start than they take to run. Each has a session of its own.
+`main`, and answers with its exit code. Jobs with the same settings share Spark's context, which takes longer to start
+than they take to run. Each has a separate session.
 """
 
 from __future__ import annotations

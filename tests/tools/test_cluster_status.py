@@ -1,4 +1,4 @@
-"""The status of a cluster: made of what processes and brokers say, and shown as text."""
+"""The status of a cluster: collected from processes and brokers, and shown as text."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_a_broker_is_started_by_this_interpreter(monkeypatch: pytest.MonkeyPatch
     command = process_commands.broker_command(Path("server.properties"))
     assert command.words == [sys.executable, "-P", "-m", "broker", "server.properties"]
     assert command.environment["PYTHONPATH"] == f"{server_root()}{os.pathsep}/elsewhere"
-    # Its log is rotated, and nothing that grows is beside it.
+    # Its log is rotated, and no other file grows.
     assert (command.environment["ODRADEK_DAEMON"], command.environment["LOG_DIR"]) == (FILES_ONLY, ".")
 
 

@@ -285,7 +285,7 @@ def events_in(output: Path) -> list[dict[str, Any]]:
 
 
 def acked_in(output: Path) -> list[int]:
-    """The offsets of what was delivered."""
+    """The offsets of the delivered records."""
     return [each["offset"] for each in events_in(output) if each["name"] == "producer_send_success"]
 
 

@@ -1,7 +1,7 @@
 """The same command lines for Kafka's tools and for ours, against Apache Kafka and against our broker: the same output.
 
-The command lines are in `cases/`; a case is played by both sides at once, each on topics and groups of its own. What
-has to be equal is standard output, but for ids and times, and the exit code.
+The command lines are in `cases/`; both sides run a case at once, each on separate topics and groups. Standard output,
+except for ids and times, and the exit code must be equal.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def asked(address: str, runners: tuple[Runner, ...], command: str) -> list[Answe
 
 
 def table(answer: Answer) -> list[list[str]]:
-    """The cells with the spaces that fill them, rows sorted behind the heads. What differs by the moment is masked."""
+    """The cells with their padding, rows sorted after the header. Durations are masked."""
     head, *rows = [line.split("\t") for line in answer.stdout.splitlines()]
     for row in rows:
         for column, name in enumerate(head):
@@ -159,7 +159,7 @@ def test_console_consumers_show_what_was_committed(address: str, level: str, kaf
 
 
 def test_both_abort_what_hangs(transactions: str, kafkas: Runner, ours: Runner) -> None:
-    """By the offset of its beginning, or by what older brokers need; a coordinator epoch of -1 is one not known."""
+    """By the start offset, or by the fields that older brokers need; a coordinator epoch of -1 means unknown."""
     by_epoch = f"--producer-id {HANGING_PRODUCER} --producer-epoch {HANGING_EPOCH} --coordinator-epoch -1"
     for partition, (runner, how) in enumerate(
         (runner, how) for how in ("--start-offset 0", by_epoch) for runner in (kafkas, ours)

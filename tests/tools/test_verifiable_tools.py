@@ -175,7 +175,7 @@ def test_properties_of_a_file(address: str, capsys: pytest.CaptureFixture[str], 
 
 
 def test_there_are_no_transactions_without_retries(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Kafka's tool has no transactions either."""
+    """Kafka's tool does not support transactions either."""
     path = tmp_path / "producer.properties"
     path.write_text("transactional.id=t\n")
     given = ["--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--producer.config", str(path)]

@@ -46,7 +46,7 @@ def test_our_shell_and_kafkas(secure: SecureZookeeper, tls_file: Path) -> None:
 
 
 def answer(output: str) -> str:
-    """The last line that is not a watch event: a thread of its own prints those, before the answer or after it."""
+    """The last line that is not a watch event: another thread prints those, before the answer or after it."""
     return [line for line in output.splitlines() if line and not line.startswith(("WatchedEvent ", "WATCHER::"))][-1]
 
 

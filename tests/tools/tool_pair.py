@@ -1,4 +1,4 @@
-"""A Kafka tool and ours under one name: how each is run, and what of their output has to be the same."""
+"""A Kafka tool and ours under one name: how to run each, and which parts of their output must match."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def our_runner() -> Runner:
 
 
 class Step(NamedTuple):
-    """One command line, told as `tool args`; ADDRESS, SIDE and HOST in it stand for the broker, the tool's own
-    letter and an address of its own.
+    """One command line, written as `tool args`; ADDRESS, SIDE and HOST in it stand for the broker, the tool's letter
+    and a separate address.
 
     `compare` says how: "text" line for line; "lines" without order; "words" without order and line ends, for rows that
-    Kafka 3.9.1 prints without line ends; "own" only lines that name what is this side's own;
-    "shared" only `name=...` lines whose name both sides have.
+    Kafka 3.9.1 prints without line ends; "own" only lines with names of this side; "shared" only `name=...` lines whose
+    name both sides have.
     """
 
     line: str

@@ -1,7 +1,7 @@
-"""Runs our command-line tools, each in a process of its own that is forked from this one, which has them imported.
+"""Run our command-line tools, each in a process forked from this one, which has already imported them.
 
 The counterpart of ToolRunner.java: a line of JSON in ({"tool", "args", "stdin", "timeout_ms"}), a line of JSON out
-({"code", "stdout", "stderr"}); "code" is null when the time was over.
+({"code", "stdout", "stderr"}); "code" is null after a timeout.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Answer command after command until there are no more."""
+    """Answer commands until the input ends."""
     for name in TOOLS:
         importlib.import_module(f"tools.{name}")
     for line in sys.stdin:

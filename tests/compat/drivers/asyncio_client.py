@@ -82,7 +82,7 @@ class Member(base.Member):
 
 
 class IdempotentStream(Stream):
-    """An `AIOKafkaProducer` that is told to be idempotent."""
+    """An `AIOKafkaProducer` configured to be idempotent."""
 
     def stream(self) -> None:
         asyncio.run(self._stream())
@@ -92,8 +92,8 @@ class IdempotentStream(Stream):
             bootstrap_servers=self.address,
             enable_idempotence=True,
             linger_ms=2,
-            # It gives up a record of a partition that has had no leader for so long; an answer that is lost is waited
-            # for as long.
+            # The client fails a record after its partition has been leaderless for this long; it waits as long for a
+            # lost answer.
             request_timeout_ms=PATIENCE_S * 1000,
         )
         await producer.start()

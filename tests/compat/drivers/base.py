@@ -1,11 +1,11 @@
-"""The common part of all drivers: a real client in a process of its own, which obeys one JSON line with another.
+"""The common part of all drivers: a real client in a separate process, which answers each JSON line with another.
 
-A driver knows its client and nothing of the tests; the tests know the commands below and nothing of the clients. A
-process, because a member of a group has to die the way members die: killed.
+A driver knows its client and nothing of the tests; the tests know the commands below and nothing of the clients. It is
+a process because group members die by being killed.
 
 Commands are the methods of `Driver` and of its `Admin`: `{"do": "produce", "topic": ...}` is answered with
 `{"ok": ...}`, or with `{"error": {"code": Kafka's error code or the client's own, "type": ..., "text": ...}}`. Bytes
-travel as base64 text.
+are encoded as base64 text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 PATIENCE_S = 50
-"""Less than a test waits for an answer, so that it is told what did not come."""
+"""Less than a test waits for an answer, so that the driver can report what is missing."""
 METADATA_MAX_AGE_MS = 1000
 """Clients look for new topics and partitions this often: soon enough for a test."""
 MAX_REQUEST_BYTES = 4_000_000
@@ -35,7 +35,7 @@ Plain = Any
 
 
 class Unsupported(Exception):
-    """The client has no such call."""
+    """The client does not have this call."""
 
 
 def to_bytes(text: str | None) -> bytes | None:
@@ -125,7 +125,7 @@ class Membership(NamedTuple):
 
 
 class Member(threading.Thread, abc.ABC):
-    """One consumer in a group, polled all the time by a thread of its own, for clients are not made for two.
+    """One consumer in a group, polled continuously by one thread, since clients are not thread-safe.
 
     Auto-commit is off; without a committed offset it starts at the earliest.
     """
@@ -300,7 +300,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def admin(self, call: str, **arguments: Plain) -> Plain:
-        """One call of the admin client; raises Unsupported where it has no such call."""
+        """One call of the admin client; raises Unsupported if it lacks the call."""
 
     # -- commands over those -------------------------------------------------------------------------------------------
 

@@ -71,9 +71,9 @@ class Member(base.Member):
         for records in self._consumer.poll(timeout_ms=100).values():
             for record in records:
                 self.received(record_of(record))
-        # kafka-python 3.0 loses a rejoin that new metadata asked for when `poll` times out amid it: the join goes on
-        # behind and renews the snapshot that was its reason, so the next poll finds nothing to do and never takes up
-        # the assignment, nor the heartbeats that were stopped for it. Told to rejoin, it waits for the join under way.
+        # kafka-python 3.0 loses a rejoin triggered by new metadata when `poll` times out during it. The join continues
+        # in the background and renews the snapshot that triggered it, so the next poll finds nothing to do: it never
+        # applies the assignment, nor restarts the heartbeats. A requested rejoin waits for the pending join.
         coordinator = self._consumer._coordinator
         if coordinator._join_task is not None:
             coordinator.request_rejoin()
@@ -86,7 +86,7 @@ class Member(base.Member):
 
 
 class IdempotentStream(Stream):
-    """A `KafkaProducer`, which is idempotent unless told otherwise."""
+    """A `KafkaProducer`, which is idempotent by default."""
 
     def stream(self) -> None:
         producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=2)
@@ -106,8 +106,8 @@ class IdempotentStream(Stream):
             try:
                 return producer.send(self.topic, value=value, partition=0)
             except ValueError:
-                # kafka-python waits until it knows the topic and then looks again: if it was told meanwhile that the
-                # topic is deleted, the partition is unknown, and the record was not taken.
+                # kafka-python waits until it knows the topic and then looks it up again: if the topic was deleted
+                # meanwhile, the partition is unknown, and the record is rejected.
                 if self.stopping.wait(0.005):
                     raise
 

@@ -86,7 +86,7 @@ class Member(base.Member):
             error = message.error()
             if error is None:
                 self.received(record_of(message))
-            # A topic that is about to be created by this very consumer is reported missing first.
+            # A topic that this consumer auto-creates is reported missing first.
             elif error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise KafkaException(error)
 

@@ -1,8 +1,8 @@
-"""Produces a few records and consumes them over a secured listener: `secured CLIENT SETTINGS`, in a process of its own.
+"""Produce a few records and consume them over a secured listener: `secured CLIENT SETTINGS`, in a separate process.
 
 SETTINGS are JSON: address, protocol, topic and, where they are needed, trusted, certificate, key, mechanism, username
-and password, the service of Kerberos, or the token for OAUTHBEARER; and give_up_ms, for a client that tries again and
-again. Prints `received N`, or `refused: `, the client's error and what it logged before.
+and password, the service of Kerberos, or the token for OAUTHBEARER; and give_up_ms, for a client that retries forever.
+Prints `received N`, or `refused: `, the client's error and what it logged before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def librdkafka(settings: Settings) -> int:
     for value in VALUES:
         producer.produce(settings["topic"], value)
     while producer.flush(0.5):
-        # The end of all brokers is told in general words, after the reason.
+        # The generic _ALL_BROKERS_DOWN error follows the real reason.
         if errors:
             producer.purge()
             raise KafkaException(errors[0])

@@ -11,7 +11,7 @@ from tests.kit.broker_process import BrokerProcess
 
 SETTINGS = {
     "num.partitions": "2",
-    # What a killed program leaves open is aborted soon, and changelogs are compacted during the test.
+    # Abort the transactions of killed programs soon, and compact changelogs during the test.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
     "offsets.topic.num.partitions": "4",
@@ -21,7 +21,7 @@ SETTINGS = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Whatever it calls a bug of its own fails the test at the end."""
+    """If the broker logs a bug, the test fails at the end."""
     process = BrokerProcess(tmp_path / "broker", SETTINGS)
     process.start()
     yield process

@@ -1,4 +1,4 @@
-"""A program of a user in a process of its own: it works on a broker, and is killed and started again."""
+"""A user's program as a separate process: it works on a broker, and is killed and restarted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 class Program:
-    """Runs `command`; `start` may follow `kill`. What it says is in `log`."""
+    """Runs `command`; `start` may follow `kill`. `log` holds its output."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.log = log
@@ -91,5 +91,5 @@ class Program:
         assert code is None, f"{self.log.stem} ended with {code}:\n{self.tail()}"
 
     def tail(self) -> str:
-        """The last of what it said."""
+        """The end of its output."""
         return self.log.read_text(errors="replace")[-4000:]

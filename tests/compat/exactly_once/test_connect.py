@@ -111,8 +111,8 @@ def await_all(trial: Trial, follower: Follower, broker: BrokerProcess, lines: li
 
 
 def test_standalone(broker: BrokerProcess, writer: Writer, tmp_path: Path) -> None:
-    """Its source repeats what it had not noted when it is killed: here the broker is, alone. What was sent when it
-    died is sent again by an idempotent producer.
+    """A killed source repeats what it had not recorded, so here only the broker is killed. The idempotent producer
+    resends the batches in flight.
     """
     create_topics(broker.address, {TOPIC: {}})
     settings = worker_settings(broker, free_port())
@@ -175,7 +175,7 @@ class Worker(Program):
 
 
 def test_distributed_exactly_once(broker: BrokerProcess, writer: Writer, tmp_path: Path) -> None:
-    """Two workers, each of which is killed, with the tasks that it has then."""
+    """Two workers; each is killed, together with its current tasks."""
     create_topics(broker.address, {TOPIC: {}})
     workers = [Worker(broker, tmp_path, number) for number in range(2)]
     follower = Follower(broker.address, TOPIC)

@@ -1,5 +1,5 @@
-"""Kafka Streams with exactly_once_v2: every record that goes in counts once in what comes out, though the broker and
-the application are killed again and again.
+"""Kafka Streams with exactly_once_v2: every input record is processed exactly once, though the broker and the
+application are killed again and again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ APART_MS = 50
 def run_application(
     name: str, broker: BrokerProcess, directory: Path, record: Callable[[int], Record], outputs: Callable[[int], int]
 ) -> tuple[list[Record], list[Found]]:
-    """Run it amid kills, once with its state and once without it; gives what went in and what came out.
+    """Run it while it is killed, once with its state and once without it; returns the input and the output.
 
-    `outputs` says how much comes out for the first so many records.
+    `outputs` maps a number of inputs to the number of outputs they produce.
     """
 
     def command(state: str) -> list[str]:

@@ -17,7 +17,7 @@ from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
 
 KILLS = int(os.environ.get("ODRADEK_EXACTLY_ONCE_KILLS", "20"))
-"""Of the broker in each test."""
+"""How often the broker is killed in each test."""
 PATIENCE_S = 120.0
 PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.2
@@ -27,7 +27,7 @@ LONGEST_START_S = 3.0
 
 
 class Record(NamedTuple):
-    """A record on its way in."""
+    """An input record."""
 
     topic: str
     partition: int
@@ -85,7 +85,7 @@ class Feeder(threading.Thread):
             self._failures.append(str(error))
 
     def stop(self) -> list[Record]:
-        """Send nothing more; gives what was sent, all of which is acknowledged."""
+        """Stop sending; returns all sent records, each of which is acknowledged."""
         self._stopping.set()
         self.join(PATIENCE_S * 2)
         assert not self.is_alive()
@@ -176,7 +176,7 @@ class Trial:
         self._chance = random.Random(KILLS)
 
     def await_progress(self, count: int) -> None:
-        """Until `count` have come out; fails with what the programs and the broker said."""
+        """Wait for `count` outputs; fails with the output of the programs and the broker."""
 
         def progress() -> int:
             for program in self._programs:

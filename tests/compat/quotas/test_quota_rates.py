@@ -53,7 +53,7 @@ LONG_TODAY: Final = due((RATES, TIME, CONNECTIONS))
 
 
 def scales(measured: str) -> pytest.MarkDecorator:
-    """Small windows every day, and Kafka's when it is the turn of what is `measured`."""
+    """Small windows every day; Kafka's windows on the days when it is the turn of `measured`."""
     return pytest.mark.parametrize("scale", [SMALL, *[AS_IN_KAFKA] * (measured in LONG_TODAY)], indirect=True)
 
 
@@ -131,9 +131,9 @@ CLIENTS: Final = ("one", "other")
 
 
 class Traffic:
-    """Two clients of each user, and one without a quota; what each user has used, and how long each was told to wait.
+    """Two clients of each user, and one without a quota; each user's usage, and each client's throttle time.
 
-    At first they keep to the rate of their own accord: a burst would come again whenever it leaves the window.
+    At first the clients limit their rate themselves: a burst would be repeated whenever it leaves the window.
     """
 
     def __init__(self, broker: Broker, kinds: Mapping[str, Kind], paced_s: float) -> None:

@@ -119,8 +119,8 @@ class Traffic:
 
 @contextmanager
 def limited_broker(directory: Path, quota: str) -> Iterator[tuple[str, int]]:
-    """The address of a broker at which clients of one user have a quota, but one of them its own; and its port of
-    metrics.
+    """The address of a broker that has a quota for a user's clients and a separate one for one of them; and its metrics
+    port.
     """
     port = free_port()
     settings = {"quota.window.num": str(WINDOW_S), "metrics.listener": f"127.0.0.1:{port}"}

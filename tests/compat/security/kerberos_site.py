@@ -1,4 +1,4 @@
-"""A broker with GSSAPI in a realm of its own, and who asks it."""
+"""A broker with GSSAPI in a private realm, and its clients."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STORE_PASSWORD = "secret"
 
 
 class Identity(NamedTuple):
-    """Paths of what a client shows and trusts."""
+    """The files that a client presents and trusts."""
 
     trusted: str
     trusted_store: str
@@ -68,7 +68,7 @@ class ListenerSite:
         self.process.address = self.addresses["PLAINTEXT"]
 
     def fitting(self, listener: str) -> Identity:
-        """Of a client that the listener lets in."""
+        """The identity of a client that the listener admits."""
         return self.certified if listener == "CERTIFIED" else self.known
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ ANY = ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.A
 
 
 def allowed(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
-    """Whatever begins with the name, to alice."""
+    """A grant to alice for the prefix `name`."""
     who = "User:alice", "*", operation, AclPermissionType.ALLOW
     return AclBinding(kind, name, ResourcePatternType.PREFIXED, *who)
 

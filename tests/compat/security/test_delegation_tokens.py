@@ -74,7 +74,7 @@ class Mixed(NamedTuple):
         return answer
 
     def make_known(self, at: int, *, lifetime_ms: int = -1) -> Any:
-        """A token that counts at both brokers: Java's clients go on from the broker that they are told to the other."""
+        """A token known to both brokers: Java's clients follow the metadata from one broker to the other."""
         token = self.make(at, lifetime_ms=lifetime_ms)
         for each in (APACHE, ODRADEK):
             eventually("the token", lambda broker=each: self.lets_in(broker, token), pause_s=0.01)

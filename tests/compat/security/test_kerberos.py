@@ -118,7 +118,7 @@ def test_tokens_without_headers(site: Site) -> None:
         client.send_frame(next(tokens))
         client.send_frame(tokens.send(client.receive_frame()))
         client.send_frame(tokens.send(client.receive_frame()))
-        # Nothing answers the last token: this answer is the next one.
+        # The last token gets no answer: this one belongs to the next request.
         assert client.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False), 9).brokers
 
 

@@ -29,7 +29,7 @@ def realm_of_java(directory: Path) -> Iterator[Realm]:
 
 
 class JavaSite(Site):
-    """A JVM for Kafka's tools beside the broker."""
+    """A broker plus a JVM for Kafka's tools."""
 
     def __init__(self, directory: Path, realm: Realm) -> None:
         super().__init__(directory, realm)

@@ -47,7 +47,7 @@ def as_told(reason: str) -> dict[str, str]:
     """Errors of clients which the broker tells by SASL that it does not believe them."""
     return {
         "librdkafka": rf"KafkaException: KafkaError{{code=_AUTHENTICATION,.*{reason}",
-        # It does not always read what it was told before it finds that the connection is closed.
+        # It may find the connection closed before it has read the error.
         "kafka-python": rf"KafkaTimeoutError: .*(SaslAuthenticationFailedError: {reason}|socket disconnected)",
         "aiokafka": rf"KafkaConnectionError: .*SaslAuthenticationFailed: {reason}",
         "kcat": rf"Local: Authentication failure: .*{reason}",
@@ -107,7 +107,7 @@ def by_alert(alert: str) -> dict[str, str]:
     return {
         "librdkafka": rf"KafkaException: KafkaError{{code=_TRANSPORT,.*alert {alert}",
         "kafka-python": rf"KafkaTimeoutError: .*alert {alert}",
-        "aiokafka": r"KafkaConnectionError: .*Connection at 127\.0\.0\.1:\d+ closed",  # its log has no reason either
+        "aiokafka": r"KafkaConnectionError: .*Connection at 127\.0\.0\.1:\d+ closed",  # its log lacks the reason, too
         "kcat": rf"Local: Broker transport failure: .*alert {alert}",
         "java": rf"org\.apache\.kafka\.common\.errors\.SslAuthenticationException: .*fatal alert: {java}",
     }

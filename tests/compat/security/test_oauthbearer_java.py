@@ -121,7 +121,7 @@ def test_sessions_that_end_with_their_tokens(site: Site) -> None:
     """Kafka's clients get another token, and show it on the same connection."""
     site.provider.life_s = 4
     file, asked = site.with_secret(), site.provider.asked.count("/token")
-    # The topic is empty, so that the reader waits as long as it is told.
+    # The topic is empty, so that the reader waits until its timeout.
     assert site.run("topics", "SIGNED", "--command-config", file, "--create", "--topic", "empty").code == 0
     options = ["--topic", "empty", "--from-beginning", "--timeout-ms", "15000"]
     read = site.run("console_consumer", "SIGNED", "--consumer.config", file, *options)

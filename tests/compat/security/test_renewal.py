@@ -1,4 +1,4 @@
-"""Certificates that are taken over while the broker runs: files written anew, and stores that kafka-configs names."""
+"""Certificates replaced while the broker runs: rewritten files, and stores that kafka-configs names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Site:
         self.process.address = plain
 
     def serial(self) -> int:
-        """Of the certificate that the listener shows to a new client. Raises OSError for one that is not let in."""
+        """The serial number of the certificate that the listener shows to a new client. Raises OSError for a refused
+        client.
+        """
         context = ssl.create_default_context(cadata=self.authority.pem)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.client)
@@ -148,7 +150,7 @@ def test_stores_that_kafka_configs_names(site: Site) -> None:
     with pytest.raises(KafkaException, match="Password encoder secret not configured"):
         site.alter(key_password="x")
     assert site.serial() == second.certificate.serial_number
-    # After a restart the dynamic configuration counts as well.
+    # The dynamic configuration survives a restart.
     site.process.stop()
     site.process.start()
     site.await_serial(second)

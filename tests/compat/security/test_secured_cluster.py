@@ -130,7 +130,7 @@ def test_a_secured_cluster_fails_over(has_sasl: bool, tmp_path: Path) -> None:
 
 
 def check_new_certificates(cluster: BrokerCluster, security: Security) -> None:
-    """They are taken over by listeners and connections to other brokers, which are made anew after a restart."""
+    """Listeners and connections to other brokers use the new certificates, and reconnect after a restart."""
     security.authority.issue("broker").write_pem(Path(security.broker["ssl.keystore.location"]))
     for broker in cluster.brokers.values():
         for title in ("Listener SSL", "The connection to other brokers"):
@@ -143,7 +143,7 @@ def check_new_certificates(cluster: BrokerCluster, security: Security) -> None:
 
 
 def check_a_broker_with_an_old_password(cluster: BrokerCluster) -> None:
-    """It is told, and in again once its password is right."""
+    """The broker gets an authentication error, and registers again once its password is right."""
     outside = next(number for number in cluster.brokers if number != cluster.controller())
     cluster.brokers[outside].stop()
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})

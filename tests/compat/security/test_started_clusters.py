@@ -108,7 +108,7 @@ def consume(printed: Printed, client: str, count: int) -> list[str]:
 
 
 def await_refusal(settings: Mapping[str, Any], error_name: str) -> None:
-    """Until librdkafka tells that error. It may tell of others before, such as a broker that is slow to answer."""
+    """Wait until librdkafka reports that error. It may report others first, such as a slow broker."""
     told: list[str] = []
     client = AdminClient({**settings, "log_level": 0, "error_cb": lambda error: told.append(error.name())})
 

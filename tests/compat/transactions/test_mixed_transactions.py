@@ -75,7 +75,7 @@ def committed_offset(address: str, group: str) -> int:
 
 
 def transact(cluster: Mixed, transactional_id: str, value: str, group: str, offset: int, *, commit: bool) -> None:
-    """One transaction over partitions and a group, of a producer of its own."""
+    """One transaction over partitions and a group, by a new producer."""
     producer = Producer({"bootstrap.servers": cluster.addresses, "transactional.id": transactional_id})
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()

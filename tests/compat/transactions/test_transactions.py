@@ -141,7 +141,7 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_a_broker_that_is_killed_amid_a_transaction(
     own_broker: BrokerProcess, new_driver: NewDriver, commit: bool, step: str
 ) -> None:
-    """Whatever was answered before the kill is still so, and the producer goes on as if nothing had been."""
+    """Everything answered before the kill still holds, and the producer continues as if nothing had happened."""
     broker = own_broker
     driver = new_driver("librdkafka", broker.address)
     for topic in ("t", "source"):

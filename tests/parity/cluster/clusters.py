@@ -21,7 +21,7 @@ SETTINGS = {
     "default.replication.factor": "3",
     "num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # Nothing moves by itself, and no record is too old.
+    # No automatic moves, and no deletion of old records.
     "auto.leader.rebalance.enable": "false",
     "log.retention.ms": "-1",
     "controlled.shutdown.retry.backoff.ms": "200",
@@ -72,7 +72,7 @@ class ClusterTarget(NamedTuple):
 
 
 class Cluster:
-    """Brokers 0, 1 and 2, of which 0 is the controller: it starts first. They stand in the racks a, b and b."""
+    """Brokers 0, 1 and 2 in the racks a, b and b. Broker 0 starts first, so it is the controller."""
 
     def __init__(self, directory: Path, zookeeper: str, new_broker: Callable[[Path, dict[str, str]], Broker]) -> None:
         """`zookeeper` is its address with a chroot of this cluster's own."""

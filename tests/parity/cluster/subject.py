@@ -19,12 +19,12 @@ from tests.parity.subject import Subject, Target
 from tests.parity.transcript import Mask
 
 CONTROLLER, OTHER, STOPPED = BROKERS
-"""Broker 0 has the office; broker 2 is the one that is stopped for some scenarios."""
+"""Broker 0 is the controller; some scenarios stop broker 2."""
 
 ClusterScenario = Callable[["ClusterSubject"], None]
 StoppedScenario = Callable[["ClusterSubject"], Generator[None]]
 Moves = Mapping[int, Sequence[int] | None]
-"""Replicas by partition; None gives up what is under way."""
+"""Replicas by partition; None cancels a reassignment."""
 
 
 class ClusterSubject(Subject):
@@ -221,7 +221,7 @@ def cluster_scenarios() -> dict[str, ClusterScenario]:
 
 
 def stopped_scenarios() -> dict[str, StoppedScenario]:
-    """Those in which broker 2 is stopped."""
+    """The scenarios in which broker 2 is stopped."""
     _load()
     return _STOPPED
 

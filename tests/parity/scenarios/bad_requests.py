@@ -13,14 +13,14 @@ METADATA, API_VERSIONS = 3, 18
 
 
 def closed_after_frame(b: Subject, label: str, frame: bytes) -> None:
-    """Send a frame's content on a connection of its own, and note whether the broker hangs up or answers."""
+    """Send a frame's content on a new connection, and note whether the broker closes it or answers."""
     with b.another() as connection:
         connection.send_frame(frame)
         b.note(label, connection.is_closed(PATIENCE_S))
 
 
 def closed_after_bytes(b: Subject, label: str, data: bytes) -> None:
-    """Send bytes on a connection of their own, and note whether the broker hangs up."""
+    """Send bytes on a new connection, and note whether the broker closes it."""
     with b.another() as connection:
         connection.send_bytes(data)
         b.note(label, connection.is_closed(PATIENCE_S))

@@ -61,7 +61,7 @@ def numbers_of_threads_meant(b: Subject) -> None:
             replace_all(b, (BROKER, "0", {key: "100"}))
             incremental(b, (BROKER, "0", [(key, SET, value)]))
             await_value(b, BROKER, "0", key, value)
-        # What does not count may be anything.
+        # An overridden value may be anything.
         with restored(b, "", key):
             incremental(b, (BROKER, "", [(key, SET, "100")]))
             await_value(b, BROKER, "", key, "100")
@@ -104,7 +104,7 @@ def contradicting_lags_of_a_broker(b: Subject) -> None:
 
 @scenario
 def a_topic_against_its_broker(b: Subject) -> None:
-    """The broker's defaults count for what a topic does not say."""
+    """The broker's defaults apply where a topic has no override."""
     topic = b.topic()
     key = "log.cleaner.max.compaction.lag.ms"
     with restored(b, "", key):

@@ -238,7 +238,7 @@ def pair(b: Subject) -> tuple[str, str, str, int, WireClient]:
 def protocol_is_chosen_by_vote(b: Subject) -> None:
     group = b.coordinator(b.name("g"))
     both: Protocols = (("range", subscription("x")), ("roundrobin", subscription("y")))
-    # Were there two with one vote each, Kafka would take the one that its hash map has first.
+    # If two had one vote each, Kafka would take the first one in its hash map.
     reverse: Protocols = (("roundrobin", subscription("y")), ("sticky", subscription("x")))
     first = member(b, group, protocols=both)
     joined = join(b, group, first, protocols=both)

@@ -18,7 +18,7 @@ def list_offsets(
     current_leader_epoch: int = -1,
     replica_id: int = -1,
 ) -> None:
-    """Ask for each timestamp in a request of its own."""
+    """Ask for each timestamp in a separate request."""
     for timestamp in timestamps:
         wanted = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=current_leader_epoch, timestamp=timestamp

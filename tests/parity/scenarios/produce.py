@@ -50,7 +50,7 @@ def leader_only(b: Subject) -> None:
 def no_acknowledgement(b: Subject) -> None:
     topic = b.topic()
     b.connection.send(produce_request(topic, batch(b"a"), acks=0), 11)
-    # Nothing comes back for it, so the next answer is that of the next request.
+    # It gets no answer, so the next answer is that of the next request.
     b.ask(produce_request(topic, batch(b"b"), acks=1), 11)
 
 

@@ -1,4 +1,4 @@
-"""compression.type and its levels (KIP-390): what is kept as it came, and what is compressed anew."""
+"""compression.type and its levels (KIP-390): which batches are stored unchanged, and which are recompressed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODECS = {"uncompressed": CompressionType.NONE} | {
 }
 LEVELS = {"gzip": ("1", "9", "-1"), "lz4": ("1", "17"), "zstd": ("1", "22", "-5")}
 OFFSETS_AND_EPOCH = 16
-"""Bytes of a batch that every broker writes anew."""
+"""How many bytes of a batch every broker rewrites."""
 
 
 def stored(b: Subject, topic: str) -> list[RecordBatch]:
@@ -25,7 +25,7 @@ def stored(b: Subject, topic: str) -> list[RecordBatch]:
 
 
 def note_stored(b: Subject, topic: str, sent: bytes) -> None:
-    """Write down the newest batch: codec, whether it is the one that was sent, and its records."""
+    """Note the newest batch: its codec, whether it equals the sent one, and its records."""
     newest = stored(b, topic)[-1]
     raw = bytes(newest.buffer)
     b.note(

@@ -1,4 +1,4 @@
-"""Whose time a record has, how far off it may be, and how it is found by it."""
+"""Timestamp types of records, how far off a timestamp may be, and lookups by timestamp."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TYPES = (
     ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID, ResourceType.DELEGATION_TOKEN,
     ResourceType.USER,
 )  # fmt: skip
-"""Each has ACLs of its own: a world for itself."""
+"""Resource types, each with separate ACLs."""
 MOST_OF_A_TYPE = 12
 SUPER_USERS = "User:carol;User:d:e"
 ASKING = (*PRINCIPALS[:3], "User:carol", "User:d:e", "User:*")

@@ -26,10 +26,10 @@ from tests.parity.subject import Subject, Target
 from tests.parity.transcript import Mask, Plain
 
 USERS = ("alice", *(f"{kind}{number}" for kind in ("one", "all") for number in range(30)))
-"""Each is its own password."""
+"""The users; each name is also the password."""
 ALICE = "User:alice"
 OLDEST = {ApiKey.FETCH: 4}
-"""The first versions to compare of APIs of which Kafka serves older ones."""
+"""The first version to compare for APIs of which Kafka serves older ones."""
 
 _LOGGED_REFUSAL = re.compile(r"\] INFO (Principal = .+) \(kafka\.authorizer\.logger\)\n")
 
@@ -39,13 +39,13 @@ Row = TypeVar("Row")
 
 
 class SecuredTarget(NamedTuple):
-    """A running broker. Whoever comes by `address` is a super user; users come by `sasl_address`."""
+    """A running broker. Clients of `address` are super users; users connect to `sasl_address`."""
 
     address: str
     sasl_address: str
     data_directory: str = ""
     output: str = ""
-    """The file of what the broker says."""
+    """The file with the broker's output."""
 
 
 class Right(NamedTuple):
@@ -128,7 +128,7 @@ class SecuredSubject(Subject):
         return response
 
     def _logged_refusals(self, since: int) -> list[str]:
-        """Lines of the authorizer's log, sorted: Kafka asks about the resources of a request in an order of its own."""
+        """Lines of the authorizer's log, sorted: Kafka checks the resources of a request in a different order."""
         with self._output.open("rb") as output:
             output.seek(since)
             return sorted(_LOGGED_REFUSAL.findall(output.read().decode()))

@@ -38,7 +38,7 @@ MANY = ("rights.each_alone", "rights.more_and_more")
 
 
 def started(kind: type[ApacheKafka | BrokerProcess], directory: Path, output: str) -> Iterator[SecuredTarget]:
-    """A broker with a listener for users beside that of the super user."""
+    """A broker with one listener for the super user and another for users."""
     broker = kind(directory, {**SETTINGS, **SECURITY})
     sasl_address = f"127.0.0.1:{free_port()}"
     with (directory / "server.properties").open("a") as properties:

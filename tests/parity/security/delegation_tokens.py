@@ -1,4 +1,4 @@
-"""Delegation tokens: made, renewed, expired, described, and shown to say who a client is. Nobody asks for rights."""
+"""Delegation tokens: created, renewed, expired, described, and used to authenticate. No rights are needed."""
 
 from __future__ import annotations
 

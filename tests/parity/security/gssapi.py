@@ -1,4 +1,4 @@
-"""Tokens of GSSAPI, in order and out of it, right, wrong and nonsense. All that is random in them is left out."""
+"""Tokens of GSSAPI, in order and out of it, valid, invalid and nonsense. The transcript omits their random parts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def without_headers(b: GssapiSubject) -> None:
         client.send_frame(b"")
         context.unwrap(client.receive_frame())
         client.send_frame(context.wrap(CHOICE))
-        # Nothing answers the last token.
+        # The last token gets no answer.
         b.is_cluster_admin(client)
     with b.client() as client:
         b.shake(client, "GSSAPI", 0)
@@ -200,5 +200,5 @@ _SCENARIOS: tuple[GssapiScenario, ...] = (
 
 
 def gssapi_scenarios() -> dict[str, GssapiScenario]:
-    """All of them by name, whether or not there is a Kerberos to play them with."""
+    """All scenarios by name, whether or not Kerberos is available."""
     return {f"gssapi.{each.__name__}": each for each in _SCENARIOS}

@@ -198,7 +198,7 @@ def scram_of_nobody(b: SaslSubject) -> None:
 
 
 def first(b: SaslSubject, client: WireClient, message: bytes) -> str:
-    """Send SCRAM's first message; gives the challenge, of which the transcript has what is not random."""
+    """Send SCRAM's first message; returns the challenge. The transcript omits its random parts."""
     client.ask(SaslHandshakeRequest(mechanism=MECHANISMS[0]), 1)
     answer = client.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
     challenge = bytes(answer.auth_bytes).decode()

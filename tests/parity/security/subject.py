@@ -62,8 +62,8 @@ class SaslSubject(Subject):
         return self.ask(SaslAuthenticateRequest(auth_bytes=token), version, connection)
 
     def log_in(self, connection: WireClient, login: Login, version: int = 2, unit_ms: int = 1) -> None:
-        """All of an authentication. What is random in tokens is left out of the transcript; the lifetime of the session
-        is rounded to a unit.
+        """A complete authentication. The transcript omits the random parts of tokens, and rounds the session lifetime
+        to a unit.
         """
         self.shake(connection, login.mechanism)
         tokens = exchange(login, "c" * 32)

@@ -29,7 +29,7 @@ _mutant = registered(CONTROLLER_MUTANTS)
 
 @_mutant
 def _returned_brokers_trusted() -> Iterator[None]:
-    """M7: a new controller mistakes a broker that registered again for the one that was in the ISR."""
+    """M7: a new controller takes a broker that has registered again for the one that was in the ISR."""
     with replaced(start_up, "_bounced", lambda _partition, _written_at, _context: ()):
         yield
 

@@ -156,7 +156,7 @@ def _acknowledged_before_it_is_committed() -> Iterator[None]:
 
 @_mutant
 def _epochs_not_noted() -> Iterator[None]:
-    """M4: the start of a leader epoch is not recorded if the log has an entry for an older one."""
+    """M4: where a leader epoch begins in a log is not noted, once there is an entry for an older one."""
     original = LeaderEpochFileCache.assign
 
     def assign(self: LeaderEpochFileCache, epoch: int, start_offset: int) -> None:
@@ -169,7 +169,7 @@ def _epochs_not_noted() -> Iterator[None]:
 
 @_mutant
 def _unanswered_changes_given_up() -> Iterator[None]:
-    """M11: an ISR change whose answer is lost is treated as refused, though the controller may have made it."""
+    """M11: a change of the ISR whose answer is lost counts as refused, though the controller may have made it."""
     original = AlterPartitionManager._send
 
     async def send(self: AlterPartitionManager, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> float:
@@ -198,7 +198,7 @@ def _followers_never_begin_anew() -> Iterator[None]:
 
 @_mutant
 def _high_watermark_falls() -> Iterator[None]:
-    """A leader's high watermark falls to the offset of a follower that has caught up again."""
+    """The high watermark of a leader goes back to what a follower that is caught up again has."""
 
     def advance(self: Partition) -> bool:
         before, end_offset = self.high_watermark, self.log.local.flush_limit_offset

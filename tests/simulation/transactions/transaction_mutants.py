@@ -66,7 +66,7 @@ def _epochs_not_raised_for_new_producers() -> Iterator[None]:
 
 @_mutant
 def _open_transactions_left_to_new_producers() -> Iterator[None]:
-    """A producer that takes over continues the transaction that its predecessor left open."""
+    """A producer that takes over goes on with what the one before it has left open."""
 
     def fence(self: ProducerSessions, now: Any, transaction: Any) -> Any:
         metadata = transaction.metadata
@@ -79,7 +79,7 @@ def _open_transactions_left_to_new_producers() -> Iterator[None]:
 
 @_mutant
 def _readers_not_told_of_aborted_transactions() -> Iterator[None]:
-    """M18: a fetch response lacks the list of aborted transactions."""
+    """M18: a fetch has no list of aborted transactions."""
     with replaced(AbortedTransactions, "between", lambda _self, _log, _start, _end: []):
         yield
 
@@ -215,14 +215,14 @@ def _decisions_answered_before_they_are_written() -> Iterator[None]:
 
 @_mutant
 def _markers_not_sent_by_new_coordinators() -> Iterator[None]:
-    """M17: a new coordinator does not write the markers of transactions decided before its election."""
+    """M17: a new coordinator does not have the markers written of transactions whose end was decided before it."""
     with replaced(TransactionShard, "start", lambda _self, _now: []):
         yield
 
 
 @_mutant
 def _markers_not_sent_again() -> Iterator[None]:
-    """M17: a marker that a leader refused is treated as written."""
+    """M17: a marker that a leader did not take counts as written."""
     original = MarkerSender._settle
 
     def settle(self: MarkerSender, work: Any, partitions: Sequence[Any], _outcome: Any) -> None:

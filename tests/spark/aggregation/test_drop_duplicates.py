@@ -1,4 +1,4 @@
-"""End to end: copies in one batch, across batches, and across a kill are counted once, and told as what they are."""
+"""End to end: copies in one batch, across batches, and across a kill are counted once, and reported as copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def value(number: int | None, minute: float) -> bytes:
 
 
 def figures(line: str) -> dict[str, int]:
-    """The figures of a job's summary, by what they are of."""
+    """The figures of a job's summary, by label."""
     return {what: int(count.replace(",", "")) for count, what in re.findall(r"([\d,]+) ([a-z][a-z ]*)", line)}
 
 
@@ -49,7 +49,7 @@ def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, jobs: War
         job.start("--max-offsets-per-trigger", "200")
         job.await_records(254)
         job.kill()
-        # Copies of what the first life has counted, and of its own; then the watermark goes to 13:00.
+        # Copies of records from the first run, and of its own; then the watermark advances to 13:00.
         produce_values(bootstrap, topic, [*second, *first[100:], *second[:10]])
         said = [job.go_on(jobs)]
         produce_values(bootstrap, topic, [value(999, 120)])

@@ -125,7 +125,7 @@ def test_a_stream_outlives_one_with_the_attempts_of_spark(
 
 @pytest.fixture
 def each_look_told(spark: SparkSession) -> Iterator[None]:
-    """A query tells of each trigger, also of those that find nothing."""
+    """Make queries report each trigger, even the empty ones."""
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", 0)
     yield
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")

@@ -91,7 +91,7 @@ def run_through_the_death_of_the_leader(job: SlowJob, cluster: BrokerCluster, po
     sent_before = sent(ports[leader])
 
     def part_of_the_batch() -> float:
-        """How much of the batch the leader has sent, while the batch is under way."""
+        """The part of the batch that the leader has sent, while the batch is being processed."""
         job.assert_running()
         return (
             (sent(ports[leader]) - sent_before) * BATCHES / log - KILLED_BATCH if job.is_in_batch(KILLED_BATCH) else 0

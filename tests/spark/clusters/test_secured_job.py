@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 GROUP = "quality-of-alice"
 RULES = "rules: [{name: positive, expect: n > 0}]"
 SECURITY = {"authorizer.class.name": ACL_AUTHORIZER, "super.users": "User:ANONYMOUS"}
-"""Whoever comes in plain text may do everything."""
+"""Plain-text clients are super users."""
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, start: dict[int, int] | None = None) -> list[Found]:
-    """Every committed record that is there now, in the order of partitions and offsets; `start` by partition."""
+    """Every committed record up to the current end, in the order of partitions and offsets; `start` by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True,
          "enable.auto.commit": False, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}

@@ -142,7 +142,7 @@ def test_mirrors_in_both_directions_come_to_an_end(spark: SparkSession, a: str, 
             first.processAllAvailable()
             second.processAllAvailable()
         there = {name: ends(at, name) for at in (a, b) for name in names.split(",")}
-        # Neither finds anything to copy in what the other wrote: nothing can follow.
+        # Neither copies the other's output, so nothing more can follow.
         first.processAllAvailable()
         second.processAllAvailable()
         assert {name: ends(at, name) for at in (a, b) for name in names.split(",")} == there

@@ -151,7 +151,7 @@ def test_a_replay_keeps_its_range_and_its_rate_and_goes_on_where_it_stopped(
         assert not begun.run(stopping, lambda _: stopping.set())
     assert begun.steps == 3
     assert 0 < len(consume(bootstrap, out)) == begun.written < 40
-    # What came meanwhile is not in the range, which was fixed when the replay began.
+    # Records written later are outside the range, which was fixed when the replay began.
     produce(bootstrap, topic, [(0, b"later", b"later")])
     began = time.monotonic()
     assert run(spark, config) == f"{40 - begun.written} records written"

@@ -78,7 +78,7 @@ def test_the_lake(jobs: WarmJobs, registry: Registry, options: list[str], tmp_pa
     assert [line for line in said.splitlines() if line.startswith("lake: ")] == [
         f"lake: schema registry {registry.url}/api: answers 404 Not Found and no word about a schema: {asked}"
     ]
-    # Dies between the table and the dead letters: there is a file where their directory belongs.
+    # The job dies between the table and the dead letters: a file blocks their directory.
     (tmp_path / "letters").touch()
     code, said = jobs.run("lake", *command)
     assert (code, ids(tmp_path / "table")) == (1, [1])

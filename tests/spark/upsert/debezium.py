@@ -16,7 +16,7 @@ from tests.kit.jars import debezium_classpath, java
 
 DATABASE = "postgres"
 _OWNER = "postgres"
-"""Who runs the server when root runs the tests: PostgreSQL refuses to be run by root."""
+"""The user that runs the server in tests run by root: PostgreSQL refuses to run as root."""
 
 
 def _programs() -> Path:
@@ -29,7 +29,7 @@ def _programs() -> Path:
 
 
 class Postgres:
-    """A server with logical decoding, on a free port; `directory` is its own, and goes with `stop`."""
+    """A server with logical decoding, on a free port; it owns `directory`, and `stop` removes it."""
 
     def __init__(self) -> None:
         self._programs = _programs()

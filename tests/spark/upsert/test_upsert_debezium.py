@@ -124,7 +124,7 @@ def test_the_table_equals_the_database(
         eventually("every change is in the topic", arrived, lambda n: n == changes.events, patience_s=120, pause_s=0.3)
 
     try:
-        await_events()  # the rows that were there
+        await_events()  # the existing rows
         options = ("--envelope", "debezium", "--keys", "id")
         current = UpsertJob(bootstrap, topic, tmp_path / "current", ROW, *options)
         running = current.start("--trigger", "100ms", "--max-offsets-per-trigger", "200")

@@ -117,7 +117,7 @@ def test_histories_are_right_in_any_order_of_arrival(spark: SparkSession, seed: 
 
 
 def test_a_tombstone_alone_deletes_and_moves_no_other_version(spark: SparkSession) -> None:
-    """A compacted topic keeps the tombstone without its delete, and the time at which that happened is lost."""
+    """A compacted topic keeps the tombstone without its delete, so the time of the delete is lost."""
     alone, twice, between, deleted_late = range(1, 5)
     first = {key: Event(key, 5, EPOCH_MS, 10).record() for key in range(1, 5)}
     last = {key: Event(key, 9, EPOCH_MS + 1000, 11).record() for key in range(1, 5)}

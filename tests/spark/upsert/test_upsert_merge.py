@@ -166,7 +166,7 @@ def test_later_batches_run_the_code_that_was_compiled_for_the_first(
 ) -> None:
     config = config_of(SEQUENCED, tmp_path, scd=scd)
     written = [[(key, batch, key)] for batch, key in enumerate((1, 2, 1, 3))]
-    write_batches(batches, config, written[:2])  # from the second on there is a table to merge with
+    write_batches(batches, config, written[:2])  # the second batch already merges with a table
     compiled = compilations()
     write_batches(batches, config, written, first_batch=2)
     assert compilations() == compiled

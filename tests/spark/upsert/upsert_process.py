@@ -21,7 +21,7 @@ PATIENCE_S = 240.0
 
 
 def a_topic(bootstrap: str, *, partitions: int) -> str:
-    """Create a topic with a name of its own."""
+    """Create a topic with a unique name."""
     name = f"changes-{uuid.uuid4()}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(30)
@@ -29,7 +29,7 @@ def a_topic(bootstrap: str, *, partitions: int) -> str:
 
 
 class UpsertJob:
-    """The job on one table, in a process group of its own so that its JVM dies with it."""
+    """The job on one table, in a separate process group so that its JVM dies with it."""
 
     def __init__(self, bootstrap: str, topic: str, directory: Path, ddl: str, *options: str) -> None:
         directory.mkdir()

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 APACHE, ODRADEK = 0, 7
 NOBODY = 99
-"""A broker that is registered and does not answer: what moves to it is under way as long as a test wants."""
+"""A registered broker that never answers: a move to it stays pending as long as a test wants."""
 
 
 class Cluster:
@@ -32,7 +32,7 @@ class Cluster:
         self.directory = directory
         settings = {
             "zookeeper.session.timeout.ms": "18000",
-            # The first check is due seconds after the controller's election, which a test may be amid.
+            # The first check is due seconds after the controller's election, possibly during a test.
             "auto.leader.rebalance.enable": "false",
         }
         log_dirs = {broker: [directory / f"{broker}-{name}" for name in "ab"] for broker in (APACHE, ODRADEK)}
@@ -96,7 +96,7 @@ class Cluster:
         self._await_told(f"the replicas of {name}", replicas_in, lambda found: found == wanted)
 
     def _await_told(self, what: str, read: Callable[[ClusterMetadata], T], holds: Callable[[T], bool]) -> None:
-        """Until this holds of what either broker tells: a tool asks any of them."""
+        """Wait until this holds for the answers of both brokers: a tool asks any of them."""
         for address in self.addresses.split(","):
             eventually(
                 f"{what} at {address}",

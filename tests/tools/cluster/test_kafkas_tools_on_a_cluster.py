@@ -93,7 +93,7 @@ def test_leaders_are_elected(cluster: BrokerCluster, admin: AdminClient, kafkas:
 
 def test_partitions_are_reassigned(cluster: BrokerCluster, admin: AdminClient, kafkas: Runner, tmp_path: Path) -> None:
     create(admin, "moved", [1, 2])
-    # So much in so small pieces that the throttle is heeded long before the end.
+    # Enough data in small enough batches for the throttle to apply long before the end.
     producer = Producer({"bootstrap.servers": cluster.address, "batch.size": 20_000, "log_level": 0})
     for _ in range(600):
         producer.produce("moved", bytes(10_000))

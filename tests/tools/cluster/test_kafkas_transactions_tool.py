@@ -1,4 +1,4 @@
-"""Kafka's own tool for transactions tells of them, and aborts one in a partition."""
+"""Kafka's own tool for transactions describes them, and aborts one in a partition."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Added = CreatePartitionsRequest.CreatePartitionsAssignment
 
 
 def creation(name: str, *replicas: int, validate_only: bool = False) -> CreateTopicsRequest:
-    """Of a topic with two partitions anywhere, or with one that has these replicas."""
+    """Create a topic with two partitions anywhere, or with one on these replicas."""
     assignments = [Assigned(partition_index=0, broker_ids=list(replicas))] if replicas else []
     number = -1 if replicas else 2
     topic = Topic(
@@ -35,7 +35,7 @@ def creation(name: str, *replicas: int, validate_only: bool = False) -> CreateTo
 
 
 def growth(name: str, *replicas: int, validate_only: bool = False) -> CreatePartitionsRequest:
-    """Of a topic by a partition anywhere, or with these replicas."""
+    """Add a partition to a topic, anywhere or on these replicas."""
     assignments = [Added(broker_ids=list(replicas))] if replicas else None
     topic = Growing(name=name, count=2, assignments=assignments)
     return CreatePartitionsRequest(topics=[topic], timeout_ms=30_000, validate_only=validate_only)
@@ -90,7 +90,7 @@ def words_of(cluster: Cluster, runner: Runner, topic: str, scratch: Path) -> lis
     ):
         tool, *args = line.split()
         answer = runner.run(tool, ["--bootstrap-server", cluster.addresses, *args])
-        # What is proposed is drawn.
+        # The proposal is random.
         lines = [re.sub(r'("replicas":\[)\d+', r"\1", each).replace(topic, "TOPIC") for each in lines_of(answer)]
         said.append((line.replace(topic, "TOPIC").replace(str(path), "FILE"), (answer.code, lines)))
     return said

@@ -1,7 +1,7 @@
 """The tools that move replicas and leaders, Kafka's and ours, in a cluster of both brokers with either as controller.
 
-Both play the same steps, each on topics of its own. What has to be equal is standard output, without the Java stacks,
-and the exit code.
+Both run the same steps, each on separate topics. Standard output, without the Java stacks, and the exit code must be
+equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 
 class Side:
-    """A runner of tools, what its tools said, and the topics of its own."""
+    """A runner of tools, their output, and its topics."""
 
     def __init__(self, runner: Runner, cluster: Cluster, scratch: Path) -> None:
         self.cluster = cluster
@@ -73,7 +73,9 @@ class Side:
         return self.note(f"the end of {content}", answer)
 
     def await_throttles(self, kind: str, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
-        """Describe an entity until its throttles are as wanted: a broker hears of its own from ZooKeeper later."""
+        """Describe an entity until its throttles are as wanted: a broker learns of its configuration from ZooKeeper
+        later.
+        """
 
         def throttles() -> list[str]:
             described = self.run("configs", "--describe", "--entity-type", kind, "--entity-name", name)

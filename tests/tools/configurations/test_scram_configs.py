@@ -30,7 +30,7 @@ ALICE = ["--entity-type", "users", "--entity-name", "alice"]
 
 
 def run(*arguments: str, **environment: str) -> Answer:
-    """Our tool, in a process of its own."""
+    """Run our tool in a separate process."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tools.configs", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

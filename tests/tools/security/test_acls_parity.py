@@ -1,7 +1,7 @@
 """kafka-acls: Kafka's and ours, against Apache Kafka with an authorizer and against our broker: the same output.
 
-Kafka prints what it keeps in hash sets in any order, so lines are compared without theirs. It reads confirmations in a
-way that only works in a JVM of its own: nothing is removed here without --force.
+Kafka prints hash sets in any order, so the order of lines is ignored. It reads confirmations in a way that needs a
+separate JVM, so everything here is removed with --force.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ acls AT --nothing
 
 @pytest.fixture(scope="module", params=["apache-kafka", "odradek"])
 def secured_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker with an authorizer, at which everybody is a super user."""
+    """The address of a broker with an authorizer that treats every client as a super user."""
     kind: type[ApacheKafka | BrokerProcess] = ApacheKafka if request.param == "apache-kafka" else BrokerProcess
     settings = {"authorizer.class.name": ACL_AUTHORIZER, "super.users": "User:ANONYMOUS"}
     broker = kind(tmp_path_factory.mktemp(f"secured-{request.param}"), settings)

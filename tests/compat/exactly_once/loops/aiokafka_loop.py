@@ -1,8 +1,8 @@
 """Reads a topic and writes its values in capitals to another one, exactly once, with aiokafka:
-`python -m ... ADDRESS TRANSACTIONAL_ID`. It ends at an error after which a producer cannot go on, and with TRY_AGAIN
-when there is no broker at the start, or it dies then: aiokafka does not wait for another.
+`python -m ... ADDRESS TRANSACTIONAL_ID`. It exits on an error that is fatal for the producer, and with TRY_AGAIN if no
+broker is up at the start, or the broker dies then: aiokafka does not wait for one.
 
-It commits offsets without the generation of its consumer (KIP-447), so that only one process at a time may run.
+It commits offsets without the generation of its consumer (KIP-447), so only one process may run at a time.
 """
 
 from __future__ import annotations

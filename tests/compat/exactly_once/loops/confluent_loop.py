@@ -86,7 +86,7 @@ class Loop:
             self._rewind()
 
     def _rewind(self) -> None:
-        """Go back to what is committed."""
+        """Seek to the committed offsets."""
         assigned = self._consumer.assignment()
         if assigned:
             self._consumer.assign(_retry(lambda: self._consumer.committed(assigned, _TIMEOUT_S)))

@@ -199,7 +199,7 @@ def one_of_two_static_members_comes_back(b: Subject) -> None:
         other.send(join_request(group, instance="two"), 9)
         beat = HeartbeatRequest(group_id=group, generation_id=generation, member_id=first)
         b.until(lambda: b.quietly(beat, 4).error_code)
-        # Its successor waits in its place: the one that waited is fenced.
+        # Its successor waits with the same instance id, so the first one is fenced.
         with b.another() as successor:
             successor.send(join_request(group, instance="two"), 9)
             b.note("fenced", other.receive(JoinGroupRequest, 9))

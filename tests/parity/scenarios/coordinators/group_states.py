@@ -125,7 +125,7 @@ STATES: tuple[State, ...] = (
 
 
 def identities(who: Member) -> Iterator[Member]:
-    """Those that `who` could be taken for, `who` at last."""
+    """Identities similar to `who`, and finally `who`."""
     yield who._replace(id="nobody")
     yield who._replace(id="")
     yield who._replace(instance="nobody")

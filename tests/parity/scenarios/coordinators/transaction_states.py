@@ -84,7 +84,7 @@ def aborted(b: Subject) -> Session:
 
 
 def fenced(b: Subject) -> Session:
-    """A successor has aborted the transaction and has none of its own."""
+    """A successor has aborted the transaction and has not begun another."""
     session = written(b)
     Producer(b, session.producer.id).begin()
     return session
@@ -115,7 +115,7 @@ Identity = tuple[str, int, int]
 
 
 def identities(b: Subject, producer: Producer) -> Iterator[Identity]:
-    """Those that `producer` could be taken for, itself at last."""
+    """Identities similar to that of `producer`, and finally its own."""
     name, producer_id, epoch = producer.identity
     yield b.name("nobody"), producer_id, epoch
     yield "", producer_id, epoch

@@ -1,4 +1,4 @@
-"""Which of the eight levels of quotas counts for a client, for each kind of quota."""
+"""Which of the eight quota levels applies to a client, for each kind of quota."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEVELS: Final = (
     "default_client",
 )
 SHARED: Final = ("user", "default_user")
-"""Levels at which clients of all names count."""
+"""Levels whose quota is shared by all client ids."""
 OWN_LEVELS: Final = {level: level for level in LEVELS if level not in SHARED}
 
 
@@ -51,7 +51,9 @@ def entity(level: str, client_id: str) -> Parts:
 
 
 def wait_s(index: int) -> float:
-    """How long a client has to wait for the quota of that level: some whole ten seconds, which are told apart."""
+    """The throttle time in seconds of the quota at that level; the values differ by ten, so that they can be told
+    apart.
+    """
     return 5 + 10 * index
 
 
@@ -85,7 +87,7 @@ def of_changed_topics(b: Subject, level: str) -> None:
 
 
 def limits(level: str, client_id: str, kind: str, used: float, ahead_s: int) -> list[tuple[Parts, Changes]]:
-    """Quotas of this level and all less specific ones, of which each has whoever uses so much wait for another time."""
+    """Quotas of this level and all less specific ones; the same usage gives a different throttle time at each."""
     return [
         (entity(each, client_id), {kind: limit(kind, used / (ahead_s + wait_s(index)))})
         for index, each in enumerate(LEVELS)
@@ -100,7 +102,7 @@ def limit(kind: str, value: float) -> float:
 
 @scenario_for_each(OWN_LEVELS)
 def of_time(b: Subject, level: str) -> None:
-    """A quota of hardly any time has a client wait for a window's length at once."""
+    """A quota of almost no time throttles a client for a whole window at once."""
     for counts, others in ((1e-9, MANY), (MANY, 1e-9)):
         name = b.name(f"client-{counts}")
         entries: list[tuple[Parts, Changes]] = [

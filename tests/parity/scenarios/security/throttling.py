@@ -1,4 +1,4 @@
-"""How long clients are told to wait that exceed a quota, and what they get meanwhile."""
+"""Throttle times of clients that exceed a quota, and the answers they get meanwhile."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def grown(topic: str, count: int) -> CreatePartitionsRequest:
 
 @scenario_for_each({"strict": (6, 5, 3), "lenient": (5, 4, 2)})
 def of_changes(b: Subject, versions: tuple[int, int, int]) -> None:
-    """Newer versions refuse what exceeds a quota; older ones make the change, and have the client wait."""
+    """Newer versions refuse changes over the quota; older ones make the change, and throttle the client."""
     to_create, to_delete, to_grow = versions
     name, first = b.name("client"), b.topic("first")
     b.topic("second", partitions=3)
@@ -199,7 +199,7 @@ CONNECTIONS = "connection_creation_rate"
 
 @scenario_for_each({"one": "127.0.0.1", "all": None, "another": "127.0.0.2"})
 def of_connections(b: Subject, ip: str | None) -> None:
-    """Of an address, and of all that have no quota of their own. Those that exist go on."""
+    """The quota of an address, and of all addresses without a specific one. Existing connections stay open."""
     rate = 2.0
     with quotas(b):
         b.quietly(alter_request(({"ip": ip}, {CONNECTIONS: rate})), 1)

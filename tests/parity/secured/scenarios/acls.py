@@ -61,7 +61,7 @@ BAD: dict[str, list[Creation]] = {
 def wanted(
     resource_type: int = ResourceType.ANY, name: str | None = None, pattern: int = PatternType.ANY, **fields: Any
 ) -> dict[str, Any]:
-    """A filter for everything, but for what is said."""
+    """A filter that matches everything, except for the given fields."""
     values = {
         "resource_type_filter": resource_type,
         "resource_name_filter": name,

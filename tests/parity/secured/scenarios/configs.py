@@ -1,6 +1,6 @@
 """Configurations of topics, brokers and loggers, for clients with some of the rights.
 
-Nothing is named twice: Kafka does not answer then.
+Each resource is named once: Kafka does not answer otherwise.
 """
 
 from __future__ import annotations

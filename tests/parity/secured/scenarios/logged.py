@@ -1,5 +1,5 @@
-"""Requests that name a resource several times, and answers from which resources are left out: which refusals come into
-the log of the authorizer, and how often a line says that the resource was named.
+"""Requests that name a resource several times, and answers that leave resources out: which refusals the authorizer
+logs, and the resourceRefCount of each line.
 """
 
 from __future__ import annotations

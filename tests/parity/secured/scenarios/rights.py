@@ -21,10 +21,10 @@ TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLU
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 UNCOMPARED = frozenset({ApiKey.API_VERSIONS})
-"""It needs no right, and other scenarios compare it."""
+"""It needs no rights, and other scenarios compare it."""
 ONCE = frozenset({"JOIN_GROUP", "LIST_GROUPS", "METADATA-old"})
-"""Not to be asked again and again: a second member would wait for the first one, Kafka forgets other scenarios' groups
-when a topic is deleted, and tells of a new topic before it has a leader.
+"""Requests to send only once: a second member would wait for the first one, Kafka forgets other scenarios' groups when
+a topic is deleted, and reports a new topic before it has a leader.
 """
 
 
@@ -52,7 +52,7 @@ class Names(Trial):
 
 
 def built(b: SecuredSubject) -> Names:
-    """Make the things that requests are about."""
+    """Create the resources that the requests name."""
     names = Names(1, subject=b)
     b.producer_id()
     b.produce(b.topic("t"), b"one", b"two")
@@ -66,7 +66,7 @@ def built(b: SecuredSubject) -> Names:
 
 
 def rights(names: Names) -> list[Right]:
-    """Those that could matter to a request."""
+    """The rights that could matter to a request."""
     found = [Right(TOPIC, names.t, each) for each in AclOperation if AclOperation.READ <= each <= AclOperation.ALTER]
     found += [
         Right(TOPIC, names.t, each)

@@ -1,4 +1,4 @@
-"""Clients with some rights: what they see of topics, groups and transactions, and which operations they are told."""
+"""Clients with some rights: the topics, groups and transactions they see, and the authorized operations they get."""
 
 from __future__ import annotations
 
