@@ -33,7 +33,7 @@ from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
 ALL = (0, 1, 2)
 COUNT = 20
 LEFT_BYTES = 500
-"""The size to which a replica's log is truncated: it keeps some of the records."""
+"""The size of a truncated replica's log: it keeps some of the records."""
 
 
 @contextlib.asynccontextmanager

@@ -59,7 +59,7 @@ def last_words(process: BrokerProcess) -> str:
 
 
 def nodes(connect: str, *paths: str) -> list[bytes | None]:
-    """The data of nodes below the chroot; None for a missing one."""
+    """The data of nodes below the chroot, or None for a missing one."""
 
     async def read() -> list[bytes | None]:
         session = new_session(connect)

@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 
 LONGEST_WAIT_S = 20.0
-"""Of a small client next to the hostile one. Other tests share the machine, so this detects a hang, not a delay."""
+"""The limit for a small client next to the hostile one. Other tests share the machine, so it detects a hang, not a
+delay.
+"""
 
 
 CLUSTERS = (pytest.param(False, id="plain"), pytest.param(True, id="secured and hostile"))

@@ -1,4 +1,4 @@
-"""Continuous transactions over all partitions of a topic, and the check of what they leave."""
+"""Continuous transactions over all partitions of a topic, and the check of their results."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Transfers(threading.Thread):
         assert self.failure is None, self.failure
 
     def verdict(self) -> Verdict:
-        """Compare what read_committed consumers get with what was committed. The transfers must be stopped.
+        """Compare the records that read_committed consumers get with the committed ones. The transfers must be stopped.
 
         Fails at once for an aborted number, and for one that only some of the partitions have.
         """

@@ -91,7 +91,7 @@ def test_apache_reads_the_same(variables: dict[str, str], mounted: str | None, t
     directories = [f"--{name}-configs-dir={tmp_path / name}" for name in ("default", "mounted", "final")]
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("KAFKA_")}
     command = java("-cp", kafka_classpath(), "kafka.docker.KafkaDockerWrapper", "setup", *directories)
-    # Afterwards it tries to format directories for KRaft, which fails: this configuration has no KRaft keys.
+    # Afterwards it tries to format directories for KRaft, which fails for lack of KRaft keys.
     done = subprocess.run(command, env={**inherited, **variables}, capture_output=True, text=True, check=False)
     final = tmp_path / "final" / "server.properties"
     assert final.exists(), done.stderr

@@ -165,5 +165,5 @@ def _hunt(hunted: Mutant) -> Caught:
 
 
 def run_mutants(names: Sequence[str]) -> Iterator[Caught]:
-    """Look for these mutants, and yield the outcomes as they are known."""
+    """Look for these mutants, and yield each outcome once it is known."""
     return spread(hunt, names, apart=True)

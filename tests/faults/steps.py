@@ -196,7 +196,7 @@ def flush(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
 
 
 def flush_during(*steps: Step) -> Step:
-    """A flush on another thread, while the log continues with `steps`; its recovery points are checkpointed after it."""
+    """A flush on another thread while the log continues with `steps`; its recovery points are checkpointed after it."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:

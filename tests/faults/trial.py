@@ -104,7 +104,7 @@ class Neighbour:
     written: dict[int, tuple[Row, ...]] = field(default_factory=dict)
     """The rows appended to each of them."""
     flushed_end: int = 0
-    """The offset up to which the last generation is on stable storage."""
+    """The last generation is on stable storage up to this offset."""
     shortened: frozenset[int] = frozenset()
     """Those whose first records were deleted."""
     deleted: frozenset[int] = frozenset()
@@ -258,7 +258,7 @@ class Trial:
 
     def check_report(self, manager: LogManager, report: LoadReport) -> None:
         """No end of any kind makes a log unusable, and only an orderly one looks clean."""
-        # A copy can outlive a log of which nothing was flushed; it is set aside for good.
+        # A copy can outlive a log that was never flushed; it is set aside for good.
         self.may_have_strays = self.may_have_strays or (self.lost_power and self.history.now.flushed_end == 0)
         ignored = [
             line

@@ -162,7 +162,7 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
-        """Stop the broker cleanly (SIGTERM) and return its exit code; None if it was not running."""
+        """Stop the broker cleanly (SIGTERM) and return its exit code, or None if it was not running."""
         return self._end(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:

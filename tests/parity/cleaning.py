@@ -10,7 +10,7 @@ from storage.io.os_file_system import OsFileSystem
 
 
 def clean_until(directory: Path | str, topic: str) -> int | None:
-    """The offset of partition 0 in cleaner-offset-checkpoint; None if it has no entry."""
+    """The offset of partition 0 in cleaner-offset-checkpoint, or None without an entry."""
     checkpoint = Path(directory) / CLEANER_OFFSET_CHECKPOINT
     if not checkpoint.exists() or not checkpoint.stat().st_size:  # Kafka creates an empty one
         return None

@@ -15,7 +15,7 @@ from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Struct
 
 Plain = Any
-"""None, bool, int, float, str, lists and dicts of these."""
+"""A None, bool, int, float or str, or lists and dicts of these."""
 
 DAY_MS = 86_400_000
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

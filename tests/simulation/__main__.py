@@ -65,7 +65,7 @@ def _warm_up(*, cluster: bool) -> None:
 
 
 def _outcomes(tasks: Sequence[_Task], jobs: int) -> Iterator[Outcome]:
-    """Yield the results in the order in which the seeds finish."""
+    """Yield the results as the seeds finish."""
     _warm_up(cluster=tasks[0].cluster)
     gc.collect()
     gc.freeze()

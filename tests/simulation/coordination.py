@@ -60,7 +60,7 @@ class SimEnsemble:
         self.session_timeout_s = session_timeout_s
         self.loss_chance = 0.0
         self.lost_calls_take_effect: bool | None = None
-        """None: the seed decides for each call."""
+        """Whether lost calls take effect; None lets the seed decide for each call."""
         self.most_delay_s = 0.005
         self.sessions: dict[int, SimCoordination] = {}
         self.cuts: dict[str, bool] = {}

@@ -115,7 +115,7 @@ class DiskFaults:
 
     def flip_bit(self, logs: Iterable[str]) -> tuple[str, int, int] | None:
         """Flip one bit of a batch that recovery assumes to be on stable storage. Returns the name of its log, out of
-        `logs`, with the batch's first and last offsets; None if no such batch exists.
+        `logs`, with the batch's first and last offsets, or None without such a batch.
         """
         batches = [each for name in logs for each in self._cold_batches(name)]
         if not batches:

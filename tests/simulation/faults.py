@@ -257,7 +257,7 @@ class Nemesis:
         return bool(ends)
 
     def _hold(self) -> bool:
-        """Hold back the data of one connection, while others flow. False if there are no connections."""
+        """Hold back the data of one connection, while others flow. Returns False without connections."""
         ends = self._world.network.connections(self.some_machine().name)
         if not ends:
             return False

@@ -39,8 +39,8 @@ class LogDeleted(NamedTuple):
 
 
 class LogMadeAgain(NamedTuple):
-    """A log with a deleted one's name was created and acknowledged. What was committed in it until now may have been
-    committed in the old one: a coordinator that was away learns of the deletion late, and forgets it then.
+    """The creation of a topic with a deleted one's name was acknowledged. Commits until now may belong to the old log:
+    a coordinator that was away learns of the deletion late, and forgets them then.
     """
 
     at: float
@@ -194,8 +194,8 @@ class LeaderEpoch(NamedTuple):
 
 
 class CommitInvoked(NamedTuple):
-    """A member commits an offset of a group; `commit` numbers the commits. `generation` None: a transaction does, and
-    `OffsetsTaken` says for which member.
+    """A member commits an offset of a group; `commit` numbers the commits. A transaction's commit has no `generation`
+    (None), and `OffsetsTaken` names the member.
     """
 
     at: float
@@ -224,7 +224,7 @@ class CommitDone(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The broker reports a group's committed offset; None if it has none."""
+    """The broker reports a group's committed offset, or None."""
 
     invoked: float
     at: float

@@ -249,7 +249,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def context_of(process: Process) -> Context:
-    """A context in which code runs as the process."""
+    """A context for code that runs as the process."""
     context = copy_context()
     context.run(CURRENT.set, process)
     return context

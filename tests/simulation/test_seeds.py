@@ -141,7 +141,7 @@ def _mistakes(renewed: str, *lines: str) -> list[str]:
 
 
 def test_a_sequence_number_may_be_refused_by_a_topic_that_was_made_again() -> None:
-    """The new topic has stored another batch as the producer's first than the one that was sent first."""
+    """The new topic stored another of the producer's batches first than the one sent first."""
     line = "The broker has lost records of renewed-0 that it had acknowledged"
     assert _mistakes("renewed", line) == []
     assert len(_mistakes("another", line)) == 1

@@ -120,7 +120,7 @@ class Machine:
     def __init__(
         self, world: World, name: str, broker_id: int, settings: dict[str, str], ensemble: SimEnsemble | None
     ) -> None:
-        """`ensemble` keeps the tree; None: the broker keeps it on its disk."""
+        """`ensemble` keeps the tree; without one the broker keeps it on its disk."""
         self.world = world
         self.name = name
         self.broker_id = broker_id

@@ -29,7 +29,7 @@ SETTINGS = {
 def on_apache_kafka_too(number: int) -> pytest.MarkDecorator:
     """For three tests, numbered from 0, that `bin/test --all` runs on Odradek, and in turn on Apache Kafka.
 
-    The other tests, some of which take minutes, run on Apache Kafka only on request.
+    Some of the other tests take minutes, so they run on Apache Kafka only on request.
     """
     kafka = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java, turn(number, of=3)])
     return pytest.mark.parametrize("broker_kind", [ODRADEK, kafka] if CHOSEN == ODRADEK else [CHOSEN], indirect=True)

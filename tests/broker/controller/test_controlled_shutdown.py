@@ -88,7 +88,7 @@ def test_the_last_broker_asks_once() -> None:
     ],
 )
 def test_it_waits_no_longer_than_for_another_broker_or_controller(changes: list[UpdateMetadata]) -> None:
-    """Brokers that stop together: the rest cannot be moved anywhere, and no broker waits an hour to learn that again."""
+    """Brokers that stop together: the rest cannot move anywhere, and no broker waits an hour to learn that again."""
     metadata = MetadataCache(CommandFence())
     metadata.update_metadata(brokers(7, 8, 9))
     controller = Controller(*[[T0]] * 10)

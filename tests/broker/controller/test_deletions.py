@@ -1,4 +1,4 @@
-"""Topics are deleted on several brokers, some of which are down or slow."""
+"""Topics are deleted while some of the brokers are down or slow."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def write(cluster: ControllerCluster, path: str, data: bytes | None = None
 
 
 async def read(cluster: ControllerCluster, path: str) -> bytes | None:
-    """The data of a node; None if it does not exist."""
+    """The data of a node, or None if it does not exist."""
     async with cluster.session() as session:
         try:
             return (await session.get(path))[0] or b""

@@ -258,7 +258,7 @@ def static_members_that_change(fixture: GroupFixture) -> None:
     fixture.receive("b", SyncGroupRequest, SYNC)
     fixture.ask("a", join(group, ids["a"], instance="a", protocols=both), JOIN)
     third = fixture.receive("c", JoinGroupRequest, JOIN).member_id
-    # While members join, the one that waits under the old id is fenced.
+    # While members join, the old holder of the instance id is fenced.
     fixture.send("a", join(group, ids["a"], instance="a", protocols=both[:1]), JOIN)
     fixture.sleep(0.1)
     fixture.send("c", join(group, instance="b", protocols=both), JOIN)

@@ -81,7 +81,7 @@ def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Rep
 
 
 def codes(outcomes: Sequence[PartitionErrors | Reply[PartitionErrors]]) -> list[ErrorCode | None]:
-    """The codes of the commits; None for a pending one."""
+    """The codes of the commits, with None for a pending one."""
     values = [outcome.value if isinstance(outcome, Reply) else outcome for outcome in outcomes]
     return [None if value is None else value[PARTITION] for value in values]
 

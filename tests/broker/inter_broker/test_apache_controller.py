@@ -66,7 +66,7 @@ C = TypeVar("C", bound=Command)
 
 
 class Received(NamedTuple):
-    """One request: its bytes, as they are declared, and the command it contains, if any."""
+    """One request: its bytes and their declared types, and the command it contains, if any."""
 
     api_key: ApiKey
     version: int

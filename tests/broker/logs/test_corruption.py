@@ -67,7 +67,7 @@ class Damaged:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Iterator[Damaged]:
-    """A broker on whose disk one bit of the third of six batches flipped while it was down."""
+    """A broker with a bit flipped in the third of six batches while it was down."""
     metrics_port = free_port()
     settings = {
         "metrics.listener": f"127.0.0.1:{metrics_port}",

@@ -173,7 +173,7 @@ def test_a_topic_is_deleted_and_made_again_while_its_disk_is_away() -> None:
 
 @pytest.mark.parametrize("calls", [40, 200, 400])
 def test_a_disk_that_fails_while_a_topic_is_created(calls: int) -> None:
-    """Every new partition has a leader with a log in a live directory; the old ones on that disk have no leader."""
+    """Every new partition has a leader with a log in a live directory; the old partitions on that disk are leaderless."""
 
     def fail_after(broker: InProcessBroker) -> None:
         left = calls
@@ -280,7 +280,7 @@ async def several_segments(broker: InProcessBroker, wire: Wire) -> None:
 
 
 def remove_files(broker: InProcessBroker, *suffixes: str) -> None:
-    """Remove those files of the log from which the broker has read nothing since the start."""
+    """Remove the files of the log that the broker has not read since the start."""
     for each in broker.file_system.list_dir(f"{A}/{SEGMENTS}"):
         if each.name.endswith(suffixes):
             broker.file_system.remove(f"{A}/{SEGMENTS}/{each.name}")

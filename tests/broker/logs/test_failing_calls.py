@@ -80,8 +80,8 @@ def codes_in(answer: Any) -> Iterator[ErrorCode]:
 
 
 async def live(number: int, *, code: int, forever: bool) -> bool:
-    """Run a broker in which call `number` to the second directory fails, and with `forever` all later ones; returns
-    whether there were that many calls.
+    """Run a broker whose disk fails at call `number` to the second directory, and with `forever` at all later ones;
+    returns whether it made that many calls.
     """
     broker = InProcessBroker(log_dirs=f"{A},{B}", log_segment_delete_delay_ms="0")
     broker.file_system.faults_in_reads = code == errno.EIO

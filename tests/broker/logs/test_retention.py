@@ -157,5 +157,5 @@ def test_logs_are_loaded_by_their_own_topics_configuration(policy: str, end: int
     data = broker.file_system.read_file(path)
     assert len(data) % 2 == 0
     broker.file_system.write_file(path, data[: len(data) // 2])
-    broker.file_system.remove("/data/recovery-point-offset-checkpoint")  # it would show that there was no such gap
+    broker.file_system.remove("/data/recovery-point-offset-checkpoint")  # it would rule out such a gap
     asyncio.run(second_life())

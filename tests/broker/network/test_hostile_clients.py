@@ -270,8 +270,8 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
 
 
 def three_that_are_served(broker: BrokerProcess, stack: contextlib.ExitStack) -> list[WireClient]:
-    """The maximum number of connections. The broker may still count the one that probed whether it listens, or earlier
-    ones whose end it has not read yet.
+    """Open the maximum number of connections. The broker may still count the one that probed whether it listens, or
+    earlier ones whose end it has not read yet.
     """
 
     def three() -> list[WireClient]:

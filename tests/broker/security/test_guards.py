@@ -149,7 +149,7 @@ def of_others(permission: AclPermissionType | None) -> list[Creation]:
 @pytest.mark.parametrize("lists", [None, AclPermissionType.ALLOW, AclPermissionType.DENY], ids=str)
 @pytest.mark.parametrize("case", [*CASES, *OTHER_FORMS], ids=str)
 def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | None) -> None:
-    """The cluster has no ACLs; or only some for others and of other resources; or a deny outweighs every allow.
+    """The ACLs are empty; or name only other users and resources; or a deny outweighs every allow.
 
     CVE-2023-50976 of Redpanda, whose transactions were not authorized.
     """

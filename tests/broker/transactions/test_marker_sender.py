@@ -36,7 +36,7 @@ class Place:
         self.topics = ["t", TRANSACTION_STATE]
         self.asked: list[tuple[int, list[Marker]]] = []
         self.answers: dict[int, Answer | None] = {}
-        """By broker; None: unreachable."""
+        """By broker; None stands for an unreachable one."""
         self.marked: list[TopicPartition] = []
         self.is_obsolete = False
         self.sender = MarkerSender(self.image, self.way_to)

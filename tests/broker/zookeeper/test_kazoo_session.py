@@ -204,7 +204,7 @@ async def test_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> No
         await beside.create("/come")
         await beside.create("/parent/child")
         proxy.lets_in = True
-        # The first read after the reconnect: watches on what it may show must have fired before.
+        # The first read after the reconnect: watches must have fired before it can show their changes.
         await session.exists("/parent/child")
         assert sorted(events, key=lambda event: event.path) == [
             WatchEvent(EventType.DATA_CHANGED, "/changed"),

@@ -45,7 +45,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def access(address: str, *paths: str) -> list[list[tuple[int, str, str]] | None]:
-    """The ACLs of nodes, as an anonymous client sees them; None if it may not read them."""
+    """The ACLs of nodes, as an anonymous client sees them, or None if it may not read them."""
     client = KazooClient(address)
     client.start(30)
     found: list[list[tuple[int, str, str]] | None] = []

@@ -1,5 +1,5 @@
-"""Rounds of faults under load. Each fault is healed at the end of its round; then the logs are compared with what was
-acknowledged.
+"""Rounds of faults under load. Each fault is healed at the end of its round; then the logs are compared with the
+acknowledged records.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ PAUSE_S = 3.0
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PASSWORDS = {"broker": "brokers' own", "alice": "alice's", "bob": "bob's"}
 QUOTAS_B_S = (100_000.0, 1_000_000.0, None)
-"""Alice's quotas on each broker; None removes the quota."""
+"""Alice's quotas on each broker, with None to remove the quota."""
 WATCHED_TOPIC = "steady"
 """Which bob may describe at times."""
 
@@ -185,7 +185,7 @@ class SecurityOfficer(threading.Thread):
         self.refused = 0
         self.failure: Exception | None = None
         self.bob_may: bool | None = False
-        """Whether bob may describe the topic; None if unknown."""
+        """Whether bob may describe the topic, or None if unknown."""
         self._cluster = cluster
         self._security = security
         self._random = random.Random(seed)

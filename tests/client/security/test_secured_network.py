@@ -42,7 +42,7 @@ def network(**settings: str) -> SecuredNetwork:
 
 
 def refusal(identity: Identity, directory: Path, host: str, **settings: str) -> str | None:
-    """Why a server with this certificate is not accepted as `host`; None if it is."""
+    """Why a server with this certificate is not accepted as `host`, or None if it is."""
 
     async def run() -> str | None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -140,7 +140,7 @@ def test_throttle_times_are_bounded() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 100)), max_size=40), st.integers(1, 20))
 def test_buckets_equal_those_of_the_model(steps: list[tuple[int, int]], per_second: int) -> None:
-    """The model counts in thousandths of a token, so it needs no fractions."""
+    """The model counts in thousandths of a token to avoid fractions."""
     now_ms, most = 5_000, per_second * 11 * 1000
     bucket, model, updated_ms = TokenBucket(11, 1000), most, now_ms
     for pause_ms, tokens in steps:

@@ -39,7 +39,7 @@ class Replicas:
         brokers = tuple(range(1, count + 1))
         self.state = PartitionImage(0, 1, 0, brokers, isr or brokers, 0, 1)
         self.ineligible: set[tuple[int, int]] = set()
-        """Broker ids, and the epochs in which they are ineligible."""
+        """(broker id, epoch) of the ineligible replicas."""
         self.rules = IsrRules(LAG_MS, lambda *broker: broker not in self.ineligible)
         self.disks = {each: MemoryFileSystem() for each in brokers}
         self.partitions = {
@@ -66,7 +66,7 @@ class Replicas:
             self.partitions[broker_id].resign(self.state)
 
     def elect(self, leader: int, isr: tuple[int, ...] | None = None, *, told: tuple[int, ...] | None = None) -> None:
-        """Elect a leader, and send the state to `told` (default: all)."""
+        """Elect a leader, and send the new state to the brokers in `told` (default: all)."""
         self.state = self.state.replace(
             leader=leader,
             leader_epoch=self.state.leader_epoch + 1,

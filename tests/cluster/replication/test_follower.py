@@ -60,7 +60,7 @@ class ListLog:
 
 
 class ListLeader:
-    """A leader that answers like Kafka's Partition. It knows the epoch in which it leads."""
+    """A leader that answers like Kafka's Partition. It knows its leader epoch."""
 
     def __init__(self, log: ListLog, epoch: int) -> None:
         self.log = log
@@ -149,7 +149,7 @@ def test_logs_agree_after_any_elections(data: st.DataObject) -> None:
 
 
 def common_prefix(log: ListLog, other: ListLog) -> int:
-    """The offset up to which two logs hold the same records, where both still have them."""
+    """The offset up to which two logs hold the same records, as far as neither has deleted them."""
     offset = max(log.log_start_offset, other.log_start_offset)
     while (
         offset < min(log.log_end_offset, other.log_end_offset)
@@ -180,7 +180,7 @@ LOG = ListLog((1, 1), (1, 2), (3, 3), (3, 4))
         ((2, 2), 2),  # we do not have it: behind the largest below
         ((1, 1), 1),
         ((1, 7), 2),  # it was longer there
-        ((-1, 2), 2),  # the leader has no epochs
+        ((-1, 2), 2),  # the leader does not have epochs
         ((-1, -1), 4),
     ],
 )

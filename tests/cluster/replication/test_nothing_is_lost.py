@@ -161,7 +161,7 @@ def test_what_was_acknowledged_is_there_in_the_end(seed: int) -> None:
 
 
 def test_runs_acknowledge_something() -> None:
-    """Otherwise runs in which nothing ever happens would pass."""
+    """Otherwise runs that never do anything would pass."""
     acknowledged = 0
     for seed in range(10):
         run = Run(seed)

@@ -46,7 +46,7 @@ class Harness(ShardHarness[TransactionShard]):
         return Harness(list(self.log), self.now_ms)
 
     def handle(self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """The answer to an event; None if it is pending."""
+        """The answer to an event, or None if it is pending."""
         result = event(self.now(), *args, **kwargs)
         self.make(result.appends)
         response = result.response

@@ -85,7 +85,7 @@ class Feeder(threading.Thread):
             self._failures.append(str(error))
 
     def stop(self) -> list[Record]:
-        """Stop sending; returns all sent records, each of which is acknowledged."""
+        """Stop sending, and return all sent records once they are acknowledged."""
         self._stopping.set()
         self.join(PATIENCE_S * 2)
         assert not self.is_alive()

@@ -1,6 +1,6 @@
 """Bytes of TLS: hellos, handshakes and records of clients, cut, changed and mixed.
 
-Whatever arrives, the listener may deliver only plain text that a client sent, and only from clients that it admits.
+The listener may deliver only plain text that a client sent, and only from clients that it admits.
 """
 
 from __future__ import annotations

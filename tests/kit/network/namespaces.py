@@ -1,4 +1,4 @@
-"""A separate network for the processes of a test, in which packets between any two of them can be lost, one way too.
+"""A separate network for the processes of a test. It can drop packets between any two of them, also in one direction.
 
 Each broker lives in a network namespace. One more namespace routes between the brokers, the test and ZooKeeper; the
 last two stay where the test runs, but have separate addresses. A cut drops packets silently: connections hang as with a

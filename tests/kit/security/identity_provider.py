@@ -45,14 +45,14 @@ class SigningKey:
         return {**found, "use": "sig", **kid, **others}
 
     def token(self, *, algorithm: str | None = None, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A token for alice, valid for an hour, with other headers and claims; None removes one."""
+        """A token for alice, valid for an hour, with other headers and claims. Pass None to remove one."""
         given = {"kid": self.kid, **(headers or {})}
         named = {name: value for name, value in given.items() if value is not None}
         return jwt.encode(claims_of(**claims), self.private, algorithm or self.algorithm, headers=named)
 
 
 def claims_of(**others: Any) -> dict[str, Any]:
-    """The claims of a valid token with the given changes; None removes a claim."""
+    """The claims of a valid token with the given changes. Pass None to remove a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 3600, "scope": "kafka"}
     return {name: value for name, value in {**good, **others}.items() if value is not None}

@@ -48,7 +48,7 @@ def _environment(options: str) -> dict[str, str]:
 
 @functools.cache
 def _class_archive() -> Path | None:
-    """The archive for this Java and this environment, made if missing; None where Java cannot make one."""
+    """The archive for this Java and this environment, made if missing, or None if Java cannot make one."""
     try:
         version = subprocess.run(["java", "-version"], capture_output=True, timeout=_TIMEOUT_S, check=True).stderr
     except (OSError, subprocess.CalledProcessError):

@@ -24,7 +24,7 @@ CONTROLLER, OTHER, STOPPED = BROKERS
 ClusterScenario = Callable[["ClusterSubject"], None]
 StoppedScenario = Callable[["ClusterSubject"], Generator[None]]
 Moves = Mapping[int, Sequence[int] | None]
-"""Replicas by partition; None cancels a reassignment."""
+"""Replicas by partition, with None to cancel a reassignment."""
 
 
 class ClusterSubject(Subject):
@@ -221,7 +221,7 @@ def cluster_scenarios() -> dict[str, ClusterScenario]:
 
 
 def stopped_scenarios() -> dict[str, StoppedScenario]:
-    """The scenarios in which broker 2 is stopped."""
+    """The scenarios that stop broker 2."""
     _load()
     return _STOPPED
 

@@ -104,7 +104,7 @@ def contradicting_lags_of_a_broker(b: Subject) -> None:
 
 @scenario
 def a_topic_against_its_broker(b: Subject) -> None:
-    """The broker's defaults apply where a topic has no override."""
+    """The broker's defaults apply to a topic without an override."""
     topic = b.topic()
     key = "log.cleaner.max.compaction.lag.ms"
     with restored(b, "", key):

@@ -9,7 +9,7 @@ ME, STRANGER = 0, 99
 
 
 def reassign(b: Subject, topic: str, *targets: tuple[int, list[int] | None]) -> None:
-    """Request to move partitions, each to a list of brokers; None cancels."""
+    """Request to move partitions, each to a list of brokers or, with None, nowhere: that cancels a move."""
     message = AlterPartitionReassignmentsRequest
     partitions = [message.ReassignablePartition(partition_index=at, replicas=to) for at, to in targets]
     b.ask(message(topics=[message.ReassignableTopic(name=topic, partitions=partitions)]), 0)

@@ -29,7 +29,7 @@ USERS = ("alice", *(f"{kind}{number}" for kind in ("one", "all") for number in r
 """The users; each name is also the password."""
 ALICE = "User:alice"
 OLDEST = {ApiKey.FETCH: 4}
-"""The first version to compare for APIs of which Kafka serves older ones."""
+"""The first version to compare, for APIs with older versions in Kafka."""
 
 _LOGGED_REFUSAL = re.compile(r"\] INFO (Principal = .+) \(kafka\.authorizer\.logger\)\n")
 

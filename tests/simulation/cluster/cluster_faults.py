@@ -85,8 +85,8 @@ class ClusterFaults:
         return True
 
     def _tear_log(self) -> bool:
-        """Kill all brokers for longer than their sessions. One that led a partition finds damage in what was committed,
-        but not flushed there; all others in sync have what it lost (trap M22).
+        """Kill all brokers for longer than their sessions. One leader finds committed but unflushed records damaged;
+        all others in sync have them (trap M22).
         """
         invariants = self._invariants
         led = [

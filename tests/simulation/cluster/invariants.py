@@ -91,7 +91,7 @@ class Invariants:
         self.tainted: dict[tuple[int, TopicPartition], None] = {}
         """Replicas, by broker id, that may have lost records in a power cut, while they remain in the ISR."""
         self._powerless: dict[int, tuple[int, frozenset[str]]] = {}
-        """Brokers that lost power: their registrations, and the topics in which they lost records."""
+        """Brokers that lost power: their registrations, and the topics that lost records."""
         self._world = world
         self._tree = ensemble.tree
         self._feed = feed

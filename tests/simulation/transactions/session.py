@@ -107,7 +107,9 @@ class Session:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def _retry(self, find: Callable[[], Awaitable[Connection]], ask: Ask, *, for_ever: bool = False) -> bool:
-        """Retry until an answer has no retriable error. Returns whether each request was answered. Raises as `_judge`."""
+        """Retry until an answer has no retriable error. Returns whether each request was answered. Raises like
+        `_judge`.
+        """
         deadline = self._loop.time() + self._give_up_s
         answered = True
         while for_ever or self._loop.time() < deadline:

@@ -77,7 +77,7 @@ class Strikes:
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
     def _leave_coordinator_without_followers(self, coordinator: Machine, _: list[TopicPartition]) -> bool:
-        """Keep the decision out of every other log and kill its broker: the decision must not have been acknowledged."""
+        """Keep the decision out of every other log and kill its broker: it must not have been acknowledged."""
         self._note(f"keeps followers from {coordinator.name}, which coordinates")
         heal = self._keep_away(coordinator, [])
         self._later(0.05, 0.8, partial(self._fall, coordinator, heal))

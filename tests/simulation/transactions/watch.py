@@ -51,7 +51,7 @@ class Watch:
                     clients.feed(history.StableOffset(invoked, clients.now_s, log, end.leader_epoch, end.offset))
 
     async def watch_group(self, client: KafkaClient, group: str, partitions: list[TopicPartition]) -> None:
-        """Fetch committed offsets forever, while no transaction is about to change them.
+        """Fetch committed offsets forever, except while a transaction may change them.
 
         A deposed coordinator returns old offsets until it learns that it is deposed: like Kafka's, it answers fetches
         without asking others.

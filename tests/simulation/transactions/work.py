@@ -54,7 +54,7 @@ class Work:
                 clients.feed(history.SendDone(clients.now_s, log, value, *outcome))
 
     def invoke(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Record that values are about to be written."""
+        """Record the values before they are written."""
         clients, log = self._clients, self._clients.log_of(partition)
         for value in values:
             clients.feed(history.SendInvoked(clients.now_s, self.name, log, value, True, transaction))

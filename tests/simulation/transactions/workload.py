@@ -95,7 +95,7 @@ class Workload:
         return self.rests and not self._writing
 
     def lagging(self) -> list[str]:
-        """The readers that have not reached the log ends, with what they lack."""
+        """The readers that have not reached the log ends, and the offsets they lack."""
         lacking = []
         for name, partitions in ((LOOP, self.inputs), (TAIL, self.partitions)):
             positions = self.positions[name]
@@ -103,7 +103,7 @@ class Workload:
         return lacking
 
     def invoke_commits(self, offsets: dict[TopicPartition, int]) -> list[int]:
-        """Record that offsets of the loop are about to be committed; returns the numbers of the commits."""
+        """Record offsets of the loop before they are committed; returns the numbers of the commits."""
         clients, numbers = self.clients, []
         for partition, offset in offsets.items():
             self._commits += 1

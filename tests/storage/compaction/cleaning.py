@@ -45,7 +45,7 @@ def clean_log(
     before_clean: Callable[[], None] = nothing,
     before_replace: Callable[[], None] = nothing,
 ) -> tuple[CleanableLog, CleanResult] | None:
-    """Clean everything to the end, checkpoint included; None if the log has nothing to clean."""
+    """Clean everything to the end, checkpoint included; returns None if the log is clean."""
     bound = log.log_end_offset if high_watermark is None else high_watermark
     cleanable = cleanable_log(log, bound, now_ms)
     if cleanable is None or cleanable.cleanable_bytes == 0:

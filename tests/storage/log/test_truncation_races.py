@@ -165,7 +165,7 @@ READERS = {
 
 
 def races(config: LogConfig) -> Iterator[Race]:
-    """One race for each point at which the reader can be interrupted."""
+    """One race for each point that can interrupt the reader."""
     for after in (False, True):
         for at in itertools.count():
             race = Race(config, at, after=after)

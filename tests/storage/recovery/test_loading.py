@@ -147,7 +147,7 @@ class TestLoading:
         assert values_in(manager.logs[TP]) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
     def test_an_end_lost_below_the_start_was_below_the_high_watermark(self) -> None:
-        """Whatever the last checkpoint said: records are only deleted up to the high watermark."""
+        """Regardless of the last checkpoint: records are only deleted up to the high watermark."""
         file_system = MemoryFileSystem()
         manager = filled(file_system)
         checkpoint_high_watermarks(manager, {TP: 1})

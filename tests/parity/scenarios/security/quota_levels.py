@@ -51,9 +51,7 @@ def entity(level: str, client_id: str) -> Parts:
 
 
 def wait_s(index: int) -> float:
-    """The throttle time in seconds of the quota at that level; the values differ by ten, so that they can be told
-    apart.
-    """
+    """The throttle time in seconds at that level; the levels differ by ten seconds, which identifies them."""
     return 5 + 10 * index
 
 

@@ -21,7 +21,7 @@ TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLU
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 UNCOMPARED = frozenset({ApiKey.API_VERSIONS})
-"""It needs no rights, and other scenarios compare it."""
+"""It is allowed for everyone, and other scenarios compare it."""
 ONCE = frozenset({"JOIN_GROUP", "LIST_GROUPS", "METADATA-old"})
 """Requests to send only once: a second member would wait for the first one, Kafka forgets other scenarios' groups when
 a topic is deleted, and reports a new topic before it has a leader.
