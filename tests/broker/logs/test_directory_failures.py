@@ -173,7 +173,7 @@ def test_a_topic_is_deleted_and_made_again_while_its_disk_is_away() -> None:
 
 @pytest.mark.parametrize("calls", [40, 200, 400])
 def test_a_disk_that_fails_while_a_topic_is_created(calls: int) -> None:
-    """Every new partition has a leader with a log in a live directory; the old partitions on that disk are leaderless."""
+    """Every new partition has a leader with a log in a live directory; the old ones on that disk are leaderless."""
 
     def fail_after(broker: InProcessBroker) -> None:
         left = calls

@@ -29,7 +29,7 @@ SETTINGS = ControllerSettings(num_partitions=1, default_replication_factor=3)
 
 
 class Inbox:
-    """A broker that obeys its controller. `lost` are the replicas that it cannot use, `roles` the latest ones it got."""
+    """A broker that obeys its controller. `lost` are the replicas that it cannot use, `roles` the newest."""
 
     def __init__(self, fence: CommandFence, cache: MetadataCache) -> None:
         self._fence = fence
