@@ -14,11 +14,11 @@ from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.waiting import eventually
 
 MORE = 50
-"""Acknowledgements of each sender that show that production goes on."""
+"""How many more acknowledgements of each sender prove that production continues."""
 
 
 class TimedSender(Sender):
-    """A sender that knows the longest time without an acknowledgement of any one partition, in seconds."""
+    """A sender that records the longest time, in seconds, without an acknowledgement from any one partition."""
 
     def __init__(self, name: str, address: str, topic: str, *, idempotent: bool) -> None:
         super().__init__(name, address, topic, idempotent=idempotent)
@@ -51,8 +51,8 @@ def goes_on(senders: Sequence[Producing]) -> None:
 
 @contextlib.contextmanager
 def load(cluster: BrokerCluster, topic: str) -> Iterator[list[TimedSender]]:
-    """Two idempotent producers for a block; afterwards all replicas are in sync within a minute, and the leaders hold
-    what was acknowledged, once and in order.
+    """Run two idempotent producers for the duration of a block; afterwards all replicas are in sync within a minute,
+    and the leaders hold every acknowledged record, once and in order.
     """
     senders = [TimedSender(f"once{number}", cluster.address, topic, idempotent=True) for number in range(2)]
     for sender in senders:

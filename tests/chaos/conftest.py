@@ -1,4 +1,4 @@
-"""A topic of each test's own in the cluster that its module runs."""
+"""A new topic for each test in the cluster that its module runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.kit.broker_cluster import BrokerCluster
 
 @pytest.fixture
 def topic_name(cluster: BrokerCluster, request: pytest.FixtureRequest) -> str:
-    """A name of the test's own; the cluster is whole."""
+    """A unique name for the test; the cluster is healthy."""
     cluster.await_whole()
     return re.sub(r"\W+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture
 def topic(cluster: BrokerCluster, topic_name: str) -> str:
-    """A new topic of three replicas, in a cluster that is whole."""
+    """A new topic of three replicas, in a healthy cluster."""
     create_topics(cluster.address, {topic_name: {}}, replication_factor=3)
     return topic_name

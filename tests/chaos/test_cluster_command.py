@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterCommand]:
 
 
 def produce(address: str) -> None:
-    """One record with acks=all; fails when it is not acknowledged."""
+    """Send one record with acks=all; fails if it is not acknowledged."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": address, "acks": "all", "log_level": 0, "message.timeout.ms": 30_000})
     producer.produce(TOPIC, b"AA 1141", partition=0, on_delivery=lambda error, _: failures.append(error))
@@ -53,7 +53,7 @@ def test_the_life_of_a_cluster(cluster: ClusterCommand, zookeeper: str) -> None:
     create_topics(address, {TOPIC: {}}, replication_factor=3)
     produce(address)
 
-    # The leader dies; others take over; it comes back.
+    # The leader dies; others take over; the leader restarts.
     leader = int(leader_address(address, TOPIC, 0).rpartition(":")[2]) - port + 1
     cluster("kill", str(leader))
     assert cluster.states()[leader] == "dead"
@@ -62,14 +62,14 @@ def test_the_life_of_a_cluster(cluster: ClusterCommand, zookeeper: str) -> None:
     cluster("start")
     cluster.await_status(rf"{TOPIC}-0 +\d +[123,]+ +\d,\d,\d$")
 
-    # A pause is seen, and ends.
+    # The status shows a pause, and its end.
     cluster("pause", "2")
     assert cluster.states()[2] == "paused"
     assert "is paused, not running" in cluster("pause", "2", code=1)
     cluster("resume", "2")
     cluster.await_status("2 +running")
 
-    # A broker more.
+    # Add a broker.
     assert "broker 4 serves at" in cluster("add")
     assert cluster.states()[4] == "running"
     assert "started" in cluster("logs", "4")
@@ -100,7 +100,7 @@ def test_a_new_broker_takes_load_while_producers_go_on(cluster: ClusterCommand) 
     goes_on(senders)
     for sender in senders:
         sender.stop()
-    # Leaders were moved, and nobody waited for the end of a session.
+    # Leaderships moved in time: no producer waited for a session to expire.
     assert max(sender.longest_gap_s for sender in senders) < SESSION_TIMEOUT_MS / 1000
     verdict = judge(everywhere, senders)
     assert verdict.is_good, verdict

@@ -54,7 +54,7 @@ def test_the_leader_and_the_tree_are_killed_under_load(cluster: BrokerCluster) -
         assert [cluster.leader(TOPIC, partition) for partition in (0, 1)] == before
         assert [cluster.session_count(broker) for broker in cluster.brokers if broker != leader] == [1, 1]
 
-        # The tree still does what it is for.
+        # The tree still works.
         leader = before[0]
         cluster.brokers[leader].kill()
         goes_on(senders)
@@ -63,7 +63,9 @@ def test_the_leader_and_the_tree_are_killed_under_load(cluster: BrokerCluster) -
 
 
 def test_a_broker_whose_registration_is_deleted_by_hand_comes_back(cluster: BrokerCluster) -> None:
-    """The controller's own too. Every partition is in full sync again, and acks=all is answered."""
+    """This includes the controller's registration. Afterwards every partition is fully in sync again, and acks=all is
+    answered.
+    """
     for number in (cluster.leader(TOPIC, 0), cluster.controller()):
 
         async def delete(broker_id: int = number) -> None:
@@ -84,7 +86,7 @@ def test_a_broker_whose_registration_is_deleted_by_hand_comes_back(cluster: Brok
 def test_a_tree_that_is_set_back_is_followed_without_restarts(
     tmp_path: Path, new_server: Callable[[Path], ZookeeperProcess]
 ) -> None:
-    """The brokers know newer sessions, epochs of controllers and leaders, and topics than the restored tree."""
+    """The brokers have newer sessions, controller and leader epochs, and topics than the restored tree."""
     settings = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "1500"}
     with BrokerCluster(tmp_path, settings=settings, new_server=new_server) as cluster:
         create_topics(cluster.address, {TOPIC: {}}, replication_factor=3)

@@ -1,5 +1,4 @@
-"""Coordinators of groups die, or pause for longer than their sessions, while groups commit: no commit that was
-acknowledged is lost.
+"""Group coordinators die, or pause for longer than their sessions, while groups commit: no acknowledged commit is lost.
 
 Real processes on a real ZooKeeper; librdkafka commits.
 """

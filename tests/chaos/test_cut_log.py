@@ -1,6 +1,6 @@
-"""All brokers of a partition lose their power, and one of them the end of its log: what was acknowledged survives.
+"""All brokers of a partition lose power, and one of them the end of its log: acknowledged records survive.
 
-Trap M22 on real processes, files and ZooKeeper. The power cut is a kill -9 of all at once, and a shortened file.
+Trap M22 on real processes, files and ZooKeeper. The power cut is a kill -9 of all at once, and a truncated file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data_of(broker: BrokerProcess) -> Path:
 
 
 def checkpointed(broker: BrokerProcess) -> int:
-    """The high watermark of the replica that the disk knows; -1 for none."""
+    """The replica's high watermark on the disk; -1 if it has none."""
     lines = (data_of(broker) / HIGH_WATERMARK_CHECKPOINT).read_text().splitlines()[2:]
     found = [int(offset) for topic, partition, offset in map(str.split, lines) if (topic, partition) == (TOPIC, "0")]
     return found[0] if found else -1

@@ -30,7 +30,7 @@ ZOOKEEPER_DEAD_S = int(os.environ.get("ODRADEK_ZOOKEEPER_DEAD_S", "60"))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    """One for all these tests; at the end all replicas are the same."""
+    """One cluster for all tests in this file; at the end all replicas are equal."""
     with BrokerCluster(tmp_path_factory.mktemp("cluster"), settings={"min.insync.replicas": "2"}) as running:
         yield running
         check_all_replicas(running)
@@ -71,7 +71,7 @@ def test_a_rolling_restart_fails_no_produce(cluster: BrokerCluster, topic: str) 
             assert broker.stop() == 0
             broker.start()
             cluster.await_full_isr(topic)
-        # Leaders were moved, and nobody waited for the end of a session.
+        # Leaderships moved in time: no producer waited for a session to expire.
         assert max(sender.longest_gap_s for sender in senders) < SESSION_TIMEOUT_MS / 1000
     assert not any(sender.refused for sender in senders)
 
@@ -91,7 +91,7 @@ def test_production_goes_on_without_zookeeper(cluster: BrokerCluster, topic: str
 
 
 def is_whole(cluster: BrokerCluster, topic: str, senders: Sequence[Sender]) -> None:
-    """Return when all brokers are registered, all replicas in sync, and the controller carries out what it is asked."""
+    """Wait until all brokers are registered, all replicas in sync, and the controller handles requests."""
     cluster.await_brokers(set(cluster.brokers))
     cluster.await_full_isr(topic)
     goes_on(senders)
@@ -112,7 +112,7 @@ def test_zookeeper_is_dead_for_longer_than_a_session(cluster: BrokerCluster, top
 
 
 def test_all_sessions_end_at_once(cluster: BrokerCluster, topic: str) -> None:
-    """While ZooKeeper is where no broker finds it, it gives up all brokers, and with one of them the controller."""
+    """While ZooKeeper is unreachable for the brokers, it expires all of them, including the controller."""
     with load(cluster, topic) as senders:
         before = [cluster.session_count(number) for number in cluster.brokers]
         cluster.zookeeper.kill()
@@ -133,7 +133,7 @@ def test_all_sessions_end_at_once(cluster: BrokerCluster, topic: str) -> None:
 
 
 def mode(server: ZookeeperProcess) -> str:
-    """The role that a member of an ensemble has by its own word: leader or follower."""
+    """The role that a member of an ensemble reports: leader or follower."""
     with socket.create_connection((server.host, server.port), 10) as connection:
         connection.sendall(b"srvr")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
@@ -141,7 +141,7 @@ def mode(server: ZookeeperProcess) -> str:
 
 
 def test_an_ensemble_loses_its_leader(tmp_path: Path) -> None:
-    """Two of three ZooKeepers serve on: no session ends, nobody waits, and a broker's death is seen."""
+    """Two of three ZooKeepers keep serving: no session ends, no client waits, and a broker's death is noticed."""
     with (
         real_ensemble(tmp_path / "ensemble") as ensemble,
         BrokerCluster(tmp_path, settings={"min.insync.replicas": "2"}, ensemble=ensemble) as cluster,

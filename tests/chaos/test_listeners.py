@@ -1,4 +1,6 @@
-"""Three brokers that are given ids, with two listeners each: what they tell whom, and how they reach each other."""
+"""Three brokers with generated ids and two listeners each: the addresses they advertise, and how they reach each
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from tests.kit.zookeeper import real_zookeeper
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(180)]
 
 OUTSIDE_PORT = 9
-"""Where nobody listens: as behind a router, clients know of a way that brokers do not have."""
+"""A port without a listener: as behind a router, clients use an address that brokers cannot reach."""
 
 
 def a_broker(directory: Path, number: int, zookeeper: str) -> tuple[BrokerProcess, str]:
-    """A broker with the address of its listener OUTSIDE. Its own `address` is INSIDE, for brokers and for this test."""
+    """A broker with the address of its listener OUTSIDE. Its `address` is INSIDE, for brokers and for this test."""
     address, strangers = (f"127.0.0.1:{free_port()}" for _ in range(2))
     settings = {
         "broker.id": "-1",
@@ -43,7 +45,7 @@ def metadata(address: str) -> ClusterMetadata:
 
 
 def told(address: str) -> dict[int, str]:
-    """The brokers as one of them names them."""
+    """The brokers in one broker's metadata."""
     return {broker.id: f"{broker.host}:{broker.port}" for broker in metadata(address).brokers.values()}
 
 
@@ -69,7 +71,7 @@ def test_each_listener_tells_of_its_own_and_brokers_use_theirs(tmp_path: Path) -
                 assert told(strangers) == {id_: f"host-{number_of[id_]}.invalid:{OUTSIDE_PORT}" for id_ in ids}
             own_ids = {number: id_ for id_, number in number_of.items()}
 
-            # All replicas have to have it, and fetch it through INSIDE.
+            # All replicas must have it, and fetch it through INSIDE.
             address = brokers[0].address
             admin = AdminClient({"bootstrap.servers": address})
             admin.create_topics([NewTopic("t", 3)])["t"].result(30)

@@ -1,7 +1,7 @@
-"""Brokers, ZooKeeper and clients lose each other in a network, under load: nothing acknowledged is lost or doubled.
+"""Brokers, ZooKeeper and clients lose contact with each other under load: no acknowledged record is lost or duplicated.
 
-Each test cuts what it names, sees what goes on meanwhile, heals it, and then `load` wants all replicas in sync within a
-minute, and everything that was acknowledged there, once and in order.
+Each test makes a cut, checks what still works, and heals it. Then `load` expects all replicas in sync within a minute,
+with all acknowledged records, once and in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "min.insync.replicas": "2",
-    # Shorter than a cut, which is to be noticed.
+    # Shorter than a cut, so that the leader notices it.
     "replica.lag.time.max.ms": "2000",
     "replica.socket.timeout.ms": "2000",
     "controller.socket.timeout.ms": "2000",
@@ -43,7 +43,7 @@ def network() -> Iterator[NetworkNamespaces]:
 
 @pytest.fixture(scope="module")
 def cluster(network: NetworkNamespaces, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    """One for all these tests; at the end all replicas are the same."""
+    """One cluster for all tests in this file; at the end all replicas are equal."""
     with BrokerCluster(tmp_path_factory.mktemp("cluster"), settings=SETTINGS, network=network) as running:
         yield running
         check_all_replicas(running)
@@ -52,7 +52,7 @@ def cluster(network: NetworkNamespaces, tmp_path_factory: pytest.TempPathFactory
 class Pair(NamedTuple):
     """The two brokers that are not the controller: each leads one partition of the topic, and follows the other.
 
-    Without the controller no leader can change the ISR, in Kafka neither.
+    Without the controller no leader can change the ISR, as in Kafka.
     """
 
     topic: str
@@ -73,13 +73,13 @@ def pair(cluster: BrokerCluster, topic_name: str) -> Pair:
 
 @pytest.fixture(autouse=True)
 def healed(network: NetworkNamespaces) -> Iterator[None]:
-    """No cut is left to the next test."""
+    """Heal every cut before the next test."""
     yield
     network.heal_all()
 
 
 def await_apart(cluster: BrokerCluster, pair: Pair) -> None:
-    """Until either broker of a pair is out of sync with the other."""
+    """Wait until either broker of a pair is out of sync with the other."""
     for partition, (leader, follower) in enumerate(((pair.leader, pair.follower), (pair.follower, pair.leader))):
         eventually(
             f"the ISR of partition {partition} with {leader} and without {follower}",
@@ -103,7 +103,7 @@ def acknowledges_nothing_new(cluster: BrokerCluster, topic: str, leader: int, se
 
 
 def test_a_leader_without_zookeeper_is_replaced(cluster: BrokerCluster, network: NetworkNamespaces, topic: str) -> None:
-    """The zombie reaches its clients and its followers, but acknowledges nothing that the next leader does not have."""
+    """The zombie reaches its clients and its followers, but acknowledges only records that the next leader has."""
     with load(cluster, topic) as senders:
         zombie = cluster.leader(topic, 0)
         network.cut(zombie, ZOOKEEPER)
@@ -148,7 +148,7 @@ def test_followers_without_their_leader_leave_the_isr(
 def test_a_follower_loses_one_direction(
     cluster: BrokerCluster, network: NetworkNamespaces, pair: Pair, lost: str
 ) -> None:
-    """No connection lives without its other half: the other broker, which follows too, loses both as well."""
+    """A connection needs both directions: the other broker, which follows too, also loses both."""
     with load(cluster, pair.topic) as senders:
         source, target = (pair.follower, pair.leader) if lost == "requests" else (pair.leader, pair.follower)
         network.cut(source, target, one_way=True)
@@ -158,7 +158,7 @@ def test_a_follower_loses_one_direction(
 
 
 def test_answers_to_producers_are_lost(cluster: BrokerCluster, network: NetworkNamespaces, topic: str) -> None:
-    """They send again what was appended already."""
+    """They resend records that were already appended."""
     with load(cluster, topic) as senders:
         for number in cluster.brokers:
             network.cut(number, CLIENT, one_way=True)

@@ -1,4 +1,4 @@
-"""A cluster is upgraded from an earlier commit and taken back, one broker at a time, under load."""
+"""A cluster is upgraded from an earlier commit and downgraded again, one broker at a time, under load."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.kit.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 EARLIER = "4c4876d93cea24c40e2ff4c78de05ce0a963fca2"
-"""The commit that is upgraded from: to be moved on when a change between brokers is to be tried from a later state."""
+"""The commit to upgrade from. Move it forward to test a change between brokers from a later state."""
 TOPIC = "upgraded"
 MORE = 50
 
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """The files of that commit. Skips the test where the history that has it is not at hand."""
+    """The files of that commit. Skips the test if the commit is not in the local history."""
     asked = subprocess.run(
         ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -52,7 +52,7 @@ def goes_on(sender: Sender) -> None:
 
 
 def roll(cluster: BrokerCluster, checkout: Path, sender: Sender) -> None:
-    """Restart one broker after the other with other code. The controller is last, as Kafka's documents advise."""
+    """Restart the brokers one by one with other code. The controller is last, as Kafka's documentation advises."""
     controller = cluster.controller()
     for number in sorted(cluster.brokers, key=lambda number: number == controller):
         broker = cluster.brokers[number]
@@ -70,7 +70,7 @@ def test_there_and_back_without_a_failed_produce(cluster: BrokerCluster, earlier
     try:
         goes_on(sender)
         roll(cluster, ROOT, sender)
-        # A topic that the newer controller has made is one for the earlier brokers too.
+        # A topic created by the newer controller works on the earlier brokers too.
         create_topics(cluster.address, {"between": {}}, replication_factor=3)
         roll(cluster, earlier, sender)
         cluster.await_full_isr("between")

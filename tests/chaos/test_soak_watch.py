@@ -1,4 +1,4 @@
-"""The floods that a seed draws in scripts/soak, and the waits that count; no cluster is needed."""
+"""The floods that a seed draws in scripts/soak, and the unexplained waits; needs no cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Our client's transactions while coordinators and leaders are killed: each is there as a whole, in order and with its
-offset, or not at all.
+"""Our client's transactions while coordinators and leaders are killed: each is complete, in order and with its offset,
+or absent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[BrokerCluster]:
 
 
 class Writer:
-    """Commits four transactions of five; each has its number in all partitions, and as its offset."""
+    """Commits four transactions out of five; each writes its number to all partitions, and as its offset."""
 
     def __init__(self, producer: Producer) -> None:
         self.committed: list[int] = []

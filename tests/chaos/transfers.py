@@ -15,9 +15,9 @@ PATIENCE_S = 60.0
 
 
 class Transfers(threading.Thread):
-    """Writes the same number to every partition of a topic in each transaction, and commits two of three.
+    """Writes the same number to every partition of a topic in each transaction, and commits two out of three.
 
-    A producer that cannot go on (another one, or a time-out, has fenced it) is followed by a new one of the same
+    A producer that fails for good (fenced by another one, or by a timeout) is replaced by a new one with the same
     transactional id.
     """
 
@@ -29,7 +29,7 @@ class Transfers(threading.Thread):
             "bootstrap.servers": address,
             "transactional.id": transactional_id,
             "linger.ms": 0,
-            "socket.timeout.ms": 3000,  # a coordinator that is paused is given up well before the transaction is
+            "socket.timeout.ms": 3000,  # give up on a paused coordinator well before the transaction times out
         }
         self.security: dict[str, str] = {}
         """Settings of librdkafka for a secured listener, and its address."""
@@ -41,7 +41,7 @@ class Transfers(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until `stop`; what the test has to see is in `failure`."""
+        """Run until `stop`; errors for the test are in `failure`."""
         number = 0
         try:
             while not self._stopping.is_set():
@@ -58,7 +58,7 @@ class Transfers(threading.Thread):
             self.failure = error
 
     def _transfer(self, producer: Producer, number: int, *, commit: bool) -> None:
-        """One transaction. Raises KafkaException when the producer cannot go on."""
+        """Run one transaction. Raises KafkaException if the producer has failed for good."""
         producer.begin_transaction()
         for partition in range(PARTITIONS):
             producer.produce(self.topic, str(number).encode(), partition=partition)
@@ -76,7 +76,7 @@ class Transfers(threading.Thread):
         self.unknown.discard(number)
 
     def stop(self) -> None:
-        """Begin no transaction any more, and wait for the end of the last."""
+        """Begin no further transaction, and wait for the last one to end."""
         self._stopping.set()
         self.join(3 * PATIENCE_S)
         assert not self.is_alive()
@@ -103,7 +103,7 @@ class Transfers(threading.Thread):
         return verdict
 
     def committed_in(self, partition: int) -> list[int]:
-        """The numbers in one partition, as readers of committed records get them, up to the last stable offset."""
+        """The numbers in one partition that read_committed consumers get, up to the last stable offset."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._address,

@@ -1,4 +1,4 @@
-"""Real Apache Kafka 3.9.1 and ZooKeeper on loopback: what this broker is compared with."""
+"""Real Apache Kafka 3.9.1 and ZooKeeper on loopback, to compare this broker with."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class JavaServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Return when it listens; raises RuntimeError otherwise. Skips the test where Java or Maven is missing."""
+        """Start, and return when it listens; raises RuntimeError otherwise. Skips the test if Java or Maven is
+        missing.
+        """
         properties = self._properties
         log4j, log = properties.with_suffix(".log4j"), properties.with_suffix(".log")
         log4j.write_text(_LOG4J.format(level=self._level))
@@ -61,11 +63,11 @@ class JavaServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether it is running."""
         return self._process is not None and self._process.poll() is None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it by this signal; nothing happens when it does not run."""
+        """End it by this signal, if it is running."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -81,7 +83,7 @@ class JavaServer:
 def java_server(
     main_class: str, properties: Path, port: int, *, level: str = "INFO", end: signal.Signals = signal.SIGTERM
 ) -> Iterator[None]:
-    """A `JavaServer` for a block; it is ended by the signal `end`."""
+    """Run a `JavaServer` for the duration of a block, and end it by the signal `end`."""
     server = JavaServer(main_class, properties, port, level=level)
     server.start()
     try:
@@ -92,7 +94,7 @@ def java_server(
 
 @contextlib.contextmanager
 def zookeeper(directory: Path, port: int | None = None) -> Iterator[str]:
-    """A ZooKeeper server, on a free port unless one is given; gives `host:port`."""
+    """Run a ZooKeeper server, by default on a free port; yields `host:port`."""
     directory.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
     properties = directory / "zookeeper.properties"
@@ -104,8 +106,8 @@ def zookeeper(directory: Path, port: int | None = None) -> Iterator[str]:
 
 
 def await_controller(address: str) -> None:
-    """Until the broker knows its controller and itself: a port that accepts is not there yet, and what is asked of it
-    in between (a new topic, say) may be refused or never answered.
+    """Wait until the broker knows its controller and itself. An open port is not enough: until then requests (a new
+    topic, say) may be refused or never answered.
     """
 
     def has_controller() -> bool:
@@ -116,12 +118,12 @@ def await_controller(address: str) -> None:
 
 
 class ApacheKafka:
-    """One broker and its ZooKeeper, under `directory`. Skips the test where Java or Maven is missing."""
+    """One broker and its ZooKeeper, under `directory`. Skips the test if Java or Maven is missing."""
 
     def __init__(
         self, directory: Path, settings: Mapping[str, str] | None = None, *, address: str | None = None
     ) -> None:
-        """`address` is where a listener of `settings` is in plain text, if they say which listeners there are."""
+        """`address` is a plain-text listener, for `settings` with their own listeners."""
         directory.mkdir(parents=True, exist_ok=True)
         self.address = address or f"127.0.0.1:{free_port()}"
         self.data_directory = directory / "data"
@@ -145,12 +147,12 @@ class ApacheKafka:
 
     @property
     def zookeeper_address(self) -> str:
-        """Where its ZooKeeper is."""
+        """The address of its ZooKeeper."""
         return f"127.0.0.1:{self._zookeeper_port}"
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker was started, and has not ended."""
+        """Whether the broker is running."""
         return self._broker.is_running
 
     def start(self) -> None:
@@ -172,9 +174,10 @@ class ApacheKafka:
 
     @contextlib.contextmanager
     def started_without(self, topic: str) -> Iterator[None]:
-        """After `kill`: start the broker on its data, and let its controller learn of `topic` behind the block only.
+        """After `kill`: start the broker on its data, but hide `topic` from its controller until the block ends.
 
-        Until then the broker denies it, as it denies all for a moment whenever it has started. Raises as `start` does.
+        Until then the broker does not know the topic, just as after every start it knows none for a moment. Raises like
+        `start`.
         """
         client = KazooClient(self.zookeeper_address)
         client.start()
@@ -191,13 +194,13 @@ class ApacheKafka:
             client.close()
 
     def kill(self) -> None:
-        """End the broker without a chance to clean up (SIGKILL). Its ZooKeeper runs on, until `stop`."""
+        """Kill the broker (SIGKILL). Its ZooKeeper keeps running until `stop`."""
         self._broker.end(signal.SIGKILL)
 
     def _expire_session(self) -> None:
-        """Remove what the killed broker had in ZooKeeper, as the end of its session would after 18 s.
+        """Remove the killed broker's nodes from ZooKeeper, as the end of its session would after 18 s.
 
-        A broker does not start while another one, as it seems, has its id.
+        A broker does not start while its id is registered.
         """
         client = KazooClient(self.zookeeper_address)
         client.start()
@@ -210,7 +213,7 @@ class ApacheKafka:
             client.close()
 
     def stop(self) -> None:
-        """End both, the broker first; nothing happens when they do not run."""
+        """Stop both if they are running, the broker first."""
         self._broker.end()
         self._zookeeper.close()
         self._zookeeper_runs = False

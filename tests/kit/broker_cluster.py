@@ -1,4 +1,4 @@
-"""Several brokers and a ZooKeeper, real or not, as processes, to kill, to pause and to start again on their data."""
+"""Several brokers and a ZooKeeper, real or embedded, as processes to kill, to pause and to restart on their data."""
 
 from __future__ import annotations
 
@@ -92,16 +92,16 @@ class BrokerCluster:
     # -- what the brokers say ------------------------------------------------------------------------------------------
 
     def metadata(self, broker: int | None = None) -> ClusterMetadata:
-        """The cluster as one of its brokers describes it, or this one. Raises KafkaException while none answers."""
+        """The cluster's metadata from any of its brokers, or from this one. Raises KafkaException if none answers."""
         address = self.address if broker is None else self.brokers[broker].address
         return metadata_of(address)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
-        """One partition. Raises KafkaException and KeyError while it is not known."""
+        """One partition's metadata. Raises KafkaException and KeyError while it is unknown."""
         return self.metadata().topics[topic].partitions[partition]
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition, once there is one."""
+        """The leader of a partition; waits until it has one."""
         return eventually(
             f"a leader of {topic}-{partition}",
             lambda: self.partition(topic, partition).leader,
@@ -110,7 +110,7 @@ class BrokerCluster:
         )
 
     def controller(self) -> int:
-        """The broker that is the controller, once there is one."""
+        """The controller; waits until the cluster has one."""
         return eventually(
             "a controller",
             lambda: self.metadata().controller_id,
@@ -136,17 +136,17 @@ class BrokerCluster:
         )
 
     def await_whole(self) -> None:
-        """Until all brokers are registered; starts those that do not run."""
+        """Wait until all brokers are registered; starts those that are not running."""
         for broker in self.brokers.values():
             if not broker.is_running:
                 broker.start()
         self.await_brokers(set(self.brokers))
 
     def await_full_isr(self, topic: str) -> None:
-        """Until every replica of the topic is in sync again, and all brokers tell so, and the same leaders."""
+        """Wait until every replica of the topic is in sync again, and all brokers report that, and the same leaders."""
 
         def seen() -> dict[int, set[tuple[int, frozenset[int]]]]:
-            """By partition: the leader, and the replicas out of sync, as each broker tells."""
+            """By partition: the leader, and the replicas out of sync, as each broker reports them."""
             found = defaultdict(set)
             for told_by in self.brokers:
                 for number, each in self.metadata(told_by).topics[topic].partitions.items():
@@ -161,7 +161,7 @@ class BrokerCluster:
         )
 
     def logs_of(self, topic: str, partition: int) -> dict[int, bytes]:
-        """The bytes of a partition's log on each broker. For brokers that do not write."""
+        """The bytes of a partition's log on each broker. The brokers must not write meanwhile."""
         return {
             number: b"".join(
                 path.read_bytes()
@@ -174,7 +174,7 @@ class BrokerCluster:
 
     @contextlib.contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """SIGSTOP for a block, then SIGCONT."""
+        """SIGSTOP for the duration of a block, then SIGCONT."""
         self.brokers[number].send_signal(signal.SIGSTOP)
         try:
             yield
@@ -182,7 +182,7 @@ class BrokerCluster:
             self.brokers[number].send_signal(signal.SIGCONT)
 
     def session_count(self, number: int) -> int:
-        """The sessions with ZooKeeper that a broker has begun, as its output tells."""
+        """The number of ZooKeeper sessions that a broker has begun, according to its output."""
         return len(re.findall(r"Connected to ZooKeeper at \S+, session", self.brokers[number].output.read_text()))
 
     def traceback(self) -> str | None:

@@ -22,10 +22,10 @@ _given_ports: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nothing listened on a moment ago, and that no outgoing connection is given.
+    """A port that was just free, outside the range of outgoing connections.
 
-    A client that tries an ephemeral port again and again until its broker is back can be given that very port for its
-    own end: it is then connected with itself, and the broker finds its port taken.
+    A client that retries an ephemeral port until its broker is back can get that very port for its own end: then it is
+    connected to itself, and the broker finds its port in use.
     """
     while True:
         port = 10_000 + secrets.randbelow(20_000)
@@ -41,7 +41,7 @@ def free_port() -> int:
 def await_port(
     port: int, process: subprocess.Popen[Any], output: Path, timeout_s: float, *, host: str = "127.0.0.1"
 ) -> None:
-    """Return when `process` listens; raises RuntimeError with the end of its output when it ends, or does not."""
+    """Return when `process` listens; raises RuntimeError with the end of its output if it exits or times out."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
@@ -54,7 +54,7 @@ STARTED: Final = re.compile(rb"\[KafkaServer id=-?\d+\] started \(")
 
 
 class Host(NamedTuple):
-    """Where a process lives: its address there, and the command that brings it there."""
+    """Where a process runs: its address, and a command prefix that starts it there."""
 
     ip: str
     command: Sequence[str]
@@ -80,14 +80,14 @@ class BrokerProcess:
         self._host = host.ip
         self.address = f"{host.ip}:{free_port()}"
         self.program: Sequence[str] = ("-m", "broker")
-        """How Python is to run it."""
+        """The arguments for Python."""
         self.checkout = ROOT
-        """The code that the next `start` runs."""
+        """The checkout that the next `start` runs."""
         self.output = directory / "broker.log"
         self._properties = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
         self._launched_at = 0
-        """Where the output of the running process begins."""
+        """Offset of the running process's output."""
         settings = {
             "broker.id": "0",
             "listeners": f"PLAINTEXT://{self.address}",
@@ -96,7 +96,7 @@ class BrokerProcess:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # Many records of tests are years old: the first round of retention, after 30 s, would take them away.
+            # Many test records are years old: the first round of retention, after 30 s, would delete them.
             "log.initial.task.delay.ms": "3600000",
             **(overrides or {}),
         }
@@ -111,24 +111,24 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether it is running."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start, and wait for nothing."""
+        """Start without waiting."""
         with self.output.open("ab") as output:
             self._launched_at = output.tell()
             self._process = self.spawn(output)
 
     def await_listening(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until the port accepts; raises RuntimeError with the broker's output when it ends, or takes longer."""
+        """Wait until the port accepts; raises RuntimeError with the broker's output if it exits or times out."""
         assert self._process is not None
         await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s, host=self._host)
 
     def await_started(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until the broker is registered and serves; raises RuntimeError as `await_listening`.
+        """Wait until the broker is registered and serves; raises RuntimeError like `await_listening`.
 
-        A broker listens before it is registered: a topic that is created then may find one broker too few.
+        A broker listens before it is registered: a topic created in between may find one broker too few.
         """
         self.await_listening(timeout_s)
         assert self._process is not None
@@ -139,7 +139,7 @@ class BrokerProcess:
             time.sleep(0.02)
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Start and wait until it serves; raises RuntimeError with the broker's output when it does not."""
+        """Start and wait until it serves; raises RuntimeError with the broker's output if it fails."""
         self.launch()
         try:
             self.await_started(timeout_s)
@@ -148,7 +148,7 @@ class BrokerProcess:
             raise
 
     def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        """The process, without waiting for anything; whoever calls this has to end it."""
+        """Start the process without waiting; the caller must end it."""
         return subprocess.Popen(
             [*self._wrapper, sys.executable, "-P", *self.program, str(self._properties)],
             env={**os.environ, "PYTHONPATH": str(self.checkout)},
@@ -158,7 +158,7 @@ class BrokerProcess:
         )
 
     def kill(self) -> None:
-        """End it without a chance to clean up (SIGKILL); nothing happens when it does not run."""
+        """Kill the broker (SIGKILL), if it is running."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
@@ -171,7 +171,7 @@ class BrokerProcess:
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for the process to end by itself; gives its exit code."""
+        """Wait for the process to exit; returns its exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_s)
         self._process = None

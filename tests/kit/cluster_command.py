@@ -1,4 +1,4 @@
-"""`odradek cluster` as a user runs it, on a directory of a test's own."""
+"""`odradek cluster` as a user runs it, in a directory of the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClusterCommand:
         self._directory = directory
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """The output of one command; fails when it does not end with `code`."""
+        """The output of one command; fails if its exit code is not `code`."""
         done = subprocess.run(
             [sys.executable, "-P", "-m", "odradek", "cluster", *words, "--dir", str(self._directory)],
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
@@ -33,7 +33,7 @@ class ClusterCommand:
         return done.stdout + done.stderr
 
     def brokers(self) -> dict[int, list[str]]:
-        """The rows of the status about brokers: state, pid, address, ... by id."""
+        """The broker rows of the status: state, pid, address, ... by id."""
         rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status"))
         return {int(number): re.split(r"  +", row) for number, row in rows}
 
@@ -42,13 +42,13 @@ class ClusterCommand:
         return {number: row[0] for number, row in self.brokers().items()}
 
     def await_status(self, pattern: str) -> None:
-        """Until the status has a line that begins so."""
+        """Wait until the status has a line that begins with this."""
         eventually(pattern, lambda: self("status"), lambda said: re.search(rf"(?m)^{pattern}", said) is not None)
 
 
 @contextlib.contextmanager
 def cluster_command(directory: Path) -> Iterator[ClusterCommand]:
-    """For a block, after which no process is left."""
+    """Run cluster commands for a block; no process survives it."""
     command = ClusterCommand(directory)
     try:
         yield command

@@ -1,4 +1,4 @@
-"""The embedded tree on a disk in memory, with a clock and an executor that tests control."""
+"""The embedded tree on an in-memory disk, with a clock and an executor that tests control."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECTORY = "/data"
 
 
 class HeldExecutor:
-    """Runs what it is given one turn of the loop later, or, while `held`, not before `release`.
+    """Runs its work one turn of the loop later or, while `held`, after `release`.
 
     When the disk simulates the death of the process, `crashed` is set and the call never returns.
     """
@@ -55,7 +55,7 @@ class HeldExecutor:
         return future
 
     def release(self) -> None:
-        """Let what waits go on, and what comes later too."""
+        """Run the waiting calls, and later ones without holding them."""
         self.held = False
         waiting, self._waiting = self._waiting, []
         for act in waiting:
@@ -66,7 +66,7 @@ class HeldExecutor:
 
 
 class Machine:
-    """One disk and the ensembles opened on it, one after the other, as processes would."""
+    """One disk and the ensembles opened on it in turn, each as a new process would."""
 
     def __init__(self) -> None:
         self.disk = MemoryFileSystem()
@@ -77,7 +77,7 @@ class Machine:
         self.failures: list[OSError] = []
 
     def open(self) -> EmbeddedEnsemble:
-        """Open the tree, as a new process does."""
+        """Open the tree, like a new process."""
         tree = DurableTree.open(self.disk, DIRECTORY, self.clock.now_ms())
         return EmbeddedEnsemble(tree, self.executor, self.clock, self.failures.append)
 
@@ -93,7 +93,7 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes when there is nothing to do."""
+    """Time passes only while the loop is idle."""
 
     def __init__(self) -> None:
         super().__init__(selector := selectors.SelectSelector())

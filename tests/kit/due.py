@@ -1,4 +1,4 @@
-"""Long lists of cases: all of them by hand, and some of them each day where time is short."""
+"""Long lists of cases: a run by hand covers all of them, a short run a different part each day."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _DAY = int(time.time()) // 86_400
 
 
 def due(cases: Iterable[Case], one_in: int = ONE_IN, day: int = _DAY) -> list[Case]:
-    """The cases of today: one in `ODRADEK_ONE_IN`, so that all have had their turn after as many days."""
+    """Today's cases: one in `ODRADEK_ONE_IN`, so that all have run after that many days."""
     listed = list(cases)
     return listed[day % min(one_in, len(listed)) :: one_in] if listed else []
 
 
 def turn(number: int, of: int, one_in: int = ONE_IN, day: int = _DAY) -> pytest.MarkDecorator:
-    """Marks the test `number` of `of` tests that take turns: each day some of them run, and by hand all."""
+    """Mark test `number` of `of` tests that take turns: some of them run each day, and all of them by hand."""
     return pytest.mark.skipif(number not in due(range(of), one_in, day), reason="not its turn today")
 
 
 def due_block(cases: range, one_in: int = ONE_IN, day: int = _DAY) -> range:
-    """As `due`, the cases of today as one block of `cases`, whose number `one_in` divides."""
+    """Like `due`, with today's cases as one block of `cases`, whose number `one_in` divides."""
     size = len(cases) // one_in
     first = cases.start + day % one_in * size
     return range(first, first + size)

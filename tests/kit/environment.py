@@ -19,7 +19,7 @@ def uuid_of(number: int) -> Uuid:
 
 
 def slice_of(checks: int) -> Callable[[], bool]:
-    """A slice that is over at the check with this number."""
+    """A slice that ends at the check with this number."""
     left = checks
 
     def is_over() -> bool:
@@ -32,7 +32,7 @@ def slice_of(checks: int) -> Callable[[], bool]:
 
 class ManualClock(Clock):
     """Stands still unless a test moves it. `ms` moves both clocks; `set_back_ms` is how far the wall clock was set
-    back since.
+    back.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ManualClock(Clock):
 
 
 class CountedSlices(ManualClock):
-    """Ends each slice when it was looked at `checks` times, and has as few elements handled at once."""
+    """Ends each slice after `checks` checks, and sets the same limit for elements handled at once."""
 
     def __init__(self, checks: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class SeededRandom:
 
 
 class InlineExecutor:
-    """Runs everything at once, on the loop."""
+    """Runs everything at once, on the event loop."""
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

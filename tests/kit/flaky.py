@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 MOST_FAILED = 5
-"""More failures than this say that the change is wrong, not that the machine is busy."""
+"""More failures than this point to a bad change, not to a busy machine."""
 
 
 def failed_tests(paths: Sequence[Path]) -> list[str]:
-    """The ids that are noted in `paths`, in order, each once."""
+    """The ids recorded in `paths`, in order and without duplicates."""
     return list(dict.fromkeys(test for path in paths for test in path.read_text(encoding="utf-8").splitlines()))
 
 
 def fails_again(tests: Sequence[str], passes: Callable[[str], bool]) -> bool:
-    """Whether a test fails again, or there are too many to try. Tests that pass are printed as FLAKY."""
+    """Whether a test fails again, or there are too many failures to retry. Tests that pass are printed as FLAKY."""
     if len(tests) > MOST_FAILED:
         print(f"== {len(tests)} tests failed; at most {MOST_FAILED} are run once more")
         return True
@@ -34,12 +34,12 @@ def fails_again(tests: Sequence[str], passes: Callable[[str], bool]) -> bool:
 
 def _passes(test: str) -> bool:
     print(f"== once more, alone: {test}", flush=True)
-    # No marker selects among tests: this one is named.
+    # The test is named, so no marker may deselect it.
     return subprocess.run([sys.executable, "-m", "pytest", "-m", "", test], check=False).returncode == 0
 
 
 def main(paths: list[str]) -> int:
-    """The exit code: 0 when every test that failed has passed alone."""
+    """The exit code: 0 if every failed test passed alone."""
     return int(fails_again(failed_tests([Path(path) for path in paths]), _passes))
 
 

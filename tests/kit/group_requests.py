@@ -1,4 +1,4 @@
-"""Requests to group coordinators, in short forms."""
+"""Helpers that build requests to group coordinators."""
 
 from __future__ import annotations
 

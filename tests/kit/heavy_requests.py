@@ -1,6 +1,7 @@
-"""Requests of up to 100 MB that one client may send while others want an answer; for the benchmark and the soak.
+"""Requests of up to 100 MB that one client may send while others wait for answers; for the benchmark and the soak.
 
-Each is encoded from a request with one element, whose bytes are then repeated: a million elements take half a second.
+Each is encoded from a request with one element, whose bytes are then repeated: encoding a million elements takes half a
+second.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_ELEMENTS: Final = 999_000
 """Kafka 4.4 refuses messages of more than 1,000,000 elements; the topic around the partitions counts, too."""
 NAMES: Final = 500_000
 MARK: Final = "mark"
-"""Stands for the number of an element: as a name, or its bytes as an integer."""
+"""A placeholder for the number of an element: as a name, or as the bytes of an integer."""
 MARK_NUMBER: Final = int.from_bytes(MARK.encode(), "big")
 _DIGITS: Final = (string.digits + string.ascii_letters).encode()
 UNKNOWN_TOPIC: Final = "no-such-topic"
@@ -37,9 +38,10 @@ _LAST_OFFSET_DELTA_AT, _COUNT_AT = ATTRIBUTES_AT + 2, HEADER_BYTES - 4
 
 
 def repeated(make: Callable[[int], Request], version: int, count: int, *, alike: bool = False) -> bytes:
-    """Encode a framed request with `count` elements. `make(n)` builds it with n elements that each contain a MARK once.
+    """Encode a framed request with `count` elements.
 
-    Every MARK is replaced by four other characters, unless the elements are `alike`. `version` must not be flexible.
+    `make(n)` builds it with n elements that each contain a MARK once. Every MARK is replaced by four other characters,
+    unless the elements are `alike`. `version` must not be flexible.
     """
     one, two = (request_bytes(make(number), version, client_id="heavy") for number in (1, 2))
     count_ends = next(at for at, (first, second) in enumerate(zip(one, two, strict=False)) if first != second) + 1
@@ -71,7 +73,7 @@ def metadata_of_unknown(count: int = NAMES) -> bytes:
 
 
 def metadata_of_one(count: int = MOST_ELEMENTS) -> bytes:
-    """Metadata of one topic that does not exist, named again and again."""
+    """Metadata of one topic that does not exist, named repeatedly."""
     return repeated(_metadata_of(f"topic-{MARK}"), 8, count, alike=True)
 
 
@@ -124,7 +126,7 @@ def produce_nothing(count: int = NAMES) -> bytes:
 
 
 def join_group(count: int = NAMES, *, metadata: bytes = b"", group_number: int = 0) -> bytes:
-    """JoinGroup of a member that knows so many protocols; `group_number` picks the group."""
+    """JoinGroup of a member with this many protocols; `group_number` picks the group."""
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name=MARK, metadata=metadata)
 
     def make(number: int) -> Request:
@@ -141,7 +143,7 @@ def join_group(count: int = NAMES, *, metadata: bytes = b"", group_number: int =
 
 
 def create_bad_names(count: int = 100_000) -> bytes:
-    """CreateTopics with names that no topic may have."""
+    """CreateTopics with invalid names."""
     wanted = CreateTopicsRequest.CreatableTopic(
         name=f"not a name: {MARK}", num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
@@ -153,7 +155,7 @@ def create_bad_names(count: int = 100_000) -> bytes:
 
 
 def produce_declared(topic: str, count: int = (1 << 31) - 1) -> bytes:
-    """Produce of a batch that has one record and declares `count` of them, with the right checksum."""
+    """Produce a batch that has one record and declares `count` of them, with a correct checksum."""
     batch = bytearray(build_batch([Record(0, 1_700_000_000_000, None, b"x")]))
     struct.pack_into(">i", batch, _LAST_OFFSET_DELTA_AT, count - 1)
     struct.pack_into(">i", batch, _COUNT_AT, count)

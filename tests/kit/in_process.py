@@ -1,4 +1,4 @@
-"""A whole broker without sockets, disks or threads: its environment is replaced, the rest is the real code."""
+"""A whole broker without sockets, disks or threads: its environment is replaced, all other code is the real one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class MemoryListener:
-    """Remembers who wants to serve connections."""
+    """Remembers the handler of new connections."""
 
     port = 9092
 
@@ -78,7 +78,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport(asyncio.Transport):
-    """A transport that keeps the bytes written and notes whether the connection hung up."""
+    """A transport that keeps the bytes written and records whether the connection was closed."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 50000)})
@@ -94,7 +94,7 @@ class MemoryTransport(asyncio.Transport):
             self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is always room."""
+        """Do nothing: writes never block."""
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -103,7 +103,7 @@ class MemoryTransport(asyncio.Transport):
         return self.closed
 
     def pause_reading(self) -> None:
-        """Tests feed what they want to feed."""
+        """Do nothing: tests decide what they feed."""
 
     def resume_reading(self) -> None:
         """See `pause_reading`."""
@@ -135,7 +135,7 @@ class Wire:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the broker hung up."""
+        """Whether the broker closed the connection."""
         return self.transport.closed
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -149,14 +149,14 @@ class Wire:
             view = view[size:]
 
     def send(self, request: Request, version: int) -> int:
-        """Send a request; gives its correlation id."""
+        """Send a request; returns its correlation id."""
         self._correlation_id += 1
         self.feed(framed(request_bytes(request, version, self._correlation_id, self._client_id)))
         return self._correlation_id
 
     async def ask(self, request: Request, version: int) -> Response:
-        """Send a request and wait for the next answer. Raises ConnectionError when the broker hangs up, and
-        TimeoutError when it does not answer.
+        """Send a request and wait for the next answer. Raises ConnectionError if the broker closes the connection, and
+        TimeoutError without an answer.
         """
         self.transport.written.clear()
         self.send(request, version)

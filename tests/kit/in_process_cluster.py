@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 class SharedEnsemble:
-    """One embedded tree for all brokers; it stays when one of them closes it."""
+    """One embedded tree for all brokers; it stays open when one of them closes it."""
 
     is_shared = True
 
@@ -48,7 +48,7 @@ class SharedEnsemble:
         return self
 
     def session(self) -> Coordination:
-        """A session, not yet connected."""
+        """A new session, not yet connected."""
         return self.tree.session()
 
     @property
@@ -58,7 +58,7 @@ class SharedEnsemble:
         return self._tree
 
     async def close(self) -> None:
-        """The tree goes on for the others."""
+        """Do nothing: other brokers still use the tree."""
 
 
 def _tree_failed(error: OSError) -> None:
@@ -69,7 +69,7 @@ class InProcessCluster:
     """`async with InProcessCluster(3) as cluster`: brokers 0, 1 and 2 serve; they are shut down cleanly at the end."""
 
     def __init__(self, size: int, **settings: str) -> None:
-        """`settings` are the brokers', with underscores for dots."""
+        """`settings` apply to every broker, with underscores for dots."""
         self._settings = SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
         self._size = size
         self._file_systems = [MemoryFileSystem() for _ in range(size)]
@@ -86,7 +86,7 @@ class InProcessCluster:
         await asyncio.gather(*(self.stop(broker_id) for broker_id in list(self.brokers)))
 
     async def start(self, broker_id: int) -> KafkaServer:
-        """Start a broker on the disk that it had before."""
+        """Start a broker on its existing disk."""
         file_system, executor = self._file_systems[broker_id], ThreadExecutor(2)
         server = KafkaServer(
             BrokerConfig(self._settings | {"broker.id": str(broker_id)}),
@@ -109,15 +109,15 @@ class InProcessCluster:
         await self.brokers.pop(broker_id).shutdown()
 
     async def expire_session(self, broker_id: int) -> None:
-        """End the session of a broker, which begins another one."""
+        """Expire the session of a broker, which then begins another one."""
         await self.ensemble.tree.expire(self.brokers[broker_id].serving.coordination.membership.coordination.session_id)
 
     def disk(self, broker_id: int) -> MemoryFileSystem:
-        """The disk of a broker. It may be changed while the broker does not run."""
+        """The disk of a broker. Change it only while the broker is stopped."""
         return self._file_systems[broker_id]
 
     async def set_state(self, topic: str, partition: int, change: Callable[[PartitionState], PartitionState]) -> None:
-        """Replace the state of a partition in the tree, behind the back of a controller."""
+        """Replace the state of a partition in the tree, without the controller's knowledge."""
         session = self.ensemble.session()
         await session.connect()
         try:
@@ -133,5 +133,5 @@ class InProcessCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers that serve."""
+        """The addresses of all running brokers."""
         return ",".join(map(self.address, self.brokers))

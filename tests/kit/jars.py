@@ -19,20 +19,20 @@ from pathlib import Path
 import pytest
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of Java programs that run for seconds: to compile for speed costs them more time than it saves."""
+"""Options of Java programs that run for seconds: optimized compilation costs them more time than it saves."""
 
 _POMS = Path(__file__).with_name("kafka-jars")
 
 
 def cache_directory() -> Path:
-    """Where tests keep what they fetch."""
+    """Where tests keep their downloads."""
     return Path(os.environ.get("ODRADEK_CACHE") or Path.home() / ".cache" / "odradek-tests")
 
 
 @functools.cache
 def java_temporary_directory() -> str:
-    """For the temporary files of Java programs (native codecs, Spark's blocks), which they leave behind when they are
-    killed; removed when this process ends.
+    """For the temporary files of Java programs (native codecs, Spark's blocks), which killed programs leave behind;
+    removed when this process exits.
     """
     directory = tempfile.mkdtemp(prefix="odradek-java-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -40,12 +40,12 @@ def java_temporary_directory() -> str:
 
 
 def java(*options: str) -> list[str]:
-    """The command `java` with `options`, its temporary files where they go with this run."""
+    """The command `java` with `options` and a temporary directory that is removed after this run."""
     return ["java", f"-Djava.io.tmpdir={java_temporary_directory()}", *options]
 
 
 def require(*programs: str) -> None:
-    """Skip the running test when one of `programs` is missing; fail it under CI=true."""
+    """Skip the running test if one of `programs` is missing; fail it under CI=true."""
     missing = [program for program in programs if shutil.which(program) is None]
     if not missing:
         return
@@ -58,29 +58,31 @@ def require(*programs: str) -> None:
 def kafka_classpath() -> str:
     """A class path with Apache Kafka 3.9.1: clients, broker (`kafka.Kafka`), tools and ZooKeeper.
 
-    Fetches the jars when they are not there. Skips (or fails, see `require`) without Java and Maven.
+    Downloads missing jars. Skips (or fails, see `require`) without Java and Maven.
     """
     return _classpath(_POMS / "pom.xml", "kafka-jars")
 
 
 def newest_clients_classpath() -> str:
-    """A class path with the newest released Java client; fetched, skipped and failed as `kafka_classpath`."""
+    """A class path with the newest released Java client; downloads, skips and fails like `kafka_classpath`."""
     return _classpath(_POMS / "newest-clients" / "pom.xml", "newest-clients")
 
 
 def debezium_classpath() -> str:
-    """A class path with Kafka Connect and Debezium's connector for PostgreSQL; fetched and skipped as the others."""
+    """A class path with Kafka Connect and Debezium's connector for PostgreSQL; downloads and skips like the others."""
     return _classpath(_POMS / "debezium" / "pom.xml", "debezium")
 
 
 def streams_and_connect_classpath() -> str:
-    """A class path with Kafka Streams, and Kafka Connect the file connectors; fetched and skipped as the others."""
+    """A class path with Kafka Streams, and Kafka Connect with the file connectors; downloads and skips like the
+    others.
+    """
     return _classpath(_POMS / "streams-and-connect" / "pom.xml", "streams-and-connect")
 
 
 def _classpath(pom: Path, name: str) -> str:
     require("java", "mvn")
-    # The pom names the directory, so that a changed version never meets old jars.
+    # The directory depends on the pom, so that a changed version never meets old jars.
     target = cache_directory() / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if not target.is_dir():
         _fetch(pom, target)

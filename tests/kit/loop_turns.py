@@ -1,4 +1,4 @@
-"""How much is done in one turn of an event loop, counted in calls instead of in time."""
+"""The work done in one turn of an event loop, counted in calls instead of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.environment import InlineExecutor, ManualClock
 T = TypeVar("T")
 
 CALL_S: Final = 0.25e-6
-"""Time per call. Measured, it is between 0.1 and 0.3 microseconds."""
+"""Time per call. Measurements give 0.1 to 0.3 microseconds."""
 
 
 class CallsPerTurn:

@@ -1,10 +1,9 @@
 """A disk in memory, and the part of it that survives a power failure.
 
 The model is a pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was;
-until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a
-directory, because file systems journal them. A failed fsync loses what it was to save: the kernel drops such pages and
-calls the next fsync a success. Only the next process may save them (kinder than Linux is: nothing but writing them
-again would help there).
+until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a directory,
+because file systems journal them. A failed fsync loses its data: the kernel drops such pages and reports success for
+the next fsync. Only the next process may save them (kinder than Linux, where only writing them again would help).
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ class PowerCut(Enum):
     """The fate of data and names that were not fsynced."""
 
     LOSE = "lose"
-    """All of it is gone."""
+    """All of it is lost."""
     TEAR = "tear"
-    """Per file, the first changes are there, and the last of them is cut at a multiple of 512 bytes."""
+    """Per file, the first changes survive, and the last of them is cut at a multiple of 512 bytes."""
     REORDER = "reorder"
-    """Each change of 512 bytes is there or not; of the names in a directory, the first changes are."""
+    """Each change of 512 bytes survives or not; of the names in a directory, the first changes survive."""
 
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file: what is in it now, and what of that a power cut leaves."""
+    """A file: its current content, and the part of it that survives a power cut."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """(position, data) written, or (size, None) cut, since the last fsync."""
+    """(position, data) for a write, or (size, None) for a truncation, since the last fsync."""
     modified_ms: int = 0
     is_behind: bool = False
     """Whether a failed fsync dropped changes that `content` still shows."""
 
     def write(self, position: int, data: bytes) -> None:
-        """Behind the end, zeros come first."""
+        """Write at a position; a gap after the old end is filled with zeros."""
         if position > len(self.content):
             self.content.extend(bytes(position - len(self.content)))
         self.content[position : position + len(data)] = data
@@ -57,12 +56,12 @@ class Inode:
         self.pending = []
 
     def fail_to_sync(self) -> None:
-        """Lose the data that was to be saved; nobody sees it before the power fails."""
+        """Lose the unsaved data; the loss stays hidden until the power fails."""
         self.is_behind = self.is_behind or bool(self.pending)
         self.pending = []
 
     def forgive(self) -> None:
-        """A new process may save what a failed fsync dropped."""
+        """Let a new process save the data that a failed fsync dropped."""
         if self.is_behind:
             self.is_behind = False
             self.pending = [(len(self.content), None), (0, bytes(self.content))]
@@ -94,7 +93,7 @@ class Inode:
                 position, data = self.pending[count]
                 if data is not None:
                     sectors = choose(len(data) // SECTOR_BYTES + 1)
-                    # Sectors are aligned on the disk, not to where the write began.
+                    # Sectors are aligned on the disk, not to the start of the write.
                     end = max((position // SECTOR_BYTES + sectors) * SECTOR_BYTES - position, 0)
                     yield position, data[:end]
             return
@@ -132,7 +131,7 @@ class Directory:
         self.pending = []
 
     def lose_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
-        """As `MemoryFileSystem.cut_power`, for all that is below too."""
+        """Like `MemoryFileSystem.cut_power`, for everything below too."""
         children = dict(self.durable)
         if mode is not PowerCut.LOSE:
             for change in self.pending[: choose(len(self.pending) + 1)]:

@@ -1,9 +1,7 @@
-"""A disk in memory that can fail and lose power: what tests and simulated clusters put in the place of
-`OsFileSystem`.
+"""An in-memory disk that can fail and lose power; tests and simulated clusters use it instead of `OsFileSystem`.
 
-Process death loses nothing; `tests.kit.memory_disk` says what is left after a power cut.
-
-Every call can be made to fail: `inject` is asked before each and may answer with a Fault.
+Process death loses nothing; `tests.kit.memory_disk` defines what survives a power cut. Every call can be made to fail:
+`inject` is called before each and may return a Fault.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _WRITING = frozenset({"append", "write_file"})
 
 
 class SimulatedCrash(BaseException):
-    """The process died at this call. Not an Exception, so that no handler takes it for an error to deal with."""
+    """The process died at this call. Not an Exception, so that no handler takes it for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +145,12 @@ _NO_FAULT = nullcontext(None)
 
 
 class MemoryFileSystem:
-    """See the module's docstring; `storage.io.file_system.FileSystem` says what each call promises.
+    """The file system of the module docstring; `storage.io.file_system.FileSystem` documents the guarantees of each
+    call.
 
-    `inject(operation, path)` is asked before every call that changes or syncs something (with `faults_in_reads`
-    before the others too) and may return a Fault. `capacity_bytes` makes the disk full there. `is_cold(path,
-    position)` says whether `try_pread` would have to wait.
+    `inject(operation, path)` is called before every call that changes or syncs something (with `faults_in_reads` before
+    the others too) and may return a Fault. `capacity_bytes` makes the disk full there. `is_cold(path, position)` says
+    whether `try_pread` would have to wait.
     """
 
     def __init__(self) -> None:
@@ -178,11 +177,13 @@ class MemoryFileSystem:
         return max(length - missing, 0)
 
     def _write(self, path: str, inode: Inode, position: int, data: bytes, fault: Fault | None) -> None:
-        """As much of `data` as the disk has room for and `fault` lets through. Raises OSError when that is not all."""
+        """Write as much of `data` as the disk has room for and `fault` lets through. Raises OSError if that is
+        not all.
+        """
         allowed = self._room_for(len(data), inode, position)
         is_stopped = fault is not None and (fault.crash_amid or fault.errno != 0)
         if fault is not None and is_stopped:
-            # A disk that has taken everything was not full.
+            # A disk that took everything was not full.
             most = len(data) - 1 if fault.errno == errno.ENOSPC else len(data)
             allowed = max(min(allowed, fault.written_bytes, most), 0)
         if allowed:
@@ -204,7 +205,7 @@ class MemoryFileSystem:
             raise
 
     def copy(self) -> MemoryFileSystem:
-        """The same disk once more, neither locked nor about to fail: to see what several ends make of one life."""
+        """A copy of the disk, unlocked and without pending faults: to try several endings of one run."""
         twin = MemoryFileSystem()
         twin._root = copy_directory(self._root, {})
         twin.capacity_bytes = self.capacity_bytes
@@ -217,7 +218,7 @@ class MemoryFileSystem:
         return sum(len(inode.content) for inode in files_below(self._root))
 
     def kill_process(self) -> None:
-        """The process is gone, the machine is not: locks are free, nothing is lost."""
+        """Kill the process but not the machine: locks are released, no data is lost."""
         self._locks = set()
         self.inject = lambda _operation, _path: None
         self._end_process()
@@ -227,7 +228,7 @@ class MemoryFileSystem:
             inode.forgive()
 
     def cut_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
-        """The machine is gone: what was not fsynced is subject to `mode`. `choose(n)` gives a number from 0 to n-1."""
+        """Cut the machine's power: unfsynced data is subject to `mode`. `choose(n)` returns a number from 0 to n-1."""
         self._locks = set()
         self.inject = lambda _operation, _path: None
         self._root.lose_power(mode, choose)

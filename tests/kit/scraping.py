@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def scraped_families(port: int) -> list[Metric]:
-    """Everything that the broker serves."""
+    """All metrics that the broker serves."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         return list(text_string_to_metric_families(response.read().decode()))
 

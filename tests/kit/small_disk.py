@@ -1,4 +1,4 @@
-"""A real file system of a few megabytes, to be filled: ext4 on a loop device, or tmpfs where there is none."""
+"""A real file system of a few megabytes, to be filled: ext4 on a loop device, or else tmpfs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _FLUSHING, _WITHOUT_FLUSHING_THE_LOG = 0, 2
 
 @contextmanager
 def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> Iterator[Path]:
-    """Mount a file system below `directory` for a block; gives where. Skips the test where nothing can be mounted."""
+    """Mount a file system below `directory` for the duration of a block; yields its path. Skips the test if mounting is
+    impossible.
+    """
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
     mounted_at = directory / "small-disk"
@@ -31,7 +33,7 @@ def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> I
     image = directory / "image"
     with image.open("wb") as file:
         file.truncate(megabytes << 20)
-    # Without blocks that only root may use: as root, the broker would never find the disk full.
+    # Without blocks reserved for root: as root, the broker would never find the disk full.
     attempts = (
         (["mkfs.ext4", "-q", "-m", "0", str(image)], ["mount", "-o", "loop", str(image), str(mounted_at)]),
         (["true"], ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(mounted_at)]),
@@ -94,7 +96,7 @@ def usable_bytes(path: Path) -> int:
 
 
 def fill(path: Path, leave_bytes: int = 0) -> None:
-    """Write a file until only `leave_bytes` are left."""
+    """Write a file until only `leave_bytes` are free."""
     chunk = bytes(1 << 16)
     with path.open("wb", buffering=0) as file:
         try:

@@ -1,4 +1,4 @@
-"""Tests that a busy machine failed do not fail a run, and others do."""
+"""Failures caused by a busy machine do not fail a run; others do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_many_failures_are_not_tried_again() -> None:
 
 @pytest.mark.parametrize("phase", ["setup", "call", "teardown"])
 def test_failures_of_a_run_are_noted(tmp_path: Path, phase: str) -> None:
-    """A real run of one good and one bad test leaves the bad one's id, whatever phase of it failed."""
+    """A real run of one good and one bad test records the bad one's id, in whichever phase it failed."""
     tests = tmp_path / "test_some.py"
     tests.write_text(
         "import pytest\n"

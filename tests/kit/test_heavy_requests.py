@@ -1,4 +1,4 @@
-"""Requests of `heavy_requests` are those that our message classes would have written."""
+"""The requests of `heavy_requests` equal those that our message classes would write."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.kit import heavy_requests as heavy
 
 COUNT = 5
 HEADER_BYTES = len(b"kkvvcccc") + len(b"llheavy")
-"""Key, version, correlation id, and the client id behind its length."""
+"""Key, version, correlation id, and the client id with its length."""
 
 
 def decoded(data: bytes) -> Any:
-    """The request of a frame; all of it is read."""
+    """Decode the request of a frame completely."""
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     api_key, version = struct.unpack_from(">hh", data, 4)
     body = data[4 + HEADER_BYTES :]

@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = float(os.environ.get("ODRADEK_PATIENCE_S", "60"))
-"""Tests that run others to see them fail have less."""
+"""Shorter in tests that run other tests to see them fail."""
 
 
 def eventually(
@@ -56,7 +56,7 @@ async def eventually_async(
 
 
 async def eventually_on_loop(what: str, is_so: Callable[[], object], *, pause_s: float = 0.0) -> None:
-    """Give the event loop its turns until it is so."""
+    """Run the event loop until it holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
@@ -64,6 +64,6 @@ async def eventually_on_loop(what: str, is_so: Callable[[], object], *, pause_s:
 
 
 async def turns(count: int = 50) -> None:
-    """Let everything happen that can."""
+    """Run everything that is ready."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 class ConnectionClosed(Exception):
-    """The broker hung up instead of answering."""
+    """The broker closed the connection instead of answering."""
 
 
 class WireClient:
@@ -64,7 +64,7 @@ class WireClient:
         self.send_frame(header.to_bytes(header_version) + body)
 
     def send_frame(self, frame: bytes) -> None:
-        """Send bytes behind their length."""
+        """Send bytes with their length in front."""
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
 
     def send_bytes(self, data: bytes) -> None:
@@ -103,11 +103,11 @@ class WireClient:
         return b"".join(parts)
 
     def await_bytes(self) -> None:
-        """Return when an answer has begun to arrive; all of it is still to be read."""
+        """Return when an answer has begun to arrive, without reading it."""
         self._socket.recv(1, socket.MSG_PEEK)
 
     def is_closed(self, within_s: float = 5.0) -> bool:
-        """Whether the broker hangs up within a while without sending anything."""
+        """Whether the broker closes the connection within a while without sending anything."""
         self._socket.settimeout(within_s)
         try:
             return not self._socket.recv(1)

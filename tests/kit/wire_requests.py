@@ -1,4 +1,4 @@
-"""Requests that many tests send, in few words: one topic, one partition, values without keys."""
+"""Helpers that build common requests: one topic, one partition, values without keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.wire.schema import Request
 
 
 def request_bytes(request: Request, version: int, correlation_id: int = 1, client_id: str = "test") -> bytes:
-    """A request with its header, without the length in front."""
+    """A request with its header, but without the length prefix."""
     header = RequestHeader(
         request_api_key=int(request.api_key),
         request_api_version=version,
@@ -26,7 +26,7 @@ def request_bytes(request: Request, version: int, correlation_id: int = 1, clien
 
 
 def framed(payload: bytes) -> bytes:
-    """`payload` behind its length."""
+    """`payload` with its length in front."""
     return len(payload).to_bytes(4, "big") + payload
 
 
@@ -59,7 +59,7 @@ def list_offsets(topic: str, timestamp: int, partition: int = 0) -> ListOffsetsR
 
 
 def delete_records(topic: str, offset: int, partition: int = 0) -> DeleteRecordsRequest:
-    """Those before `offset`; -1 is the high watermark."""
+    """Delete the records before `offset`; -1 is the high watermark."""
     before = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
     named = DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[before])
     return DeleteRecordsRequest(topics=[named], timeout_ms=10_000)

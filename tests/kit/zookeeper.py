@@ -30,7 +30,7 @@ def new_zookeeper(
     host: str = "127.0.0.1",
     settings: Mapping[str, str] | None = None,
 ) -> ZookeeperProcess:
-    """A ZooKeeper, on loopback unless `host` says otherwise, not started yet; sessions live 1 to 60 seconds."""
+    """A ZooKeeper, not started yet, by default on loopback; sessions live 1 to 60 seconds."""
     settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000", **(settings or {})}
     return ZookeeperProcess(directory, port or free_port(), host=host, tick_time_ms=tick_time_ms, settings=settings)
 
@@ -50,7 +50,7 @@ def new_served_tree(
 
 @contextlib.contextmanager
 def served_tree(directory: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[ZookeeperProcess]:
-    """A served tree, for a block; see `new_served_tree`."""
+    """Run a served tree for the duration of a block; see `new_served_tree`."""
     server = new_served_tree(directory, settings=settings)
     server.start()
     try:
@@ -60,7 +60,7 @@ def served_tree(directory: Path, *, settings: Mapping[str, str] | None = None) -
 
 
 def start_zookeeper(server: ZookeeperProcess) -> None:
-    """Start, and return when it serves. Skips the test without the Java or the jars that a real one needs."""
+    """Start, and return when it serves. Skips the test if a real one's Java or jars are missing."""
     if server.needs_java:
         require("java")
     try:
@@ -75,7 +75,7 @@ def start_zookeeper(server: ZookeeperProcess) -> None:
 def real_zookeeper(
     directory: Path, *, tick_time_ms: int = 500, port: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[ZookeeperProcess]:
-    """A ZooKeeper that serves, for a block; see `new_zookeeper`. Skips the test without Java or jars."""
+    """Run a ZooKeeper for the duration of a block; see `new_zookeeper`. Skips the test without Java or jars."""
     server = new_zookeeper(directory, tick_time_ms=tick_time_ms, port=port, settings=settings)
     start_zookeeper(server)
     try:
@@ -85,7 +85,7 @@ def real_zookeeper(
 
 
 def tls_listener(port: int, key_store: Path, trusted: Path | str, *, host: str = "127.0.0.1") -> dict[str, str]:
-    """Settings of a ZooKeeper for another port, which wants certificates that `trusted` has signed."""
+    """Settings of a ZooKeeper for an additional port, which requires certificates signed by `trusted`."""
     return {
         "secureClientPort": str(port),
         "secureClientPortAddress": host,
@@ -98,7 +98,7 @@ def tls_listener(port: int, key_store: Path, trusted: Path | str, *, host: str =
 
 
 def tls_session(connect: str, key_store: Path, trusted: Path | str) -> dict[str, str]:
-    """Settings of a broker that reaches such a port."""
+    """Settings of a broker that connects to such a port."""
     return {
         "zookeeper.connect": connect,
         "zookeeper.ssl.client.enable": "true",
@@ -110,7 +110,7 @@ def tls_session(connect: str, key_store: Path, trusted: Path | str) -> dict[str,
 
 @contextlib.contextmanager
 def something_else() -> Iterator[str]:
-    """The address of a server that is not a ZooKeeper and says so to everybody, for a block."""
+    """For the duration of a block, run a server that is not a ZooKeeper and says so to every client."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -134,8 +134,8 @@ def something_else() -> Iterator[str]:
 
 @contextlib.contextmanager
 def without_quorum(directory: Path, *, read_only: bool) -> Iterator[str]:
-    """The address of the only server of three that runs, for a block. It may not have found out yet that it is alone;
-    with `read_only` it then serves reads.
+    """For the duration of a block, run one server out of three. It may not know yet that it is alone; with `read_only`
+    it then serves reads.
     """
     others = {f"server.{number}": f"127.0.0.1:{free_port()}:{free_port()}" for number in range(3)}
     server = ZookeeperProcess(
@@ -167,7 +167,7 @@ def new_session(
 
 @contextlib.contextmanager
 def real_ensemble(directory: Path, count: int = 3) -> Iterator[list[ZookeeperProcess]]:
-    """That many servers of one ensemble, which serve together, for a block. Skips the test without Java or jars."""
+    """Run an ensemble of that many servers for the duration of a block. Skips the test without Java or jars."""
     require("java")
     ports = [(free_port(), free_port(), free_port()) for _ in range(count)]
     members = {f"server.{at}": f"127.0.0.1:{ports[at][1]}:{ports[at][2]}" for at in range(count)}

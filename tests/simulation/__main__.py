@@ -22,7 +22,7 @@ from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANT
 from tests.simulation.transactions.transactions_plan import FIRST_STRUCK_SEED, has_transactions
 
 SEEDS_OF_A_WORKER = 1
-"""After that many a process is replaced by a fork of this one. To collect the garbage of a seed takes longer."""
+"""After this many seeds a process is replaced by a fork of this one. Collecting the garbage of a seed takes longer."""
 MUTANT_SEEDS = 500
 
 
@@ -42,7 +42,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class _Task(NamedTuple):
-    """A seed to run, of a cluster or of one broker, with a planted bug or without."""
+    """A seed to run, of a cluster or of one broker, optionally with a planted bug."""
 
     seed: int
     cluster: bool
@@ -60,7 +60,9 @@ def _one(task: _Task) -> Outcome:
 
 @cache
 def _warm_up(*, cluster: bool) -> None:
-    """Run a seed in this process: what is made at the first use, as encoders of messages are, comes with each fork."""
+    """Run a seed in this process, so that each fork inherits what is built at the first use, such as the encoders of
+    messages.
+    """
     _one(_Task(1, cluster, None))
 
 
@@ -137,7 +139,7 @@ def _find_mutants(names: Iterable[str], seeds: range, jobs: int, *, cluster: boo
 
 
 def main() -> int:
-    """Exit code 1 when something was violated (or, with --mutants, a bug not found)."""
+    """Return exit code 1 if a check was violated (or, with --mutants, a bug not found)."""
     given = _arguments()
     if given.mutants:
         names = [*(CLUSTER_MUTANTS if given.cluster else MUTANTS)]

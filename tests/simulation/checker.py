@@ -33,7 +33,7 @@ class Violation(NamedTuple):
 class _Send:
     producer: str
     number: int
-    """Among the producer's records of the log."""
+    """Its number among the producer's records of the log."""
     idempotent: bool
     invoked: float
     era: int
@@ -50,7 +50,7 @@ class _Log:
     lossless: bool
     transactional: bool = False
     era: int = 0
-    """How often it may have lost its end."""
+    """How often the log may have lost its end."""
     told: int = -1
     """The highest offset that was acknowledged or read in this era."""
     end: int = 0
@@ -58,22 +58,22 @@ class _Log:
     end_seen_at: float = -1.0
     epoch: int = -1
     damaged: dict[int, None] = field(default_factory=dict)
-    """The offsets whose records the disk may not know any more."""
+    """The offsets whose records the disk may have lost."""
     deleted_before: int = 0
-    """The records below may have been deleted on purpose."""
+    """The records below this may have been deleted on purpose."""
     sends: dict[bytes, _Send] = field(default_factory=dict)
     values: dict[int, list[bytes]] = field(default_factory=dict)
     told_at: list[tuple[float, int]] = field(default_factory=list)
     """(time, highest offset reported by then), both ascending."""
     born: float = 0.0
-    """When the log that had the name before was known to be deleted."""
+    """The time at which the deletion of the previous log with this name was known."""
     first_era: int = 0
-    """The era that began then."""
+    """The era that began at that time."""
     era_began: float = 0.0
 
 
 class Checker:
-    """`feed` it a history, then `finish`; `violations` are there at once."""
+    """Feed it a history with `feed`, then call `finish`; `violations` is up to date after each event."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -123,7 +123,7 @@ class Checker:
         return self._transactions.committed
 
     def feed(self, event: history.Event) -> None:
-        """Take the next event."""
+        """Process the next event."""
         self._handlers[type(event)](event)
 
     def _violated(self, check: str, at: float, text: str) -> None:
@@ -227,12 +227,12 @@ class Checker:
             self._follows(event, log)
         self._was_sent(event.at, event.log, log, event.offset, event.value)
         self._one_value(event.at, event.log, log, event.offset, event.value)
-        # Records of a log that was deleted may come late.
+        # Records of a deleted log may arrive late.
         if (log.lossless and not log.first_era) or not log.era:
             self._tell(log, event.at, event.offset)
 
     def _follows(self, event: history.Read, log: _Log) -> None:
-        """The record is the one behind that which the reader had last."""
+        """Whether the record follows the reader's last one."""
         expected = self._next.get((event.reader, event.log))
         may_start_again = log.era > 0 and event.offset == 0
         is_behind_deleted = expected is not None and expected < event.offset <= log.deleted_before
@@ -297,7 +297,7 @@ class Checker:
         self._order(event, log)
 
     def _all_there(self, event: history.FinalRead, log: _Log) -> None:
-        """C1; where the end may have been lost, it is the end that was lost."""
+        """C1: all acknowledged records exist, except at an end that may have been lost."""
         final = dict(event.records)
         present = set(final.values())
         survivors: dict[int, int] = {}

@@ -38,15 +38,15 @@ _HARMLESS = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes that are not trouble though no retry heals them."""
+"""Codes that are no trouble, though no retry cures them."""
 
 Feed = Callable[[history.Event], None]
 Main = Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
-"""The work of a client's process, with a client and the name that it has as a reader."""
+"""The main function of a client process; it gets a client and the client's name as a reader."""
 
 
 class Clients:
-    """Starts clients of one cluster, which may be one broker, and notes what they see."""
+    """Starts clients of one cluster, which may be one broker, and records what they see."""
 
     def __init__(self, world: World, machines: list[Machine], plan: Plan, feed: Feed) -> None:
         self.world = world
@@ -56,11 +56,11 @@ class Clients:
         self.plan = plan
         self.processes: dict[str, Process] = {}
         self.unsent = 0
-        """Records that a producer was given and that are neither delivered nor given up."""
+        """Records that a producer accepted, and that are neither delivered nor failed."""
         self.is_over = False
-        """Producers send no more."""
+        """Whether producers have stopped sending."""
         self.reached: dict[str, dict[TopicPartition, int]] = {}
-        """The offset behind the furthest record read, by client name ("group" for all members) and partition."""
+        """The offset after the furthest record read, by client name ("group" for all members) and partition."""
         self.topics = Topics(world, plan, self.cluster, feed, self._topic_deleted)
         self.damaged: dict[str, dict[int, None]] = {}
         """Offsets whose records the disk has lost, by log."""
@@ -71,7 +71,7 @@ class Clients:
         self._rng = Random(f"clients {world.seed}")
 
     def _topic_deleted(self, topic: str) -> None:
-        """Readers have all of the next topic of the name before them."""
+        """Readers start the next topic of the name from its beginning."""
         for reached in self.reached.values():
             for partition in [each for each in reached if each.topic == topic]:
                 del reached[partition]
@@ -106,7 +106,7 @@ class Clients:
             self.trouble(name, error)
 
     def trouble(self, name: str, error: Exception) -> None:
-        """An error that no client should meet."""
+        """Record an error that no client should meet."""
         check = "C16" if isinstance(error, ApiError) and error.error_code == ErrorCode.CORRUPT_MESSAGE else "C15"
         self.feed(history.Trouble(self.now_s, check, f"{name}: {type(error).__name__}: {error}"))
 
@@ -134,7 +134,7 @@ class Clients:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def start_producers(self) -> None:
-        """One process for each."""
+        """Start one process for each producer."""
         for plan in self.plan.producers:
             self.start(plan.name, lambda client, _reader, plan=plan: self._produce(client, plan))
 
@@ -176,7 +176,7 @@ class Clients:
         code = error.error_code if isinstance(error, ApiError) else None
         self._settle(plan.name, log, value, FAILED if code in _REFUSED_SEND else UNKNOWN, -1)
         assert isinstance(error, Exception)
-        # A topic made again takes any sequence for the producer's first, also that of a batch that others stand before.
+        # A recreated topic accepts any sequence as the producer's first, even of a batch that has predecessors.
         if code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.topics.was_renewed(plan.topic):
             self.trouble(plan.name, error)
 
@@ -187,7 +187,7 @@ class Clients:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     async def tail(self, client: KafkaClient, reader: str) -> None:
-        """Read everything from the start on, for ever."""
+        """Read everything from the start, forever."""
         consumer = Consumer(client, self.consumer_settings({"auto.offset.reset": "earliest"}))
         consumer.assign(self.partitions)
         for partition in self.partitions:
@@ -196,7 +196,7 @@ class Clients:
             self._note_records(reader, "tail", await self.poll(consumer, reader, "tail"))
 
     async def poll(self, consumer: Consumer, reader: str, name: str) -> Mapping[TopicPartition, list[Any]]:
-        """The next records of a consumer, and none where a reader would try again."""
+        """The next records of a consumer; none on an error that a reader would retry."""
         try:
             return await consumer.poll(1.0)
         except ApiError as error:
@@ -210,7 +210,7 @@ class Clients:
             return {}
 
     def _pass_damage(self, consumer: Consumer, reader: str, name: str, error: ApiError) -> None:
-        """Seek behind the damage, as the broker's documents tell operators; where there is none it is trouble."""
+        """Seek behind the damage, as the broker's documentation tells operators; without damage it is trouble."""
         passed = False
         for partition in consumer.assignment:
             log = self.log_of(partition)
@@ -235,13 +235,13 @@ class Clients:
                 self.feed(history.Read(self.now_s, reader, log, record.offset, bytes(record.value)))
 
     def consumer_settings(self, given: dict[str, str]) -> ConsumerSettings:
-        """Those of the plan, and `given`."""
+        """The plan's settings, and `given`."""
         return ConsumerSettings.parse({**self.plan.consumer, **given})
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
     async def be_member(self, client: KafkaClient, reader: str) -> None:
-        """Read as a member of the group, and commit what was read, for ever."""
+        """Read as a member of the group, and commit what was read, forever."""
         timeout_ms = self.plan.session_timeout_ms
         consumer = Consumer(
             client,
@@ -295,7 +295,7 @@ class Clients:
     # -- watching ------------------------------------------------------------------------------------------------------
 
     async def watch(self, client: KafkaClient, _reader: str) -> None:
-        """Ask the broker at times where logs end, who leads, and what the group has committed."""
+        """Ask the broker from time to time where logs end, who leads, and what the group has committed."""
         while True:
             await asyncio.sleep(self._rng.random() * 3)
             try:
@@ -305,7 +305,7 @@ class Clients:
                     raise
 
     async def look_once(self, client: KafkaClient, _reader: str) -> None:
-        """Ask once, when no broker can be behind any more."""
+        """Ask once, when every broker must be up to date."""
         with suppress(ApiError, ClientError):
             await self.look(client)
 
@@ -347,7 +347,7 @@ class Clients:
         while any((consumer.position(each) or 0) < bounds[each][1] for each in self.partitions):
             for partition, records in (await self.poll(consumer, reader, "auditor")).items():
                 found[partition] += [(record.offset, bytes(record.value)) for record in records]
-        # No reader gets to the end of a log whose records are all deleted: there is nothing to read.
+        # If all records of a log are deleted, no reader gets to its end.
         self.ends = {partition: end for partition, (start, end) in bounds.items() if start < end}
         for partition, (start, end) in bounds.items():
             self.feed(history.FinalRead(self.now_s, self.log_of(partition), start, end, tuple(found[partition])))
@@ -364,7 +364,7 @@ class Clients:
 
 
 class Listener:
-    """Notes what a member owns."""
+    """Records the partitions that a member owns."""
 
     def __init__(self, clients: Clients, consumer: Consumer, reader: str, group: str) -> None:
         self._clients = clients

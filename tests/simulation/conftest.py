@@ -1,4 +1,4 @@
-"""Worlds end with the tests that made them."""
+"""Collect worlds with the tests that made them."""
 
 from __future__ import annotations
 

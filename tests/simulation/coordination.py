@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class SimEnsemble:
-    """The service. `loss_chance` is that of each call to get no answer; its session lives on."""
+    """The service. `loss_chance` is the probability that a call gets no answer; its session survives."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SimEnsemble:
         self.most_delay_s = 0.005
         self.sessions: dict[int, SimCoordination] = {}
         self.cuts: dict[str, bool] = {}
-        """Hosts that get no answers, and whether what they ask arrives."""
+        """Hosts that get no answers, and whether their requests arrive."""
         self.listeners: list[Callable[[Sequence[WatchEvent]], None]] = []
         """Called with the changes of each transaction, immediately."""
         self._now_ms = now_ms
@@ -80,7 +80,7 @@ class SimEnsemble:
         return SimCoordination(self)
 
     async def close(self) -> None:
-        """The service goes on."""
+        """Do nothing: the service continues."""
 
     def apply(self, transaction: Transaction) -> list[OperationResult]:
         """Change the tree, and schedule the watch events."""
@@ -110,18 +110,18 @@ class SimEnsemble:
         session.send(session.expired)
 
     def answer_all(self) -> None:
-        """No call is lost any more."""
+        """Stop losing calls."""
         self.loss_chance = 0.0
 
     def cut(self, host: str, *, requests_arrive: bool) -> None:
-        """A host gets nothing from the service until `heal`. Its sessions end when that takes too long."""
+        """Cut a host off from the service until `heal`. Its sessions expire if that takes too long."""
         self.cuts[host] = requests_arrive
         for session in self.sessions.values():
             if session.process.name == host:
                 session.lose_contact()
 
     def heal(self, host: str | None = None) -> None:
-        """A host reaches the service again, or every one does."""
+        """Let a host reach the service again, or all of them."""
         hosts = list(self.cuts) if host is None else [host]
         for each in hosts:
             self.cuts.pop(each, None)
@@ -135,7 +135,7 @@ class SimEnsemble:
         self._silent[session] = None
 
     def check_sessions(self) -> None:
-        """Expire those whose owners were not heard of in time; to be called regularly."""
+        """Expire the sessions that have timed out; to be called regularly."""
         now = self.loop.time()
         for session in list(self.sessions.values()):
             if session.process.alive and not session.process.paused and session.process.name not in self.cuts:
@@ -167,7 +167,7 @@ class SimCoordination:
     # -- the way to the service and back -------------------------------------------------------------------------------
 
     def send(self, what: Callable[[], None]) -> None:
-        """Have the process run `what`, after all that was sent before."""
+        """Make the process run `what`, after everything sent before."""
         ensemble = self._ensemble
         if self.process.name in ensemble.cuts:
             self._untold.append(what)
@@ -203,7 +203,7 @@ class SimCoordination:
             self._announce(SessionState.CONNECTED)
 
     async def _ask(self, act: Callable[[], T]) -> T:
-        """Let the service do `act`, in the order of the calls."""
+        """Make the service do `act`, in the order of the calls."""
         if self._is_over:
             raise SessionExpiredError("the session has ended")
         ensemble = self._ensemble
@@ -241,7 +241,7 @@ class SimCoordination:
         return await answer
 
     def _lose(self, answer: asyncio.Future[T]) -> None:
-        """The client gives up waiting for an answer, after a while."""
+        """Let the client stop waiting for an answer after a while."""
         ensemble = self._ensemble
         when = ensemble.loop.time() + ensemble.rng.random() * ensemble.session_timeout_s / 2
         error = ConnectionLossError("the service cannot be reached")
@@ -281,11 +281,11 @@ class SimCoordination:
         self.expired()
 
     def end(self) -> None:
-        """The service ends the session."""
+        """End the session at the service."""
         self._ensemble.expire(self)
 
     def expired(self) -> None:
-        """The owner hears of the end."""
+        """Notify the owner of the end."""
         if not self._is_over:
             self._is_over = True
             self._announce(SessionState.EXPIRED)

@@ -13,7 +13,7 @@ from tests.kit.memory_file_system import MemoryFileSystem
 
 
 class SimDisk(MemoryFileSystem):
-    """`wall_clock` gives the times of files."""
+    """`wall_clock` sets the times of files."""
 
     def __init__(self, wall_clock: Callable[[], int]) -> None:
         self._wall_clock = wall_clock
@@ -25,7 +25,7 @@ class SimDisk(MemoryFileSystem):
 
     @now_ms.setter
     def now_ms(self, value: int) -> None:
-        """The machine's clock says it."""
+        """The time of the machine's clock."""
 
     def next_life(self) -> SimDisk:
         """The disk as the next process finds it."""

@@ -23,7 +23,7 @@ _CRC_ENDS_AT = 21
 
 
 class _Found(NamedTuple):
-    """A batch of the log `name` at `position` of a file, with the offsets that the checkpoints have for that log."""
+    """A batch of the log `name` at `position` of a file, with that log's offsets in the checkpoints."""
 
     name: str
     inode: Inode
@@ -34,7 +34,7 @@ class _Found(NamedTuple):
 
 
 class DiskFaults:
-    """The faults of one machine's disk. `later(least_s, most_s, what)` has something happen to the machine."""
+    """The faults of one machine's disk. `later(least_s, most_s, what)` schedules an event on the machine."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DiskFaults:
         later: Callable[[float, float, Callable[[], None]], None],
         cut_power: Callable[[], bool],
     ) -> None:
-        """`cut_power` is that of the machine, which starts again by itself; false when the power has to stay."""
+        """`cut_power` cuts the machine's power, and restarts it later; it returns false if the power must stay on."""
         self._world = world
         self._machine = machine
         self._rng = rng
@@ -52,14 +52,14 @@ class DiskFaults:
         self._cut_power = cut_power
 
     def heal(self) -> None:
-        """The disk works, and has room."""
+        """End the disk's failures, and free its space."""
         self._machine.disk.inject = lambda _operation, _path: None
         self._machine.disk.faults_in_reads = False
         self._machine.disk.capacity_bytes = None
 
     def fail(self) -> bool:
-        """One of the next calls in a log directory is answered EIO, or it and all that follow. The process that meets
-        it is replaced later, if it does not end by itself; the disk works for the next one.
+        """Fail one of the next calls in a log directory with EIO, or it and all later ones. The process that meets the
+        error is replaced later, unless it exits by itself; the disk works for the next one.
         """
         machine, rng = self._machine, self._rng
         if not machine.is_up:
@@ -97,7 +97,7 @@ class DiskFaults:
         return True
 
     def fill(self) -> bool:
-        """Another program fills the disk, up to the last bytes, and goes after a while."""
+        """Another program fills the disk almost completely, and frees it after a while."""
         machine = self._machine
         if machine.disk.capacity_bytes is not None:
             return False
@@ -125,7 +125,7 @@ class DiskFaults:
         return found.name, found.batch.base_offset, found.batch.last_offset
 
     def tear(self, topic_partition: TopicPartition) -> bool:
-        """Damage a batch that was committed, and that recovery looks at; whether there is one. No process runs."""
+        """Damage a committed batch in recovery's range; returns whether one exists. No process may be running."""
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         batches = [
             found
@@ -135,7 +135,7 @@ class DiskFaults:
         if not batches:
             return False
         found = self._rng.choice(batches)
-        # The CRC covers what comes behind it.
+        # The CRC covers the bytes after it.
         self._flip(found, self._rng.randrange(_CRC_ENDS_AT, found.batch.size_in_bytes), 1 << self._rng.randrange(8))
         return True
 
@@ -161,7 +161,7 @@ class DiskFaults:
                 yield found
 
     def _batches(self, name: str) -> Iterator[_Found]:
-        """The batches of a log up to the first that is not sound in each of its files."""
+        """The batches of a log up to the first damaged one in each of its files."""
         disk = self._machine.disk
         topic, _, number = name.rpartition("-")
         for directory in self._machine.log_dirs:

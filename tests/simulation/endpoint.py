@@ -1,6 +1,6 @@
 """One end of a simulated TCP connection: an asyncio transport with bounded buffers, which can be cut, held and reset.
 
-The kernel of a machine lives on whatever its processes do: what arrives for a paused process waits in its socket.
+A machine's kernel keeps running whatever its processes do: data for a paused process waits in its socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEFAULT_HIGH_WATER = 64 * 1024
 
 
 class Links:
-    """The wires between the machines. `wire_hash` sums up all bytes that have arrived anywhere."""
+    """The wires between the machines. `wire_hash` covers all bytes that have arrived anywhere."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
         self.loop = loop
@@ -34,14 +34,14 @@ class Links:
         self.cuts: dict[tuple[str, str], None] = {}
         self.without_power: dict[str, None] = {}
         self.endpoints: dict[Endpoint, None] = {}
-        """The ends of all connections, open or with something still to send."""
+        """The ends of all connections that are open or still have something to send."""
 
     def delay_s(self) -> float:
-        """How long the next segment takes."""
+        """The latency of the next segment."""
         return self.least_delay_s + self.rng.random() * (self.most_delay_s - self.least_delay_s)
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets through."""
+        """Whether all traffic is cut."""
         return (source, target) in self.cuts
 
 
@@ -66,9 +66,9 @@ class Endpoint(asyncio.Transport):
         self.process = process
         self.context = context
         self.gone = False
-        """The process has let go of it, or is dead."""
+        """The process has closed it, or is dead."""
         self.held = False
-        """Bytes written stay here, although the connection stands."""
+        """Written bytes stay here, although the connection is open."""
         self._protocol: asyncio.BaseProtocol | None = None
         self._is_closing = False
         self._is_reset = False
@@ -185,7 +185,7 @@ class Endpoint(asyncio.Transport):
         loop.kernel_at(when, self.peer.arrive, segment)
 
     def send_stalled(self) -> None:
-        """Send again what a cut or a hold kept back, if it is over."""
+        """Resend what a cut or a hold kept back, once that is over."""
         if self.held or self._links.is_cut(self.host, self.peer.host):
             return
         while self._stalled:
@@ -235,7 +235,7 @@ class Endpoint(asyncio.Transport):
             self._loop.call_soon(self._pump, context=self.context)
 
     def _pump(self) -> None:
-        """One read of the process: what is there, or a part of it."""
+        """One read of the process: everything that has arrived, or a part of it."""
         self._pump_scheduled = False
         if self.gone or self._is_closing or self._reading_paused or not self._inbox:
             return

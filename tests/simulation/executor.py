@@ -1,4 +1,4 @@
-"""The environment's Executor on virtual time: a function's result comes later, and the process may die in between."""
+"""The environment's Executor on virtual time: a result arrives later, and the process may die in between."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class SimExecutor:
-    """Runs a function all at once, when it is submitted or when its result comes, as the seed has it."""
+    """Runs a function atomically, when it is submitted or when its result is due, depending on the seed."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
         self._loop = loop
         self._rng = rng
         self.slowest_s = 0.002
-        """The longest time of a call; larger on a slow disk."""
+        """The longest duration of a call; larger on a slow disk."""
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -32,7 +32,7 @@ class SimExecutor:
         return future
 
     def close(self) -> None:
-        """A result that is still to come comes to nobody."""
+        """Drop all results that are still due."""
 
 
 def _outcome(function: Callable[..., T], args: tuple[object, ...]) -> tuple[T | None, Exception | None]:

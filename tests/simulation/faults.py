@@ -1,4 +1,4 @@
-"""Breaks things, at times and places that the seed chooses, one fault after the other."""
+"""Injects faults one after the other, at times and places chosen by the seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.world import Machine, World
 
 
 class Nemesis:
-    """The faults of a seed; `counts` says how many of each kind there were."""
+    """The faults of a seed; `counts` has the number of each kind."""
 
     def __init__(self, world: World, clients: Clients, feed: Feed, invariants: Invariants | None = None) -> None:
         """`invariants` are those of a cluster of several brokers."""
@@ -60,7 +60,7 @@ class Nemesis:
             self._kinds |= self._cluster.kinds
 
     async def run(self, kinds: list[str], pause_s: float, until_s: float) -> None:
-        """Faults until that time."""
+        """Inject faults until that time."""
         loop = self._world.loop
         while kinds:
             await asyncio.sleep(pause_s * self._rng.uniform(0.1, 1.9))
@@ -75,11 +75,11 @@ class Nemesis:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an administrator is at work."""
+        """Whether an administrator is working."""
         return self._cluster is not None and self._cluster.moves.is_busy
 
     async def heal(self) -> None:
-        """Take everything back that can be, and have the brokers running."""
+        """Undo every fault that can be undone, and start all brokers."""
         self._is_over = True
         for machine in self._machines:
             self.disks[machine].heal()
@@ -93,14 +93,14 @@ class Nemesis:
                 self._world.loop.resume(process)
         for machine in self._machines:
             if machine.disk_errors and not machine.has_all_directories:
-                machine.kill()  # a directory that failed stays offline until the broker is started again
+                machine.kill()  # a failed directory stays offline until the broker restarts
             machine.start()
         for name in list(self._clients.processes):
             self._clients.start_again(name)
         self._world.trace.note("nemesis", "is done")
 
     def later(self, least_s: float, most_s: float, what: Callable[[], None]) -> None:
-        """Have something happen after that many seconds."""
+        """Schedule something after that many seconds."""
         self._world.kernel_later(self._rng.uniform(least_s, most_s), what)
 
     # -- the brokers ---------------------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ class Nemesis:
         self.later(0.02, self._rng.choice([0.1, 1.0, 6.0]), machine.start)
 
     def kill(self, machine: Machine) -> bool:
-        """Kill a broker, which starts again by itself."""
+        """Kill a broker; it restarts by itself."""
         machine.kill()
         self._start_later(machine)
         return True
 
     def _kill_in_a_disk_call(self) -> bool:
-        """Before, after or during one of the next calls that change the disk."""
+        """Kill it before, after or during one of the next calls that change the disk."""
         machine = self.some_machine()
         left = self._rng.randint(1, 60)
 
@@ -134,7 +134,7 @@ class Nemesis:
         return machine.is_up
 
     def cut_power(self, machine: Machine, *, may_lose: bool = True) -> bool:
-        """Cut the power of a machine, which comes back by itself. `may_lose`: no other broker has all that it holds."""
+        """Cut the power of a machine; it comes back by itself. `may_lose`: no other broker has all of its data."""
         mode = self._rng.choice(list(PowerCut))
         machine.cut_power(mode)
         if may_lose:
@@ -147,7 +147,9 @@ class Nemesis:
         return self.cut_power(machine) if self._cluster is None else self._cluster.cut_power(machine)
 
     def _flip_bit(self) -> bool:
-        """A bit of an acknowledged batch on the disk, while no process runs: what it has read is in its memory."""
+        """Flip a bit of an acknowledged batch on the disk while no process is running: a process would have the data in
+        memory.
+        """
         machine = self.some_machine()
         self.kill(machine)
         logs = {f"{each.topic}-{each.partition}": self._clients.log_of(each) for each in self._clients.partitions}
@@ -171,7 +173,7 @@ class Nemesis:
         process = machine.process
 
         def start() -> None:
-            # One that does not come to its end is killed, as init systems do.
+            # A process that does not exit is killed, as init systems do.
             if machine.process is process and machine.is_up:
                 machine.kill()
             machine.start()
@@ -208,7 +210,7 @@ class Nemesis:
         return bool(sessions)
 
     def _lose_coordination(self) -> bool:
-        """For a while many calls get no answer, whether they took effect or not."""
+        """For a while many calls get no answer, whether or not they took effect."""
         ensemble = self._machines[0].ensemble
         if ensemble is None:
             return False
@@ -223,7 +225,7 @@ class Nemesis:
         return self._rng.choice(list(self._clients.processes))
 
     def cut(self, *pairs: tuple[str, str]) -> bool:
-        """Cut these ways, each from a host to another, for a while."""
+        """Cut these paths, each from one host to another, for a while."""
         network = self._world.network
         for source, target in pairs:
             network.cut(source, target)
@@ -247,7 +249,7 @@ class Nemesis:
         return self.cut((client, broker) if self._rng.random() < 0.5 else (broker, client))
 
     def _reset(self) -> bool:
-        """Connections end while they carry data."""
+        """Reset connections that carry data."""
         ends = self._world.network.connections(self.some_machine().name)
         chance = self._rng.choice([0.2, 1.0])
         ends = [each for each in ends if self._rng.random() < chance]
@@ -276,7 +278,7 @@ class Nemesis:
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def _kill_client(self) -> bool:
-        """A reader, a member or a transactional client; another begins a little later."""
+        """Kill a reader, a member or a transactional client; another starts a little later."""
         clients = self._clients
         names = [each for each in clients.processes if each.startswith(("tail", "member", "transactional"))]
         name = self._rng.choice(names)

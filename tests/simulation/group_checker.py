@@ -1,4 +1,4 @@
-"""Judges what a history says of groups (C10): committed offsets as registers, and who owns what."""
+"""Checks what a history says of groups (C10): committed offsets as registers, and the owners of partitions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ class _Register:
 
     commits: list[_Commit] = field(default_factory=list)
     lost_at: float = -1.0
-    """When commits may have been lost for the last time."""
+    """The last time at which commits may have been lost."""
 
 
 IN_FLIGHT_S = 0.1
-"""How long answers of a machine may still come after it has lost its power. It takes longer to serve again."""
+"""How long answers may still arrive after their machine lost power. A restart takes longer."""
 
 
 class GroupChecker:
-    """A read of a register must give a commit that no other one, made and acknowledged before the read, came after."""
+    """A read of a register must return a commit that was not superseded: no other one was made later and acknowledged
+    before the read.
+    """
 
     def __init__(self, complain: _Complain) -> None:
         self._complain = complain
@@ -65,7 +67,7 @@ class GroupChecker:
         self._register(event.group, event.log).commits.append(commit)
 
     def commit_done(self, event: history.CommitDone) -> None:
-        """A commit has its answer."""
+        """A commit was answered."""
         commit = self._commits[event.commit]
         commit.outcome = event.outcome
         if event.outcome == OK:
@@ -85,7 +87,7 @@ class GroupChecker:
             self._complain("C10", event.at, text)
 
     def committed_offset(self, event: history.CommittedOffset) -> None:
-        """A read of the register."""
+        """A register was read."""
         register = self._register(event.group, event.log)
         # Before the read, an acknowledged commit supersedes all commits that were acknowledged before it began.
         candidates = [each for each in register.commits if each.outcome != FAILED and each.invoked < event.at]
@@ -123,7 +125,7 @@ class GroupChecker:
                 )
 
     def deletion_invoked(self, event: history.DeletionInvoked) -> None:
-        """Commits of this log go with it, from now on at any time."""
+        """Commits of this log may disappear with it from now on."""
         self._deleting[event.log] = None
 
     def log_deleted(self, log: str) -> None:
@@ -132,7 +134,7 @@ class GroupChecker:
         self.log_made_again(log)
 
     def log_made_again(self, log: str) -> None:
-        """Commits of this log until now may have been of the deleted one."""
+        """Commits of this log until now may have belonged to the deleted one."""
         for (_, its_log), register in self._registers.items():
             if its_log == log:
                 self._may_be_lost(register)
@@ -142,7 +144,7 @@ class GroupChecker:
         register.lost_at = max((each.invoked for each in register.commits), default=-1.0)
 
     def lost(self, broker: str, at: float) -> None:
-        """Commits at this broker may be lost; and generations may be given out again."""
+        """Commits at this broker may be lost, and generations may be reused."""
         for (_, log), register in self._registers.items():
             if log.startswith(f"{broker}/"):
                 self._may_be_lost(register)

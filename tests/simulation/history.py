@@ -14,8 +14,8 @@ UNKNOWN = "unknown"
 
 
 class LogCreated(NamedTuple):
-    """A log begins; `lossless` when all that it acknowledges is fsynced before, `transactional` when all its records
-    are parts of transactions and its readers are `read_committed`.
+    """A log is created; `lossless` if everything is fsynced before it is acknowledged, `transactional` if all its
+    records belong to transactions and its readers are `read_committed`.
     """
 
     at: float
@@ -25,14 +25,14 @@ class LogCreated(NamedTuple):
 
 
 class DeletionInvoked(NamedTuple):
-    """The deletion of a log has been asked for."""
+    """The deletion of a log was requested."""
 
     at: float
     log: str
 
 
 class LogDeleted(NamedTuple):
-    """The deletion of a log has been acknowledged: all it held is gone for good. Another one of the name may begin."""
+    """The deletion of a log was acknowledged: its records are gone for good. Another log of the name may follow."""
 
     at: float
     log: str
@@ -48,7 +48,7 @@ class LogMadeAgain(NamedTuple):
 
 
 class RecordsDeleted(NamedTuple):
-    """An administrator deletes the records below an offset: from now on they may be gone, and no others."""
+    """An administrator deletes the records below an offset: from now on they, and no others, may be gone."""
 
     at: float
     log: str
@@ -56,8 +56,8 @@ class RecordsDeleted(NamedTuple):
 
 
 class SendInvoked(NamedTuple):
-    """A producer hands a record over; its records of one log come in the order of these events. `transaction` names the
-    transaction that the record is part of.
+    """A producer gets a record to send; its records of one log are in the order of these events. `transaction` names
+    the record's transaction.
     """
 
     at: float
@@ -98,7 +98,7 @@ class Positioned(NamedTuple):
 
 
 class FinalRead(NamedTuple):
-    """All records of a log, when nothing is wrong any more, with the bounds that the broker tells. `markers` are the
+    """All records of a log after everything has healed, with the bounds that the broker reports. `markers` are the
     offsets of the control records.
     """
 
@@ -111,7 +111,7 @@ class FinalRead(NamedTuple):
 
 
 class SessionBegun(NamedTuple):
-    """A producer has a transactional id for itself: sessions of lower epochs are fenced."""
+    """A producer takes over a transactional id: sessions of lower epochs are fenced."""
 
     at: float
     transactional_id: str
@@ -129,7 +129,7 @@ class EndInvoked(NamedTuple):
 
 
 class EndDone(NamedTuple):
-    """`outcome` OK, FAILED (it does not end in the way that was asked for) or UNKNOWN."""
+    """`outcome` OK, FAILED (it does not end as requested) or UNKNOWN."""
 
     at: float
     transaction: str
@@ -155,8 +155,8 @@ class TransactionsOver(NamedTuple):
 
 
 class LoopOver(NamedTuple):
-    """A loop has come to the end that writes to `outputs`, for each record of `inputs`, `prefix`, the value, "@" and
-    what makes it unique. All logs have had their `FinalCommittedRead`.
+    """A loop has ended that writes to `outputs`, for each record of `inputs`, `prefix`, the value, "@" and a unique
+    suffix. All logs have had their `FinalCommittedRead`.
     """
 
     at: float
@@ -166,7 +166,7 @@ class LoopOver(NamedTuple):
 
 
 class EndOffset(NamedTuple):
-    """The broker says where a log ends for readers (its high watermark)."""
+    """The broker reports the end of a log for readers (its high watermark)."""
 
     invoked: float
     at: float
@@ -175,7 +175,7 @@ class EndOffset(NamedTuple):
 
 
 class StableOffset(NamedTuple):
-    """The leader of an epoch says how far a log is stable: no transaction is open below its last stable offset."""
+    """The leader of an epoch reports its last stable offset: below it, no transaction is open."""
 
     invoked: float
     at: float
@@ -207,7 +207,7 @@ class CommitInvoked(NamedTuple):
 
 
 class OffsetsTaken(NamedTuple):
-    """The broker has made offsets part of a transaction, in the name of a member of that generation."""
+    """The broker has added offsets to a transaction, for a member of that generation."""
 
     invoked: float
     at: float
@@ -216,7 +216,7 @@ class OffsetsTaken(NamedTuple):
 
 
 class CommitDone(NamedTuple):
-    """`outcome` as that of a send."""
+    """`outcome` as for a send."""
 
     at: float
     commit: int
@@ -244,8 +244,9 @@ class Assigned(NamedTuple):
 
 
 class MachineCrashed(NamedTuple):
-    """Power failed: logs of the broker that are not lossless may have lost what they ended with, and groups, unless
-    `groups_lossless`, their last commits."""
+    """Power failed: logs of the broker that are not lossless may have lost their ends, and groups, unless
+    `groups_lossless`, their last commits.
+    """
 
     at: float
     broker: str
@@ -253,7 +254,7 @@ class MachineCrashed(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Bits flipped in a batch that the disk kept: the records from `first` to `last` may be gone, and no others."""
+    """Bits flipped in a stored batch: the records from `first` to `last` may be gone, and no others."""
 
     at: float
     log: str
@@ -262,7 +263,7 @@ class Damaged(NamedTuple):
 
 
 class Disturbed(NamedTuple):
-    """Something was done to processes or connections: from now on producers may have had to send again."""
+    """Processes or connections were disturbed: from now on producers may have resent records."""
 
     at: float
     what: str

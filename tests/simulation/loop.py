@@ -1,9 +1,9 @@
-"""An asyncio event loop on virtual time, which knows whose code it runs.
+"""An asyncio event loop on virtual time, which knows the process of each callback.
 
 A process is a context variable: tasks, timers and callbacks inherit it. Ready callbacks of one process run first in,
-first out, as asyncio promises; which process runs next is drawn from the seed. Callbacks of a killed process are
-dropped, those of a paused one wait. Each callback takes a little virtual time, so that a timer which is armed again and
-again cannot hold time still.
+first out, as asyncio promises; the seed decides which process runs next. Callbacks of a killed process are dropped,
+those of a paused one wait. Each callback takes a little virtual time, so that a timer which is rearmed forever cannot
+stop the clock.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ CALLBACK_S = 0.000_01
 """Virtual time that one callback takes."""
 
 MOST_CALLBACKS = 5_000_000
-"""More than any seed needs: what runs longer turns round and round."""
+"""More than any seed needs: a longer run is an endless loop."""
 
 
 class LivelockError(Exception):
-    """The seed does not come to its end."""
+    """The seed does not finish."""
 
 
 class _Handle(asyncio.Handle):
-    """A callback as asyncio has it, made without looking for a debug mode: a seed makes 20,000 of them."""
+    """An asyncio callback without a check for debug mode: a seed creates 20,000 of them."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class _Handle(asyncio.Handle):
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    """As `_Handle`, for a time. One that is cancelled is dropped when its time comes."""
+    """Like `_Handle`, for a time. A cancelled one is dropped when its time comes."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class Process:
-    """One life of a process: killed once, never revived. `name` is that of the machine or client."""
+    """One process: killed once, never revived. `name` is that of the machine or client."""
 
     def __init__(self, name: str, life: int = 0) -> None:
         self.name = name
@@ -74,14 +74,14 @@ class Process:
         self.paused = False
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
-        """Not collected before the seed ends: `finally` blocks of a killed process must not run."""
+        """Kept until the seed ends: `finally` blocks of a killed process must not run."""
         self._prune_at = 256
 
     def __repr__(self) -> str:
         return f"{self.name}/{self.life}"
 
     def own(self, task: asyncio.Task[Any]) -> None:
-        """Remember a task of this process."""
+        """Keep a task of this process."""
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
             self.tasks = [each for each in self.tasks if not each.done()]
@@ -111,7 +111,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
     get_debug = staticmethod(bool)
-    """Never: each future asks."""
+    """Always false; every future calls it."""
 
     def time(self) -> float:
         return self._now
@@ -155,7 +155,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def kernel_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Call back at `when`, in no process."""
+        """Call back at `when`, outside all processes."""
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, callback, args))
 
@@ -194,7 +194,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
 
     def _write_to_self(self) -> None:
-        """There is no other thread."""
+        """Do nothing: the loop has a single thread."""
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
         process = handle._context.get(CURRENT)  # type: ignore[attr-defined]
@@ -219,13 +219,13 @@ class SimLoop(asyncio.BaseEventLoop):
             self._runnable.remove(process)
 
     def pause(self, process: Process) -> None:
-        """As SIGSTOP: what becomes ready waits."""
+        """Like SIGSTOP: ready callbacks wait."""
         process.paused = True
         if process in self._runnable:
             self._runnable.remove(process)
 
     def resume(self, process: Process) -> None:
-        """As SIGCONT, which does nothing to a process that runs."""
+        """Like SIGCONT, which does nothing to a running process."""
         if not process.paused:
             return
         process.paused = False
@@ -239,7 +239,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return context.run(self.create_task, coroutine)
 
     def end(self) -> None:
-        """The seed is over: nothing is scheduled, logged or run any more."""
+        """End the seed: nothing is scheduled, logged or run any more."""
         self._over = True
         for process in list(self._runnable):
             self.kill(process)

@@ -33,7 +33,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def registered(table: dict[str, Mutant]) -> Callable[[Callable[[], Iterator[None]]], Mutant]:
-    """Puts a mutant into a table under its name."""
+    """Register a mutant in a table under its name."""
 
     def register(make: Callable[[], Iterator[None]]) -> Mutant:
         mutant = table[make.__name__.strip("_").replace("_", "-")] = contextmanager(make)
@@ -53,7 +53,9 @@ def mutant_named(
 
 
 def replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractContextManager[object]:
-    """`owner.name` is `bug`, which has to take as many parameters: else each call fails, and any check finds that."""
+    """Replace `owner.name` by `bug`, which must take as many parameters: otherwise each call would fail, and any check
+    would find it.
+    """
     original = getattr(owner, name)
     if len(signature(bug).parameters) != len(signature(original).parameters):
         raise TypeError(f"the bug for {name} takes {signature(bug)}, and what it replaces {signature(original)}")
@@ -62,14 +64,14 @@ def replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractCo
 
 @_mutant
 def _acknowledged_before_fsync() -> Iterator[None]:
-    """A flush task says that it is done, and has synced nothing."""
+    """A flush task reports success without syncing anything."""
     with replaced(FlushTask, "_collect", lambda _self, _epochs, _closing: None):
         yield
 
 
 @_mutant
 def _producers_forgotten_in_recovery() -> Iterator[None]:
-    """Recovery does not learn from the log which sequence numbers producers have used."""
+    """Recovery does not read the producers' sequence numbers from the log."""
 
     def replay(self: ProducerStateManager, batch: Any) -> None:
         self.map_end_offset = max(self.map_end_offset, batch.next_offset)
@@ -80,7 +82,7 @@ def _producers_forgotten_in_recovery() -> Iterator[None]:
 
 @_mutant
 def _duplicates_appended() -> Iterator[None]:
-    """A batch that a producer sends again is taken for a new one."""
+    """A batch that a producer resends is appended as a new one."""
     with replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin, _guard=None: None):
         yield
 
@@ -112,7 +114,7 @@ def _groups_not_loaded() -> Iterator[None]:
 
 @_mutant
 def _deleted_log_found_again() -> Iterator[None]:
-    """The log of a deleted topic stays where it is, and the next topic of the name begins with its records."""
+    """A deleted topic's log stays in place, and the next topic of the name starts with its records."""
     with (
         replaced(LogManager, "delete", lambda _self, _partition, _now_ms: None),
         replaced(LogManager, "_check_topic_id", lambda _self, _log, _topic_id: None),
@@ -136,7 +138,7 @@ def _lost_append_acknowledged() -> Iterator[None]:
 
 @_mutant
 def _failed_fsync_taken_for_a_success() -> Iterator[None]:
-    """A flush whose fsync failed advances the recovery point, and what waited for it is acknowledged."""
+    """A flush whose fsync failed advances the recovery point, and waiting requests are acknowledged."""
     original = FlushTask.complete
 
     def complete(self: FlushTask) -> None:
@@ -160,7 +162,7 @@ def _batches_of_the_disk_not_checked() -> Iterator[None]:
 
 @_mutant
 def _readers_see_unflushed_records() -> Iterator[None]:
-    """The high watermark does not wait for the fsync that the topic asks for."""
+    """The high watermark does not wait for the fsync that the topic requires."""
 
     def advance(self: Partition) -> bool:
         moved = self.high_watermark < self.log.log_end_offset
@@ -187,7 +189,7 @@ def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
 
 @_mutant
 def _requests_pass_a_large_one() -> Iterator[None]:
-    """The next request of a connection is handled while the one in front is between two slices."""
+    """The next request of a connection is handled between two slices of the one before it."""
     original = LargeRequest.serve
 
     async def serve(self: LargeRequest) -> Any:

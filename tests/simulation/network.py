@@ -28,7 +28,7 @@ class SimNetwork:
         self._ports = 40_000
 
     def of(self, host: str) -> HostNetwork:
-        """The network as a process on `host` sees it."""
+        """The network of a process on `host`."""
         return HostNetwork(self, host)
 
     def next_port(self) -> int:
@@ -43,7 +43,7 @@ class SimNetwork:
         self.links.cuts[source, target] = None
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:
-        """Take back one cut, or all."""
+        """Remove one cut, or all."""
         if source is None or target is None:
             self.links.cuts.clear()
             for endpoint in self.links.endpoints:
@@ -61,7 +61,7 @@ class SimNetwork:
         return [each for each in self.links.endpoints if each.host == host and not each.gone]
 
     def process_died(self, process: Process, *, silently: bool = False) -> None:
-        """Its listeners are gone; its connections too: the other side hears of it, unless the power failed."""
+        """Close its listeners and connections: the other side notices, unless the power failed."""
         for address in [each for each, listener in self.listeners.items() if listener.process is process]:
             del self.listeners[address]
         for endpoint in [each for each in self.links.endpoints if each.process is process]:
@@ -150,7 +150,7 @@ class SimListener:
             self.accept(endpoint)
 
     def accept(self, endpoint: Endpoint) -> None:
-        """The kernel has a connection for this listener; its process hears of it once it accepts."""
+        """The kernel has a connection for this listener; the process learns of it once it accepts."""
         if self._factory is None:
             self._backlog.append(endpoint)
         elif not endpoint.gone:

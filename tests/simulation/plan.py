@@ -1,7 +1,7 @@
-"""The plan of a seed: the broker's configuration, topics, clients and kinds of faults, drawn before anything runs.
+"""The plan of a seed: the broker's configuration, topics, clients and kinds of faults, all drawn in advance.
 
-Kinds of faults are switched on and off as a whole (some seeds have none): bugs that one kind hides come out where it is
-off.
+Kinds of faults are switched on and off as a whole (some seeds have none), since one kind may hide bugs that appear
+without it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FAULTS = (
 )
 
 RARER_FAULTS = ("topic deletion", "disk error", "disk full", "bit flip")
-"""Kinds that fewer seeds have, as they cost what others are to check."""
+"""Kinds that fewer seeds have, as they reduce what the others can check."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic. `lossless`: what is acknowledged is fsynced."""
+    """A topic. `lossless`: records are fsynced before they are acknowledged."""
 
     name: str
     partitions: int
@@ -62,22 +62,22 @@ class TransactionsPlan:
     outputs: TopicPlan
     producers: int
     timeout_ms: int
-    """After that long brokers abort a transaction."""
+    """Timeout after which brokers abort a transaction."""
     give_up_s: float
-    """After that long a client aborts one."""
+    """Timeout after which a client aborts a transaction."""
     pause_s: float
     abort_chance: float
     hold_chance: float
-    """Of transactions that are aborted while a produce request of theirs is held back, and comes later."""
+    """Probability that a transaction is aborted while one of its produce requests is held back and arrives later."""
     twins: int
-    """How often another client begins with a transactional id that is in use."""
+    """How often another client starts with a transactional id in use."""
     closes: bool
-    """Whether each transactional id has a new producer at the end; else time has to end what is open."""
+    """Whether each transactional id gets a new producer at the end; otherwise open transactions must time out."""
     request_timeout_ms: int
     client_ids: tuple[str, ...]
-    """The transactional ids of our own client; the others are of clients that send what they like."""
+    """The transactional ids of our own client; the others belong to clients that send their own requests."""
     instances: int = 0
-    """Members of the loop's group; 0: it is one client, without a group."""
+    """Members of the loop's group; 0: the loop is one client without a group."""
     loop_session_timeout_ms: int = 6_000
     loop_assignor: str = "range"
     strike_chance: float = 0.0
@@ -101,7 +101,7 @@ class Plan:
     active_s: float
     most_delay_s: float
     renewed: TopicPlan | None
-    """The topic that is deleted and created again at times."""
+    """The topic that is sometimes deleted and recreated."""
     coordination: str
     """"embedded": the broker keeps the tree on its disk; "remote": another machine does."""
     brokers: int = 1
@@ -109,14 +109,14 @@ class Plan:
     broker_session_timeout_s: float = 6.0
     """The timeout of the brokers' sessions with the tree that they share."""
     least_s: float = 60.0
-    """A seed is not shorter."""
+    """The minimum duration of a seed."""
     keeps_pace: bool = False
-    """Producers that were held up send faster afterwards, so that all is sent before the faults end."""
+    """Delayed producers send faster afterwards, so that all is sent before the faults end."""
     transactions: TransactionsPlan | None = None
 
     @property
     def all_topics(self) -> list[TopicPlan]:
-        """Those of the transactional clients too."""
+        """All topics, including those of the transactional clients."""
         transactions = self.transactions
         added = [] if transactions is None else [transactions.inputs, transactions.outputs]
         return [*self.topics, *added]
@@ -153,7 +153,7 @@ def draw_plan(seed: int) -> Plan:
         rarer.append("bit flip")
     renewed = None
     if "topic deletion" in rarer:
-        # It is not the only one, so that the others are what they are without deletions.
+        # Others exist too, and they behave as without deletions.
         renewed = TopicPlan("renewed", more.choice([1, 2]), {"flush.messages": "1"}, lossless=True)
         topics.append(renewed)
         broker["auto.create.topics.enable"] = "false"
@@ -187,7 +187,7 @@ def draw_plan(seed: int) -> Plan:
             )
         )
     faults = [each for each in FAULTS if rng.random() < 0.5] if rng.random() < 0.95 else []
-    # A partition may not give less than the broker is to wait for.
+    # A partition's limit must not be lower than the broker's minimum.
     fetch_bytes = rng.choice([(1, 200), (1, 1_048_576), (1_000, 1_048_576)])
     return Plan(
         broker=broker,

@@ -1,4 +1,4 @@
-"""Runs seeds: one world, a broker or a cluster, clients and faults; then everything is healed and looked at."""
+"""Runs seeds: one world, a broker or a cluster, clients and faults; then everything is healed and checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether a cluster was tried hard enough."""
+        """Whether a cluster was tested hard enough."""
         return (
             self.virtual_s >= LEAST_VIRTUAL_S
             and self.acknowledged >= LEAST_ACKNOWLEDGED
@@ -60,9 +60,9 @@ class Outcome:
 
 
 def collect_garbage() -> None:
-    """Let go of the worlds of seeds that have ended: silently, for the coroutines of killed processes end with them.
+    """Release the worlds of finished seeds: silently, because the coroutines of killed processes end with them.
 
-    A coroutine that is closed may start another in its `finally`, and so keep its world until the next collection.
+    A closed coroutine may start another in its `finally`, and so keep its world until the next collection.
     """
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -84,7 +84,7 @@ EXPECTED_CLUSTER_ERRORS = re.compile(
     r"Broker \d+ refused \w+: STALE_(BROKER|CONTROLLER)_EPOCH"
     r"|The internal topic \S+ cannot be created: (REQUEST_TIMED_OUT|NOT_CONTROLLER|INVALID_REPLICATION_FACTOR)"
 )
-"""Errors that a broker may log when another one came back or is not there, or the controller cannot be reached."""
+"""Errors that a broker may log when another one restarts or is down, or the controller cannot be reached."""
 
 
 EXPECTED_DISK_ERRORS = (
@@ -96,7 +96,7 @@ EXPECTED_DISK_ERRORS = (
     "Closing connection of",
     "Log cleaner thread",
 )
-"""Beginnings of errors that a broker may log when its disk fails."""
+"""Prefixes of errors that a broker may log when its disk fails."""
 
 
 _UNAVAILABLE = re.compile(
@@ -112,20 +112,20 @@ _DAMAGE = re.compile(
 )
 """The log line for damaged data."""
 _LOSS = re.compile(r"The broker has lost records of (?P<log>\S+) that it had acknowledged$")
-"""The line of a producer whose next sequence number the broker refuses. A topic that was made again may do so without a
-loss: it takes any number for the producer's first, and then refuses that of a batch which was sent before.
+"""The line for a producer whose next sequence number the broker refuses. A recreated topic may do so without a loss: it
+accepts any number as the producer's first, and then refuses that of a batch sent earlier.
 """
 _CUT = re.compile(r"(?P<log>\S+) ends at \d+ here, below its high watermark \d+")
-"""The line of a broker that leads with less than was committed."""
+"""The line of a leader with less than was committed."""
 
 
 class LogWatch(logging.Handler):
-    """Turns what brokers and clients log as errors into events; in a replay all their lines go into the trace."""
+    """Turns errors that brokers and clients log into events; a replay traces all their lines."""
 
     def __init__(self, world: World, checker: Checker, *, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.ERROR)
         self.was_renewed: Callable[[str], bool] = lambda _topic: False
-        """Whether a topic was deleted and made again."""
+        """Whether a topic was deleted and recreated."""
         self._world = world
         self._checker = checker
 
@@ -141,7 +141,7 @@ class LogWatch(logging.Handler):
             self._checker.feed(history.Trouble(self._world.loop.time(), "C15", f"{process} logged {text}"))
 
     def _is_expected(self, text: str) -> bool:
-        """Whether the faults that were injected explain an error."""
+        """Whether the injected faults explain an error."""
         if text.startswith(EXPECTED_ERRORS) or EXPECTED_CLUSTER_ERRORS.match(text):
             return True
         refused = _LOSS.match(text)
@@ -161,7 +161,7 @@ class LogWatch(logging.Handler):
 
 
 def run_seed(seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None) -> Outcome:
-    """Run a seed of one broker to its end; with `mutant` in force, if one is given, to the first violation."""
+    """Run a seed of one broker to its end or, with a `mutant`, to the first violation."""
     with nullcontext() if mutant is None else mutant:
         return _run_plan(seed, draw_plan(seed), keep_trace=keep_trace, to_first_violation=mutant is not None)
 
@@ -169,7 +169,7 @@ def run_seed(seed: int, *, keep_trace: bool = False, mutant: AbstractContextMana
 def run_cluster_seed(
     seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None
 ) -> Outcome:
-    """Run a seed of a cluster, as `run_seed`."""
+    """Run a seed of a cluster, like `run_seed`."""
     with nullcontext() if mutant is None else mutant:
         return _run_plan(seed, draw_cluster_plan(seed), keep_trace=keep_trace, to_first_violation=mutant is not None)
 
@@ -249,7 +249,7 @@ class _Scenario:
         world.network.links.most_delay_s = plan.most_delay_s
 
     def was_renewed(self, topic: str) -> bool:
-        """Whether a topic may be another than at the beginning."""
+        """Whether a topic may have been recreated since the start."""
         return self._clients.topics.was_renewed(topic)
 
     def _feed(self, event: history.Event) -> None:
@@ -262,7 +262,7 @@ class _Scenario:
                 self._world.loop.stop()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Look at each step of a cluster."""
+        """Check each step of a cluster."""
         return nullcontext() if self._invariants is None else self._invariants.watching()
 
     def _stuck(self, text: str) -> None:
@@ -301,7 +301,7 @@ class _Scenario:
         return all(machine.is_serving for machine in self._machines)
 
     async def _settle(self) -> None:
-        """When nothing is wrong any more everything is delivered, read and where it was said to be."""
+        """After healing, everything must be delivered, read and at its acknowledged place."""
         world, clients = self._world, self._clients
         if not await world.until(self._all_serve, WRITABLE_WITHIN_S):
             self._stuck("the broker does not serve")
@@ -327,8 +327,8 @@ class _Scenario:
         await self._read_transactions()
 
     async def _restart(self, machine: Machine) -> bool:
-        """Stop a broker cleanly and start it again; whether that could be done."""
-        # A start that the last fault has planned may come at once: it is this process that has to end.
+        """Stop a broker cleanly and restart it; returns whether that was possible."""
+        # A start planned by the last fault may happen at once: this process is the one that must end.
         process = machine.process
         machine.stop()
         if not await self._world.until(lambda: process is None or not process.alive, WRITABLE_WITHIN_S):
@@ -350,7 +350,7 @@ class _Scenario:
         self._clients.start("watch", self._clients.look_once)
 
     async def _end_transactions(self) -> None:
-        """Wait until nothing is open and everything is read."""
+        """Wait until no transaction is open and everything is read."""
         workload = self._workload
         if workload is None:
             return

@@ -1,4 +1,4 @@
-"""The checker itself: every planted anomaly is flagged, by the right check, and clean histories pass."""
+"""Tests of the checker: every planted anomaly is flagged by the right check, and clean histories pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scenario:
         return self.now
 
     def send(self, producer: str = "p", *, idempotent: bool = True, outcome: str = OK) -> bytes:
-        """A record is sent; acknowledged ones are in the log, and the unknown may be."""
+        """Send a record; acknowledged ones are in the log, unknown ones may be."""
         value = b"%s %d" % (producer.encode(), len(self.events))
         self.events.append(history.SendInvoked(self.later(), producer, LOG, value, idempotent))
         offset = -1
@@ -42,13 +42,13 @@ class Scenario:
         return value
 
     def read(self, reader: str = "r", start: int = 0) -> None:
-        """A reader reads all from `start` on."""
+        """Read everything from `start` on."""
         self.events.append(history.Positioned(self.later(), reader, LOG, start))
         for offset in range(start, len(self.log)):
             self.events.append(history.Read(self.later(), reader, LOG, offset, self.log[offset]))
 
     def look(self) -> None:
-        """The broker tells the end."""
+        """The broker reports the end."""
         invoked = self.later()
         self.events.append(history.EndOffset(invoked, self.later(), LOG, len(self.log)))
         self.events.append(history.LeaderEpoch(invoked, self.now, LOG, 3))
@@ -60,12 +60,12 @@ class Scenario:
         self.events.append(history.CommitDone(self.later(), self._commits, outcome))
 
     def committed(self, offset: int | None) -> None:
-        """The broker tells what is committed."""
+        """The broker reports the committed offset."""
         invoked = self.later()
         self.events.append(history.CommittedOffset(invoked, self.later(), "g", LOG, offset))
 
     def crash(self) -> None:
-        """Power fails; without `lossless` the end of the log goes."""
+        """Power fails; without `lossless` the log loses its end."""
         self.events.append(history.MachineCrashed(self.later(), "broker-0", groups_lossless=False))
         if not self.lossless:
             del self.log[self.rng.randrange(len(self.log)) :]
@@ -143,7 +143,7 @@ def test_what_a_deletion_and_a_damage_take_may_be_missing() -> None:
 
 
 def _delete_records(scenario: Scenario) -> int:
-    """An administrator deletes the first records, and is obeyed. The new log start."""
+    """Delete the first records; returns the new log start."""
     before = scenario.rng.randint(1, len(scenario.log) - 1)
     scenario.events.append(history.RecordsDeleted(scenario.later(), LOG, before))
     return before
@@ -183,7 +183,7 @@ def _replaced(scenario: Scenario) -> None:
 
 
 def _lost_in_the_middle(scenario: Scenario) -> None:
-    """A hole where only the end may be lost."""
+    """A gap where only the end may be lost."""
     scenario.send()
     hole = len(scenario.log) - 1
     scenario.send()
@@ -293,7 +293,7 @@ def _two_owners(scenario: Scenario) -> None:
 
 
 def _begin_again(scenario: Scenario) -> None:
-    """The log is deleted, and another of its name begins."""
+    """Delete the log, and create another of its name."""
     scenario.events.append(history.DeletionInvoked(scenario.later(), LOG))
     scenario.events.append(history.LogDeleted(scenario.later(), LOG))
     scenario.log.clear()
@@ -313,7 +313,7 @@ def _lost_after_a_deletion(scenario: Scenario) -> None:
 
 
 def _damage(scenario: Scenario) -> int:
-    """A batch of one record is damaged; gives its offset."""
+    """Damage a batch of one record; returns its offset."""
     scenario.send()
     offset = len(scenario.log) - 1
     scenario.events.append(history.Damaged(scenario.later(), LOG, offset, offset))

@@ -20,7 +20,7 @@ from tests.simulation.world import Machine, World
 
 
 def play(scenario: Any) -> None:
-    """Run `scenario(world, machine)` in a world with a broker that serves."""
+    """Run `scenario(world, machine)` in a world with a running broker."""
     world = World(1)
     machine = world.add_broker({}, remote_coordination=True)
 
@@ -34,7 +34,7 @@ def play(scenario: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_garbage() -> Iterator[None]:
-    """Worlds end with their tests, and not during others."""
+    """Collect worlds with their tests, not during later ones."""
     yield
     collect_garbage()
 
@@ -70,7 +70,7 @@ def test_broker_starts_again_when_its_session_expires() -> None:
 
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
-    """The client asks again until the broker, started again, has read in the tree what became of it."""
+    """The client retries until the restarted broker has read the outcome from the tree."""
 
     async def scenario(world: World, machine: Machine) -> None:
         ensemble = machine.ensemble

@@ -1,4 +1,4 @@
-"""Seeds of the simulation: nothing is violated, a seed gives the same events each time, planted bugs are found."""
+"""Seeds of the simulation: no check is violated, a seed always gives the same events, and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOUND_BY = {
     "batches-of-the-disk-not-checked": 15,
     "requests-pass-a-large-one": FIRST_SEED_OF_SPLIT_REQUESTS + 8,
 }
-"""Seeds that find the planted bugs that few find: they are tried first."""
+"""Seeds that find the hardest planted bugs: they are tried first."""
 PAST_SEEDS = {
     24: "a topic deleted while the disk was full could not be created again, as a checkpoint was not written again",
     46: "batches appended since a start were taken for damage by the background check, and refused to readers",
@@ -46,7 +46,7 @@ PAST_SEEDS = {
     2_000_904: "a raised leader epoch of a log's first batch had the second taken for damaged, and refused",
     2_001_388: "an offsets partition whose disk had failed was reported as a mistake of the broker",
 }
-"""Seeds that violated something once, and what."""
+"""Seeds that once violated a check, with the cause."""
 _HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 15, 24)))"
 
 
@@ -78,7 +78,7 @@ def test_past_seeds() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_seeds() -> None:
-    """By the command, which uses two processes; it prints the seeds with violations."""
+    """Through the command, which uses two processes; it prints the seeds with violations."""
     seeds = due_block(SLOW_SEEDS)
     command = [sys.executable, "-m", "tests.simulation", "--start", str(seeds.start), "--seeds", str(len(seeds))]
     done = subprocess.run(
@@ -129,7 +129,7 @@ def test_a_seed_leaves_no_world_behind():
 
 
 def _mistakes(renewed: str, *lines: str) -> list[str]:
-    """The violations that these lines are, in a world where one topic was made again."""
+    """The violations for these lines, in a world where one topic was recreated."""
     checker = Checker()
     world = World(1)
     watch = LogWatch(world, checker, verbose=False)

@@ -1,4 +1,4 @@
-"""The topics of a seed: created at its begin, and one of them deleted and created again while clients use it."""
+"""The topics of a seed: created at its start; one of them is deleted and recreated while clients use it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from tests.simulation.world import World
 _BETWEEN_RENEWALS_S = 15.0
 """More than the lifetime of a request: a CreateTopics of one renewal never takes effect in the next."""
 _RETRIED = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_REPLICATION_FACTOR})
-"""Refusals that pass though no client retries them: of a full disk, of too few brokers."""
+"""Temporary refusals that clients do not retry: for a full disk or too few brokers."""
 
 
 class Topics:
-    """The work of an administrator. `exist` once all topics do; `is_renewing` while one is gone or about to go."""
+    """The work of an administrator. `exist` once all topics do; `is_renewing` while one is being deleted and
+    recreated.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class Topics:
         feed: Callable[[history.Event], None],
         on_deletion: Callable[[str], None],
     ) -> None:
-        """`on_deletion(topic)` is called when a deletion has been acknowledged."""
+        """`on_deletion(topic)` is called when a deletion was acknowledged."""
         self.exist = False
         self.is_renewing = False
         self.renewals = 0
@@ -52,18 +54,18 @@ class Topics:
         return self.exist and not self.is_renewing and self._plan.renewed is not None and (not self.renewals or is_over)
 
     def was_renewed(self, topic: str) -> bool:
-        """Whether `topic` may be another than at the beginning."""
+        """Whether `topic` may have been recreated since the start."""
         renewed = self._plan.renewed
         return renewed is not None and topic == renewed.name and (self.is_renewing or self.renewals > 0)
 
     async def create_all(self, client: KafkaClient, _reader: str) -> None:
-        """Create the plan's topics, however often that takes."""
+        """Create the plan's topics, with as many retries as necessary."""
         for topic in self._plan.all_topics:
             await self._create(client, topic)
         self.exist = True
 
     async def renew(self, client: KafkaClient, _reader: str) -> None:
-        """Delete the topic that the plan says, and create it again. To be started when `may_renew`."""
+        """Delete the topic chosen by the plan, and recreate it. Start it when `may_renew`."""
         topic = self._plan.renewed
         assert topic is not None
         topic_id = await self._id_of(client, topic.name)
@@ -83,8 +85,8 @@ class Topics:
         self.is_renewing = False
 
     async def _create(self, client: KafkaClient, topic: TopicPlan, before: Uuid = ZERO_UUID) -> None:
-        """Create a topic. As long as brokers that hold one of its name are away, there is the one with the id `before`,
-        which is marked for deletion.
+        """Create a topic. While brokers that hold a deleted one of its name are away, that one still exists, marked for
+        deletion and with the id `before`.
         """
         while True:
             try:
@@ -125,7 +127,7 @@ class Topics:
             await asyncio.sleep(0.1)
 
     async def _delete(self, client: KafkaClient, topic_id: Uuid) -> None:
-        """Delete by id: a request that comes late, when its sender has asked again, must not take the next topic."""
+        """Delete by id: a late request, after its sender has retried, must not hit the next topic."""
         state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
         request = DeleteTopicsRequest(topics=[state], timeout_ms=5_000)
         while True:

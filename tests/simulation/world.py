@@ -1,4 +1,4 @@
-"""Machines with brokers and clients on them, and what can be done to them from outside."""
+"""Machines with brokers and clients, and the faults that can be applied to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.simulation.network import SimNetwork
 EPOCH_MS = 1_700_000_000_000
 PORT = 9092
 FIRST_SEED_OF_SPLIT_REQUESTS = 3_000_000
-"""From here on requests of a few elements are decoded, handled and answered in slices, as large ones elsewhere."""
+"""From this seed on, small requests are decoded, handled and answered in slices, as large ones are elsewhere."""
 
 _SETTINGS = {
     "listeners": f"PLAINTEXT://:{PORT}",
@@ -42,7 +42,7 @@ class SimClock:
     """A machine's clocks: the wall clock may be wrong, the monotonic one is the loop's."""
 
     def __init__(self, loop: SimLoop, rng: Random | None = None, *, splits: bool = False) -> None:
-        """With `splits`, requests of a few elements are large."""
+        """With `splits`, requests of a few elements count as large."""
         self._loop = loop
         self._rng = rng or Random(0)
         self._splits = splits
@@ -59,7 +59,7 @@ class SimClock:
         return slice_of(self._rng.randrange(1, 9))
 
     def elements_at_once(self, most: int) -> int:
-        """As many as the seed says."""
+        """The number that the seed chooses."""
         return min(most, self._rng.randrange(1, 4)) if self._splits else most
 
 
@@ -73,12 +73,12 @@ class SimRandom:
         return self._rng.randrange(stop)
 
     def uuid(self) -> Uuid:
-        # The first bit is not set: a text form never begins with a dash.
+        # The first bit is not set: the text form never begins with a dash.
         return Uuid.version_4(self._rng.getrandbits(127))
 
 
 class Trace:
-    """The lines of a seed, and a hash that is the same wherever the same happened."""
+    """The lines of a seed, and a hash that is equal for equal runs."""
 
     def __init__(self, loop: SimLoop, *, keep: bool = False) -> None:
         self._loop = loop
@@ -104,7 +104,7 @@ class Trace:
         self._sum.update(f"{self._loop.time()!r} {what} {self._loop.callbacks} {wire}\n".encode())
 
     def remark(self, who: str, what: str) -> None:
-        """A line for the reader, which is not hashed."""
+        """A line for human readers, which is not hashed."""
         if self._keep:
             self.lines.append(f"{self._loop.time():11.6f}  {who:<12} {what}")
 
@@ -139,7 +139,7 @@ class Machine:
         self.met_disk_error: Process | None = None
         """The last process that met a disk error. It is ended soon."""
         self.damage: dict[str, dict[int, None]] = {}
-        """Offsets whose records the disk was made to lose, by `topic-partition`, those of deleted topics included."""
+        """Offsets whose records the disk was made to lose, by `topic-partition`, including deleted topics."""
         self.lives = 0
         self.is_serving = False
         self.ensemble = ensemble
@@ -151,7 +151,7 @@ class Machine:
     # -- a life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin another process; returns at once. One that cannot start is started again a second later."""
+        """Start another process; returns at once. If it fails, it is restarted a second later."""
         if self.process is not None and self.process.alive:
             return
         world = self.world
@@ -212,19 +212,19 @@ class Machine:
 
     @property
     def has_all_directories(self) -> bool:
-        """Whether a broker serves, and out of all of its log directories."""
+        """Whether a broker is serving with all of its log directories."""
         if self.server is None or not self.is_serving:
             return False
         return all(each.failure is None for each in self.server.serving.logs.log_manager.directories)
 
     def kill(self) -> None:
-        """kill -9: what was written stays."""
+        """kill -9: written data survives."""
         if self.process is not None and self.process.alive:
             self.world.trace.note(self.name, "is killed")
             self._end(self.process)
 
     def cut_power(self, mode: PowerCut) -> None:
-        """Cut the machine's power. `mode` decides what becomes of bytes that were not fsynced."""
+        """Cut the machine's power. `mode` decides the fate of unfsynced bytes."""
         world = self.world
         if self.process is not None and self.process.alive:
             self._end(self.process, silently=True)
@@ -248,7 +248,7 @@ class Machine:
         self.world.kernel_later(seconds, resume)
 
     def stop(self) -> None:
-        """SIGTERM: a clean stop, which begins now and takes its time."""
+        """SIGTERM: a clean stop, which starts now and takes its time."""
         process, server = self.process, self.server
         if process is None or not process.alive or server is None or not self.is_serving:
             return
@@ -296,7 +296,7 @@ class World:
         return machine
 
     def add_cluster(self, size: int, settings: dict[str, str], session_timeout_s: float) -> list[Machine]:
-        """So many machines, off yet, whose brokers share one tree, which is on none of them."""
+        """Add this many machines, powered off, whose brokers share one tree on none of them."""
         rng = Random(f"ensemble {self.seed}")
         ensemble = SimEnsemble(self.loop, rng, SimClock(self.loop).now_ms, session_timeout_s, is_shared=True)
         self.loop.kernel_at(0.0, ensemble.check_sessions)
@@ -305,12 +305,12 @@ class World:
         return self.machines
 
     def process_ended(self, process: Process) -> None:
-        """Tell who wants to know, in no process."""
+        """Notify the observers, outside all processes."""
         for listener in self.on_process_end:
             listener(process)
 
     def kernel_later(self, seconds: float, what: Callable[[], None]) -> None:
-        """Have something happen to the machines, whatever runs then."""
+        """Schedule an event for the machines, whatever is running then."""
         context = context_of(self.director)
         self.loop.kernel_at(self.loop.time() + seconds, partial(context.run, what))
 
@@ -326,7 +326,7 @@ class World:
             self.loop.end()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition of the world; whether it came about in time."""
+        """Wait for a condition of the world; returns whether it became true in time."""
         deadline = self.loop.time() + timeout_s
         while not condition():
             if self.loop.time() >= deadline:

@@ -13,7 +13,7 @@ from tests.chaos.soak.run import run_soak
 
 
 def main() -> int:
-    """Run; the exit code is 1 when something acknowledged is missing, or the cluster did not heal."""
+    """Run; the exit code is 1 when an acknowledged record is missing, or the cluster did not heal."""
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long faults happen")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")

@@ -18,7 +18,7 @@ from tests.kit.wire_client import ConnectionClosed
 PATIENCE_S = 5.0
 PAUSE_S = 4.0
 REFUSALS = (AssertionError, KafkaException, KeyError, OSError, ConnectionClosed)
-"""An administrator of a cluster under faults is refused at times, or not answered."""
+"""An administrator of a cluster under faults sometimes gets refusals, or no answer."""
 
 
 class Administrator(threading.Thread):

@@ -22,7 +22,7 @@ from tests.kit.zookeeper import start_zookeeper
 
 FULL_DISK_BROKER = 3
 STORM = 3
-"""Deaths of a restart storm."""
+"""How often a restart storm kills a broker."""
 START_PATIENCE_S = 10.0
 LAST_LINES = 5
 """How many lines to quote from the log of a broker that exited unexpectedly."""
@@ -41,7 +41,7 @@ class World:
 
     @contextlib.contextmanager
     def holding(self, number: int) -> Iterator[BrokerProcess]:
-        """For a block, nobody else starts the broker."""
+        """For the duration of a block, no one else starts the broker."""
         with self._lock:
             self._held.add(number)
         try:
@@ -64,8 +64,8 @@ class World:
 
     @contextlib.contextmanager
     def supervised(self, say: Callable[[str], None], times: FaultTimes) -> Iterator[None]:
-        """For a block, brokers that end by themselves are started again. `say` gets their last words, `times` the fact:
-        a fault that is over may have caused it, such as a full disk.
+        """For the duration of a block, restart brokers that exit by themselves. `say` gets their last output and
+        `times` records the exit: an earlier fault may have caused it, such as a full disk.
         """
         stopping = threading.Event()
 
@@ -134,7 +134,7 @@ def _restart_storm(world: World, chance: random.Random) -> Fault:
 @contextlib.contextmanager
 def _stopped(world: World, number: int) -> Iterator[None]:
     with world.holding(number) as broker:
-        # One that waits for somebody who is cut off is killed in the end.
+        # A broker waiting for one that is cut off is killed in the end.
         with contextlib.suppress(subprocess.TimeoutExpired):
             broker.stop()
         yield
@@ -146,7 +146,7 @@ def _restarted_in_turn(world: World) -> Iterator[None]:
     for number, broker in world.cluster.brokers.items():
         with _stopped(world, number):
             pass
-        # Without ZooKeeper it cannot start, and ZooKeeper comes back only after this.
+        # The broker cannot start without ZooKeeper, which only comes back later.
         with contextlib.suppress(RuntimeError):
             broker.await_listening(START_PATIENCE_S)
     yield
@@ -226,7 +226,7 @@ def _full_disk(world: World, chance: random.Random) -> Fault:
 
 
 def draw_fault(world: World, chance: random.Random) -> Fault:
-    """A fault out of all that are possible here."""
+    """A random fault out of all that are possible here."""
     kinds = {_kill: 6, _pause: 5, _restart_storm: 1, _rolling_restart: 1, _zookeeper_dead: 1}
     if world.network is not None:
         kinds[_network_cut] = 10

@@ -30,11 +30,11 @@ from tests.kit import heavy_requests as heavy
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = 10
-"""One run draws so many kinds of floods."""
+"""How many kinds of floods one run draws."""
 LONGEST_PAUSE_S = 3.0
 PATIENCE_S = 20.0
 TOPIC = "hostile"
-"""Where this client produces."""
+"""The topic that this client produces to."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() reset the connection."""
 
@@ -55,7 +55,7 @@ def built(make: Callable[[], bytes]) -> bytes:
 
 
 def connected(address: str, stack: ExitStack) -> socket.socket:
-    """A connection that is reset when it is closed, as by a client that died. Raises OSError."""
+    """A connection that is reset on close, as if the client had died. Raises OSError."""
     host, _, port = address.rpartition(":")
     client = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -73,7 +73,7 @@ def read_answer(client: socket.socket) -> None:
 
 
 def at_once(count: int, do: Callable[[], None]) -> None:
-    """Do it in so many threads; connection errors are ignored."""
+    """Run it in this many threads; connection errors are ignored."""
 
     def unless_refused() -> None:
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def at_once(count: int, do: Callable[[], None]) -> None:
 
 
 HALF_A_HELLO = bytes.fromhex("1603010200") + bytes(200)
-"""The header of a TLS record of 512 bytes, and a part of it."""
+"""The header of a TLS record of 512 bytes, and part of its body."""
 
 
 def declared_records() -> bytes:
@@ -103,14 +103,14 @@ class HostileClient:
         self._members = 0
 
     def ask(self, make: Callable[[], bytes], address: str) -> None:
-        """One request, and its answer."""
+        """Send one request, and return its answer."""
         with ExitStack() as stack:
             client = connected(address, stack)
             client.sendall(built(make))
             read_answer(client)
 
     def half_frames(self, address: str, held_s: float) -> None:
-        """Ten connections with 80 MB of a frame of 100 MB each, which are held a while and reset."""
+        """Open ten connections with 80 MB of a 100 MB frame each, hold them for a while and reset them."""
 
         def send() -> None:
             with ExitStack() as stack:
@@ -123,7 +123,7 @@ class HostileClient:
         at_once(10, send)
 
     def many_connections(self, address: str, count: int, data: bytes, held_s: float = 0) -> None:
-        """So many connections that send something, wait, and are reset."""
+        """Open this many connections that send something, wait, and are reset."""
         with ExitStack() as stack:
             for _ in range(count):
                 connected(address, stack).sendall(data)
@@ -160,7 +160,7 @@ class HostileClient:
                 client.recv(1)
 
     def floods(self) -> dict[str, Callable[[str], None]]:
-        """Those of any listener."""
+        """The floods for any listener."""
 
         def asking(make: Callable[[], bytes]) -> Callable[[str], None]:
             return functools.partial(self.ask, make)
@@ -188,7 +188,7 @@ class HostileClient:
         }
 
     def floods_of_secured(self) -> dict[str, Callable[[str], None]]:
-        """Those of listeners with TLS."""
+        """The floods for listeners with TLS."""
         return {
             "600 half-open handshakes": lambda address: self.many_connections(address, 600, HALF_A_HELLO, 10),
             "SASL garbage": self.garbage_by_tls,
@@ -196,11 +196,11 @@ class HostileClient:
 
 
 FOR_ALL_BROKERS = ("JoinGroup", "OffsetFetch", "Produce of 2^31-1")
-"""Only the coordinator or the leader does more than refuse these, so each broker gets them."""
+"""Only the coordinator or the leader fully handles these, so each broker gets them."""
 
 
 def draw(client: HostileClient, orders: Orders, chance: random.Random) -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """Draw floods of `KINDS` kinds without end, as (name, address, flood); all TLS floods are among them."""
+    """Draw floods of `KINDS` kinds forever, as (name, address, flood); all TLS floods are among them."""
     kinds, secured = client.floods(), client.floods_of_secured() if orders.secured else {}
     chosen = [*chance.sample(list(kinds), KINDS - len(secured)), *secured]
     while True:
@@ -246,7 +246,7 @@ class Hostility:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def _read(self, said: IO[str]) -> None:

@@ -11,11 +11,11 @@ from tests.compat.driver_process import Driver
 from tests.compat.steady_load import Verdict, find_doubles, read_partition
 
 RATE = 300
-"""Records a second of each: the processors belong to the brokers."""
+"""Records per second of each client: most of the CPU is for the brokers."""
 
 
 class ClientStream:
-    """A client that sends the numbers from 0 on to partition 0 of a topic, which is named after it."""
+    """A client that sends the numbers from 0 on to partition 0 of the topic that has its name."""
 
     def __init__(self, client: str, address: str, directory: Path) -> None:
         self.topic = client
@@ -26,7 +26,7 @@ class ClientStream:
 
     @property
     def acknowledged(self) -> Sized:
-        """As long as the number of acknowledgements so far."""
+        """A sequence whose length is the number of acknowledgements so far."""
         count: int = self._driver.ask("stream_state", stop=False)["acknowledged"]
         return range(count)
 

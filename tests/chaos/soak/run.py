@@ -37,17 +37,17 @@ from tests.kit.waiting import eventually
 ROUND_S = 40.0
 MOST_AT_ONCE = 3
 LONGEST_PAUSE_S = 3.0
-"""Between two beginnings of faults."""
+"""The longest pause between the starts of two faults."""
 HEALED_WITHIN_S = 60.0
 LONGEST_WAIT_S = 1.0
-"""The probe may wait so long for an answer."""
+"""How long the probe may wait for an answer."""
 DISK_MB = 320
 CLIENTS = ("java-3.9", "aiokafka")
 TRANSACTIONS = "transfers"
 TOPICS = {
     # Two of three replicas must be in sync.
     "steady": (3, {"min.insync.replicas": "2"}),
-    # It is enough that the leader is.
+    # The leader alone is enough.
     "pair": (2, {"min.insync.replicas": "1"}),
     **{client: (3, {"min.insync.replicas": "2"}) for client in (*CLIENTS, TRANSACTIONS)},
 }
@@ -58,11 +58,11 @@ SETTINGS = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "6000"}
 
 
 class SoakSender(TimedSender):
-    """A sender of many records in few requests: the processors belong to the brokers.
+    """A sender of many records in few requests: most of the CPU is for the brokers.
 
-    It has one partition: when a batch of one partition is refused (a full disk) and those behind it are out of order,
-    librdkafka begins a new epoch, and sends again what waits for an acknowledgement of other partitions, which may be
-    there already (https://github.com/confluentinc/librdkafka/issues/4953).
+    It has one partition. When a batch of one partition is refused (a full disk) and the following ones are out of
+    order, librdkafka bumps its epoch, and resends the unacknowledged records of other partitions, which may have been
+    written already (https://github.com/confluentinc/librdkafka/issues/4953).
     """
 
     most_in_flight = 4000
@@ -96,7 +96,7 @@ class Soak:
 
     @contextlib.contextmanager
     def noting(self, where: str) -> Iterator[None]:
-        """Take an assertion that fails in a block for a violation."""
+        """Record an assertion that fails in a block as a violation."""
         try:
             yield
         except AssertionError as error:
@@ -123,7 +123,7 @@ class Soak:
 
 @contextlib.contextmanager
 def _world(directory: Path, say: Say, security: Security | None) -> Iterator[World]:
-    """A running cluster; with cuts and a full disk where the machine lets us."""
+    """A running cluster, with network cuts and a full disk if the machine allows them."""
     with contextlib.ExitStack() as stack:
         network = disk = None
         try:
@@ -148,7 +148,7 @@ def _world(directory: Path, say: Say, security: Security | None) -> Iterator[Wor
 
 
 class _Active(NamedTuple):
-    """A fault that goes on."""
+    """An active fault."""
 
     until_s: float
     fault: Fault
@@ -157,7 +157,7 @@ class _Active(NamedTuple):
 
 
 class _Round:
-    """Faults that begin one after the other, some at once, until they are all ended."""
+    """Faults that begin one after the other, some at once, until all have ended."""
 
     def __init__(self, world: World, chance: random.Random, say: Say, times: FaultTimes) -> None:
         self._world = world
@@ -166,12 +166,12 @@ class _Round:
         self._say = say
         self._active: list[_Active] = []
         self._executor = ThreadPoolExecutor(MOST_AT_ONCE)
-        """Where faults begin. Others end in time while one takes long: a cut that lasts for as long as brokers are
-        restarted across it is another fault.
+        """Runs the starts of faults, so that a slow one does not delay the end of others: a fault that restarts brokers
+        across a cut can last as long as the cut.
         """
 
     def run(self, until_s: float, count: Callable[[Fault], None]) -> None:
-        """Let faults happen; no new one begins after `until_s` of the monotonic clock."""
+        """Run faults; no new one begins after `until_s` of the monotonic clock."""
         try:
             while time.monotonic() < until_s:
                 if len(self._active) < MOST_AT_ONCE:
@@ -208,7 +208,7 @@ class _Round:
 
 
 def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
-    """Find all records, and count what is wrong with them."""
+    """Read all records, and count the wrong ones."""
     soak.verdict = Verdict()
     for topic in TOPICS:
         with soak.noting(topic):
@@ -224,7 +224,7 @@ def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
 
 
 def _heal(cluster: BrokerCluster, loads: Sequence[Load], officer: SecurityOfficer | None, soak: Soak) -> None:
-    """Wait until all brokers are there, all replicas in sync, and all producers served."""
+    """Wait until all brokers are up, all replicas in sync, and all producers served."""
     healed_s = time.monotonic()
     with soak.noting(f"round {soak.rounds}"):
         eventually(
@@ -247,7 +247,9 @@ def _heal(cluster: BrokerCluster, loads: Sequence[Load], officer: SecurityOffice
 def _load(
     cluster: BrokerCluster, directory: Path, seed: int, security: Security | None
 ) -> Iterator[tuple[list[Load], Administrator]]:
-    """Producers and an administrator for a block, also when it fails. With `security`, librdkafka's are secured."""
+    """Run producers and an administrator for the duration of a block, even if it fails. With `security`, librdkafka's
+    are secured.
+    """
     for topic, (replicas, settings) in TOPICS.items():
         create_topics(cluster.address, {topic: settings}, replication_factor=replicas)
     with contextlib.ExitStack() as stack:
@@ -277,7 +279,7 @@ def _load(
 def _hostility(
     cluster: BrokerCluster, security: Security | None, seed: int, say: Say, times: FaultTimes
 ) -> Iterator[tuple[Hostility, Watch]]:
-    """Run a hostile client and the probe for a block; the probe uses TLS when the cluster is secured."""
+    """Run a hostile client and the probe for the duration of a block; the probe uses TLS if the cluster is secured."""
     create_topics(cluster.address, {HOSTILE_TOPIC: {}}, replication_factor=len(cluster.brokers))
     addresses = {number: broker.address for number, broker in cluster.brokers.items()}
     secured = {} if security is None else security.addresses
@@ -290,7 +292,7 @@ def _hostility(
 
 
 def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wait_s: float, *, is_last: bool) -> None:
-    """Note waits of the probe that no fault explains, and at the end memory that has grown since minute five."""
+    """Record waits of the probe that no fault explains, and at the end memory that has grown since minute five."""
     soak.floods = Counter(hostility.floods)
     waits = sorted(watch.waits, key=lambda gap: -gap.lasted_s)
     soak.longest_wait_s = waits[0].lasted_s if waits else 0.0
@@ -304,7 +306,7 @@ def _check_hostility(hostility: Hostility, watch: Watch, soak: Soak, longest_wai
         return
     settled, last = grown
     soak.memory = f", memory in minute five {settled} MB, in the last one {last} MB"
-    # Which floods hit a broker in a minute is chance: only the end of the run tells whether something grows.
+    # Each minute has different floods: only the end of the run shows whether memory grows.
     if is_last:
         with soak.noting("memory"):
             assert max(last.values()) <= MOST_GROWTH * max(settled.values()), f"{settled} MB, then {last} MB"

@@ -1,5 +1,5 @@
-"""SASL_SSL between brokers and with their clients, and TLS to ZooKeeper. Certificates, ACLs and quotas change while
-there are faults.
+"""SASL_SSL between brokers and with their clients, and TLS to ZooKeeper. Certificates, ACLs and quotas change during
+faults.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ PASSWORDS = {"broker": "brokers' own", "alice": "alice's", "bob": "bob's"}
 QUOTAS_B_S = (100_000.0, 1_000_000.0, None)
 """Alice's quotas on each broker, with None to remove the quota."""
 WATCHED_TOPIC = "steady"
-"""Which bob may describe at times."""
+"""The topic that bob may describe at times."""
 
 
 class SecuredTree(NamedTuple):
-    """A ZooKeeper to be started, and the settings of its brokers."""
+    """A ZooKeeper to start, and the settings of its brokers."""
 
     new_server: Callable[..., ZookeeperProcess]
     settings: dict[str, str]
@@ -89,7 +89,7 @@ class Security:
         self._numbers = itertools.count()
 
     def tree(self, host: str) -> SecuredTree:
-        """A ZooKeeper on that host which wants certificates, and whose znodes belong to the brokers."""
+        """A ZooKeeper on that host which requires client certificates, and whose znodes belong to the brokers."""
         port = free_port()
         server = self._authority.issue("zookeeper", hosts=(host,)).write_pem(self._directory / "zookeeper.pem")
         broker = self._authority.issue("broker").write_pem(self._directory / "session.pem")
@@ -98,7 +98,7 @@ class Security:
         return SecuredTree(partial(new_zookeeper, settings=listener), settings)
 
     def attach(self, cluster: BrokerCluster) -> None:
-        """Give each broker a listener with a certificate. Its last line of a key counts."""
+        """Give each broker a listener with a certificate. The last line of a duplicate key wins."""
         for number, broker in cluster.brokers.items():
             host = broker.address.rpartition(":")[0]
             self.addresses[number] = f"{host}:{free_port()}"
@@ -124,7 +124,7 @@ class Security:
         return self._authority.issue("broker", hosts=(self.addresses[number].rpartition(":")[0],))
 
     def renew_file(self, number: int) -> None:
-        """A new certificate in the place of the old one."""
+        """Replace the certificate file."""
         self._write(number, self._new(number))
 
     def renew_by_name(self, number: int, admin: AdminClient) -> None:
@@ -146,13 +146,15 @@ class Security:
         self._serials[number] = identity.certificate.serial_number
 
     def _write(self, number: int, identity: Identity) -> None:
-        """Into each file that may count, as tools do that renew certificates."""
+        """Write every file that the broker may use, as certificate renewal tools do."""
         for path in self._stores[number]:
             os.replace(identity.write_pem(path.with_suffix(".fresh")), path)
         self._serials[number] = identity.certificate.serial_number
 
     def shown_serial(self, number: int) -> int:
-        """Serial number of the certificate that a broker shows to whoever trusts its authority. Raises OSError."""
+        """Serial number of the certificate that a broker presents to clients which trust its authority. Raises
+        OSError.
+        """
         host, _, port = self.addresses[number].rpartition(":")
         context = ssl.create_default_context(cafile=self.trusted)
         with (
@@ -164,7 +166,7 @@ class Security:
             return int(str(shown["serialNumber"]), 16)
 
     def await_certificates(self) -> None:
-        """Until every broker shows the newest certificate that it was given."""
+        """Wait until every broker presents the newest certificate that it was given."""
         for number, serial in self._serials.items():
             eventually(
                 f"the newest certificate of broker {number}",
@@ -176,7 +178,7 @@ class Security:
 
 
 class SecurityOfficer(threading.Thread):
-    """Renews certificates, grants and takes rights, sets quotas, one each few seconds."""
+    """Renews certificates, grants and revokes rights, and sets quotas, one every few seconds."""
 
     def __init__(self, cluster: BrokerCluster, security: Security, seed: int) -> None:
         super().__init__(daemon=True)
@@ -250,7 +252,7 @@ class SecurityOfficer(threading.Thread):
         assert response.entries[0].error_code == ErrorCode.NONE, response
 
     def check(self) -> None:
-        """For a cluster without faults: each broker has taken over the last certificate, and knows what bob may."""
+        """Check, in a cluster without faults, that each broker uses its latest certificate and knows bob's rights."""
         assert self.failure is None, repr(self.failure)
         with self._idle:
             self._security.await_certificates()
@@ -269,7 +271,7 @@ class SecurityOfficer(threading.Thread):
 
 
 def grant_alice(address: str) -> None:
-    """Let alice do all that producers need."""
+    """Grant alice everything that producers need."""
     admin = AdminClient({"bootstrap.servers": address})
     bindings = [
         _acl(AclBinding, "alice", kind, "*", AclOperation.ALL)

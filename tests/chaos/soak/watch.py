@@ -34,16 +34,16 @@ ROOT = Path(__file__).resolve().parents[3]
 PAUSE_S = 0.02
 ASKS_OF_A_CONNECTION = 25
 PATIENCE_S = 5.0
-"""The probe then reconnects; the gap goes on."""
+"""After this the probe reconnects; the gap continues."""
 NOTED_S, SAID_S = 0.1, 0.5
 MINUTE_S = 60.0
 SETTLED_AFTER_S = 4 * MINUTE_S
-"""Memory is compared with that of the minute which begins here."""
+"""The minute that begins here is the baseline of memory use."""
 MOST_GROWTH = 1.2
 
 
 class Gap(NamedTuple):
-    """Between two answers of a broker that follow one another; in seconds of the monotonic clock of the machine."""
+    """The time between two consecutive answers of a broker, in seconds of the machine's monotonic clock."""
 
     broker: int
     began_s: float
@@ -66,13 +66,13 @@ class FaultTime:
 
 @dataclass
 class FaultTimes:
-    """All fault times of a run; they tell waits that a fault caused from those that count."""
+    """All fault times of a run; they show which waits a fault caused."""
 
     times: list[FaultTime] = field(default_factory=list)
 
     @contextlib.contextmanager
     def lasting(self, victims: frozenset[str]) -> Iterator[None]:
-        """For the time of a fault."""
+        """Record a fault for the duration of a block."""
         time_of_fault = FaultTime(victims, time.monotonic())
         self.times.append(time_of_fault)
         try:
@@ -94,7 +94,7 @@ class FaultTimes:
 
 
 class Watch:
-    """Runs the probe and samples memory each second, for a block."""
+    """Runs the probe and samples memory every second, for the duration of a block."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Watch:
         times: FaultTimes,
         say: Callable[[str], None],
     ) -> None:
-        """`addresses` by broker; they have TLS when `trusted` names the authority's certificate."""
+        """`addresses` by broker; they use TLS if `trusted` names the authority's certificate."""
         self.waits: list[Gap] = []
         """The gaps that no fault explains."""
         self._cluster = cluster
@@ -143,7 +143,7 @@ class Watch:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def _read(self, said: IO[str]) -> None:
@@ -157,14 +157,14 @@ class Watch:
     def _look(self) -> None:
         while not self._stopping.wait(1):
             for number, broker in self._cluster.brokers.items():
-                # It may end at any moment.
+                # It may exit at any moment.
                 with contextlib.suppress(AssertionError, OSError, StopIteration):
                     lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
                     kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
                     self._memory[number].append((time.monotonic() - self._began_s, kilobytes * 1024))
 
     def memory_mb(self, from_s: float) -> dict[int, float]:
-        """The median of each broker's memory in the minute that begins so long after the watch."""
+        """The median of each broker's memory in the minute that begins at this time of the watch."""
         found = {
             number: [size for at_s, size in samples if from_s <= at_s < from_s + MINUTE_S]
             for number, samples in self._memory.items()
@@ -198,7 +198,7 @@ def ask_again_and_again(number: int, connect: Callable[[], socket.socket], say: 
 
 
 def connector(address: str, trusted: str | None) -> Callable[[], socket.socket]:
-    """Return a function that connects with a broker, by TLS when `trusted` is given."""
+    """Return a function that connects with a broker, over TLS if `trusted` is given."""
     host, _, port = address.rpartition(":")
     context = None if trusted is None else ssl.create_default_context(cafile=trusted)
 

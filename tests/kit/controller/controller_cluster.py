@@ -62,7 +62,7 @@ class Inbox:
 
 
 class Wire:
-    """The way to one registration of a broker, which may be cut: then a call waits."""
+    """The path to one registration of a broker. While it is cut, calls wait."""
 
     def __init__(self, receiver: Member, broker: BrokerImage) -> None:
         self._receiver = receiver
@@ -117,7 +117,7 @@ class Member:
 
     @property
     def session_id(self) -> int:
-        """The session that it has now."""
+        """Its current session."""
         return self.membership.coordination.session_id
 
     async def start(self) -> None:
@@ -130,7 +130,7 @@ class Member:
         await self.service.start(broker)
 
     async def kill(self) -> None:
-        """The process is gone, and its session with it."""
+        """The process dies, and its session ends."""
         self.reachable.clear()
         self.service._is_closed = True
         await self.configs.close()
@@ -148,7 +148,7 @@ class Member:
 
 
 class ControllerCluster:
-    """The tree, and the brokers that live, by id."""
+    """The tree, and the live brokers by id."""
 
     def __init__(self) -> None:
         self.machine = Machine()
@@ -157,14 +157,14 @@ class ControllerCluster:
         self.members: dict[int, Member] = {}
 
     async def start(self, count: int = 3) -> ControllerCluster:
-        """Start brokers 1 to `count`, one after the other; gives itself."""
+        """Start brokers 1 to `count`, one after the other; returns itself."""
         for broker_id in range(1, count + 1):
             await self.start_broker(broker_id)
         await eventually_on_loop("all know all", lambda: self.all_know(range(1, count + 1)))
         return self
 
     async def start_broker(self, broker_id: int) -> Member:
-        """Start one broker, or start it again."""
+        """Start or restart one broker."""
         member = self.members[broker_id] = Member(self, broker_id)
         await member.start()
         return member
@@ -183,18 +183,18 @@ class ControllerCluster:
         )
 
     async def create(self, name: str, *replicas: tuple[int, ...]) -> None:
-        """Create a topic with these replicas, and wait until all know of it."""
+        """Create a topic with these replicas, and wait until all brokers know it."""
         topic = NewTopic(name, assignment=dict(enumerate(replicas)))
         outcome = (await self.controller.service.create_topics([topic]))[name]
         assert isinstance(outcome, TopicPlan), outcome
         await self.until("the topic is known", lambda: self.everywhere(lambda each: name in each.cache.image.topics))
 
     def everywhere(self, holds: Callable[[Member], object]) -> bool:
-        """Whether it holds at all brokers that can be reached."""
+        """Whether it holds at all reachable brokers."""
         return all(holds(each) for each in self.members.values() if each.reachable.is_set())
 
     async def until(self, what: str, holds: Callable[[], object]) -> None:
-        """Let things happen until it is so."""
+        """Run the loop until it holds."""
         await eventually_on_loop(what, holds)
 
     @contextlib.asynccontextmanager
@@ -226,14 +226,14 @@ class ControllerCluster:
         assert not isinstance(answer[name], ErrorCode)
 
     async def partition(self, topic: str, partition: int = 0) -> tuple[int, tuple[int, ...], int, int]:
-        """Leader, ISR, leader epoch and version of the state, as the tree has them."""
+        """Leader, ISR, leader epoch and version of the partition state in the tree."""
         async with self.session() as session:
             data, stat = await session.get(f"/brokers/topics/{topic}/partitions/{partition}/state")
         state = PartitionState.decode(topic, partition, data)
         return state.leader, state.isr, state.leader_epoch, stat.version
 
     def told(self, topic: str, leader: int, isr: tuple[int, ...], partition: int = 0) -> bool:
-        """Whether the metadata of all brokers that can be reached says so."""
+        """Whether the metadata of all reachable brokers satisfies it."""
 
         def knows(member: Member) -> bool:
             image = member.cache.image.partition(TopicPartition(topic, partition))

@@ -63,7 +63,7 @@ class RecordingChannel:
 
 
 class Cluster:
-    """One broker, its machine, and every image it published."""
+    """One broker, its machine, and every image that it published."""
 
     cache: MetadataCache
     channel: RecordingChannel
@@ -87,7 +87,7 @@ class Cluster:
 
     @property
     def coordination(self) -> Coordination:
-        """The session of the broker."""
+        """The broker's session."""
         return self.membership.coordination
 
     @property
@@ -96,7 +96,7 @@ class Cluster:
         return self.cache.image
 
     async def join(self, cluster_id: str | None = CLUSTER_ID) -> Cluster:
-        """Do all that comes before the registration; gives itself."""
+        """Do everything that precedes the registration; returns itself."""
         configs = await self.membership.connect()
         cluster_id = await self.membership.agree_on_cluster_id(cluster_id)
         self.cache = MetadataCache(self.fence, MetadataImage(cluster_id=cluster_id, configs=configs))
@@ -113,7 +113,7 @@ class Cluster:
         return self
 
     async def start(self, found: Sequence[FoundReplica] | None = None, **options: Any) -> Cluster:
-        """Join and become the controller; gives itself. With `found` the tree is one that adopts logs."""
+        """Join and become the controller; returns itself. With `found` the tree adopts existing logs."""
         await self.join()
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         broker = await self.membership.register(BrokerRegistration(0, (endpoint,)))
@@ -131,7 +131,7 @@ class Cluster:
         await self.membership.close()
 
     async def restart(self, *, kill: bool = False, unclean: bool = False) -> Cluster:
-        """Another process on the same disk, after this one was closed or killed."""
+        """Start another process on the same disk, after closing or killing this one."""
         if not kill:
             await self.close()
             await self.ensemble.close()
@@ -139,7 +139,7 @@ class Cluster:
         return await Cluster(self.machine, self._settings).start(unclean=unclean)
 
     async def tree(self) -> dict[str, bytes | None]:
-        """Every node with its data."""
+        """Every node and its data."""
         nodes: dict[str, bytes | None] = {}
         unread = ["/"]
         while unread:

@@ -1,4 +1,4 @@
-"""Replicas moved and leaders elected, as an administrator asks the controller to."""
+"""Move replicas and elect leaders through the controller, as an administrator would."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Replicas = Mapping[tuple[str, int], Sequence[int]]
 
 
 def metadata_of(address: str, timeout_s: float = 5.0) -> ClusterMetadata:
-    """The cluster as one of the brokers at these addresses describes it. Raises KafkaException while none answers."""
-    # A connection to a broker that is paused or gone is given up soon, and another one asked.
+    """The cluster's metadata from one of the brokers at these addresses. Raises KafkaException if none answers."""
+    # Give up soon on a connection to a paused or dead broker, and ask another one.
     settings = {
         "log_level": 0,
         "reconnect.backoff.max.ms": 200,
@@ -39,8 +39,8 @@ def metadata_of(address: str, timeout_s: float = 5.0) -> ClusterMetadata:
 
 
 def ask_controller(address: str, request: Request, version: int, timeout_s: float) -> Response:
-    """One request to the controller. Raises KafkaException and KeyError while nobody knows it, and what WireClient
-    raises.
+    """Send one request to the controller. Raises KafkaException and KeyError while it is unknown, and WireClient's
+    errors.
     """
     metadata = metadata_of(address)
     controller = metadata.brokers[metadata.controller_id]
@@ -49,7 +49,7 @@ def ask_controller(address: str, request: Request, version: int, timeout_s: floa
 
 
 def reassign(address: str, wanted: Replicas, timeout_s: float = 30.0) -> None:
-    """Ask for replicas; the move has only begun when this returns. Fails when the controller refuses one."""
+    """Request replicas; the move has only begun when this returns. Fails if the controller refuses one."""
     parts = AlterPartitionReassignmentsRequest.ReassignablePartition
     by_topic = defaultdict(list)
     for (topic, partition), replicas in wanted.items():
@@ -66,7 +66,7 @@ def reassign(address: str, wanted: Replicas, timeout_s: float = 30.0) -> None:
 
 
 def elect_preferred(address: str, timeout_s: float = 30.0) -> None:
-    """Ask that the preferred replica of every partition leads. Fails when the controller refuses all."""
+    """Elect the preferred replica of every partition as its leader. Fails if the controller refuses all."""
     request = ElectLeadersRequest(topic_partitions=None, timeout_ms=int(timeout_s * 1000))
     response = ask_controller(address, request, 2, timeout_s)
     assert isinstance(response, ElectLeadersResponse)
@@ -74,7 +74,7 @@ def elect_preferred(address: str, timeout_s: float = 30.0) -> None:
 
 
 def elect_controller(zookeeper: KazooClient, wanted: Container[int]) -> None:
-    """Have one of these brokers become the controller: the node of any other is deleted until one has."""
+    """Make one of these brokers the controller, by deleting the controller's node until one of them wins."""
 
     def controller() -> int | None:
         try:
@@ -89,7 +89,9 @@ def elect_controller(zookeeper: KazooClient, wanted: Container[int]) -> None:
 
 
 def await_replicas(address: str, wanted: Replicas, patience_s: float = 60.0) -> None:
-    """Until these are the replicas, all in sync, and one of them leads; for every broker at these addresses."""
+    """Wait until these are the replicas, all in sync, and one of them leads, according to every broker at these
+    addresses.
+    """
 
     def differing(one: str) -> dict[tuple[str, int], tuple[list[int], list[int], int]]:
         topics = metadata_of(one).topics

@@ -24,7 +24,7 @@ class CuttingProxy:
         self._cut_at_request: str | None = None
 
     async def start(self) -> int:
-        """Listen; gives the port."""
+        """Start listening; returns the port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -42,7 +42,7 @@ class CuttingProxy:
         self._cut_at_request = "after"
 
     async def close(self) -> None:
-        """Stop listening, cut all."""
+        """Stop listening, and cut all connections."""
         if self._server is not None:
             self._server.close()
         self.cut()
@@ -101,4 +101,4 @@ class CuttingProxy:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             writer.write(data)
-        writer.close()  # what the server said last arrives before its end
+        writer.close()  # deliver what the server sent before its close

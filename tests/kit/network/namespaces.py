@@ -23,12 +23,12 @@ _numbers = itertools.count()
 
 
 class NamespacesRefusedError(Exception):
-    """Not root, or a kernel without them."""
+    """The test does not run as root, or the kernel does not support network namespaces."""
 
 
 class NetworkNamespaces:
-    """Hosts 1 to `brokers`, `CLIENT` and `ZOOKEEPER`. A context manager, which raises NamespacesRefusedError where
-    the machine does not allow it.
+    """Hosts 1 to `brokers`, `CLIENT` and `ZOOKEEPER`. A context manager, which raises NamespacesRefusedError if the
+    machine does not allow it.
     """
 
     def __init__(self, brokers: int) -> None:
@@ -53,19 +53,19 @@ class NetworkNamespaces:
         self._cleanup.close()
 
     def host(self, number: int) -> Host:
-        """Where a process on this host lives. Clients live where the test does."""
+        """The placement of a process on this host. Clients run where the test does."""
         command = ("nsenter", f"--net=/run/netns/{self._namespace(number)}") if number in self.brokers else ()
         return Host(self._address(number), command)
 
     def cut(self, source: int, target: int, *, one_way: bool = False) -> None:
-        """Lose what `source` sends to `target`, and unless `one_way` the other way round."""
+        """Drop the packets from `source` to `target`, and unless `one_way` those in the other direction too."""
         for pair in ((source, target), (target, source))[: 1 if one_way else None]:
             if pair not in self._cuts:
                 self._cuts.add(pair)
                 self._rule("add", *pair)
 
     def heal(self, source: int, target: int) -> None:
-        """Let both directions through again."""
+        """Restore both directions."""
         for pair in ((source, target), (target, source)):
             if pair in self._cuts:
                 self._cuts.remove(pair)
@@ -78,7 +78,7 @@ class NetworkNamespaces:
                 self.cut(host, other)
 
     def heal_all(self) -> None:
-        """No cut is left."""
+        """Remove all cuts."""
         for pair in list(self._cuts):
             self.heal(*pair)
 
@@ -132,7 +132,7 @@ class NetworkNamespaces:
 
 
 def _claim_subnet(link: str) -> str:
-    """The first three bytes of addresses that nobody uses, routed to a link that is up from now on."""
+    """The first three bytes of an unused subnet, routed to a link that is now up."""
     _ip("link", "set", link, "up")
     for number in range(256):
         with contextlib.suppress(subprocess.CalledProcessError):

@@ -28,12 +28,12 @@ class Identity(certificate_authority.Identity):
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, _encryption(password)).decode()
 
     def write_pem(self, path: Path, password: str | None = None) -> Path:
-        """Both in one file, as Kafka wants its PEM key store."""
+        """Write key and certificate to one file, as Kafka's PEM key stores require."""
         path.write_text(self.key_pem(password) + self.certificate_pem)
         return path
 
     def write_pkcs12(self, path: Path, password: str, authority: Authority | None = None) -> Path:
-        """A PKCS12 store as keytool and openssl make it."""
+        """A PKCS12 store like those of keytool and openssl."""
         chain = None if authority is None else [authority.identity.certificate]
         content = pkcs12.serialize_key_and_certificates(
             b"odradek", self.key, self.certificate, chain, _encryption(password)
@@ -66,7 +66,7 @@ class Authority:
     def issue(
         self, name: str | x509.Name, *, days: int = 30, hosts: tuple[str, ...] = certificate_authority.LOCAL_HOSTS
     ) -> Identity:
-        """A certificate for this machine, or for `hosts`; with `days` below 0 it has expired so long ago."""
+        """A certificate for this machine, or for `hosts`; a negative `days` gives one that expired that long ago."""
         own = subject(name) if isinstance(name, str) else name
         return Identity(*certificate_authority.issue(self.identity, own, days=days, hosts=hosts))
 

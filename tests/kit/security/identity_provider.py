@@ -1,4 +1,4 @@
-"""An identity provider for a test: keys, signed tokens, and a server that gives both."""
+"""An identity provider for a test: keys, signed tokens, and a server for both."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def claims_of(**others: Any) -> dict[str, Any]:
 
 
 def unsigned(claims: dict[str, Any], header: dict[str, Any] | None = None) -> str:
-    """A token that nobody has signed."""
+    """A token without a signature."""
     parts = [json.dumps(each).encode() for each in ({"alg": "none"} if header is None else header, claims)]
     return ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts) + "."
 
@@ -130,7 +130,7 @@ class IdentityProvider:
         return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}/{path}"
 
     def close(self) -> None:
-        """Be there no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -138,7 +138,7 @@ class IdentityProvider:
 
 @contextmanager
 def identity_provider(authority: Authority | None = None, directory: Path | None = None) -> Iterator[IdentityProvider]:
-    """One that ends afterwards."""
+    """Run an identity provider for the duration of a block."""
     provider = IdentityProvider(authority, directory)
     try:
         yield provider

@@ -16,11 +16,11 @@ from tests.kit.broker_process import await_port, free_port
 REALM = "ODRADEK.TEST"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 _SYSTEM = "/usr/sbin:/sbin:/usr/local/sbin"
-"""Where a user's PATH may not lead."""
+"""Directories that a user's PATH may lack."""
 
 
 def require_kerberos() -> None:
-    """Skip the running test without MIT's key distribution centre, or without the package gssapi, which is an extra."""
+    """Skip the running test without MIT's key distribution centre, or without the optional package gssapi."""
     pytest.importorskip(
         "gssapi", reason="needs the package gssapi: pip install 'odradek[kerberos]'", exc_type=ImportError
     )
@@ -31,10 +31,10 @@ def require_kerberos() -> None:
 
 
 class Realm:
-    """A running key distribution centre, and what it knows."""
+    """A running key distribution centre, and its principals."""
 
     def __init__(self, directory: Path, *, clock_skew_s: int = 300) -> None:
-        """`clock_skew_s` is for how long tokens count, and tickets after their end."""
+        """`clock_skew_s` is the validity of tokens, and of tickets after their expiry."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._port = free_port()
@@ -57,7 +57,7 @@ class Realm:
         self._process: subprocess.Popen[bytes] | None = None
 
     def write_config(self, name: str = "krb5.conf", *, clock_skew_s: int = 300, port: int | None = None) -> Path:
-        """A krb5.conf; `port` is where another centre would be."""
+        """Write a krb5.conf; `port` is that of another centre."""
         path = self._directory / name
         path.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
@@ -68,7 +68,7 @@ class Realm:
         return path
 
     def start(self) -> None:
-        """Make an empty database, and serve it."""
+        """Create an empty database, and serve it."""
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
         with self._output.open("ab") as output:
             command = ["krb5kdc", "-n", "-r", REALM]
@@ -76,14 +76,14 @@ class Realm:
         await_port(self._port, self._process, self._output, 30)
 
     def stop(self) -> None:
-        """End it; nothing happens when it does not run."""
+        """Stop it, if it is running."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(30)
             self._process = None
 
     def keytab(self, *principals: str) -> str:
-        """A file with the keys of principals, which are made where they are new."""
+        """A file with the keys of principals, which are created if they are new."""
         path = self._directory / f"{'+'.join(principals).replace('/', '_')}.keytab"
         known = self._run("kadmin.local", "-r", REALM, "-q", "listprincs")
         for principal in principals:
@@ -93,20 +93,20 @@ class Realm:
         return str(path)
 
     def change_key(self, principal: str) -> None:
-        """Its keytabs hold an old key from now on."""
+        """Change its key, which invalidates existing keytabs."""
         self._run("kadmin.local", "-r", REALM, "-q", f"cpw -randkey {principal}")
 
     def delete(self, principal: str) -> None:
-        """The realm knows it no more."""
+        """Delete the principal from the realm."""
         self._run("kadmin.local", "-r", REALM, "-q", f"delprinc -force {principal}")
 
     def limit_life(self, principal: str, life_s: int) -> None:
-        """Tickets of a principal live this long."""
+        """Limit the lifetime of a principal's tickets."""
         self.keytab(principal)
         self._run("kadmin.local", "-r", REALM, "-q", f'modprinc -maxlife "{life_s} seconds" {principal}')
 
     def tickets(self, principal: str, *, life_s: int = 3600) -> str:
-        """A ticket cache, as kinit leaves it."""
+        """A ticket cache like kinit's."""
         path = self._directory / f"{principal.replace('/', '_')}-{life_s}.cache"
         keytab = self.keytab(principal)
         self._run("kinit", "-l", f"{life_s}s", "-k", "-t", keytab, "-c", str(path), f"{principal}@{REALM}")
@@ -120,7 +120,7 @@ class Realm:
 
 @contextmanager
 def running_realm(directory: Path, *, clock_skew_s: int = 300) -> Iterator[Realm]:
-    """A realm for a block. Skips as `require_kerberos` does."""
+    """Run a realm for the duration of a block. Skips like `require_kerberos`."""
     require_kerberos()
     realm = Realm(directory, clock_skew_s=clock_skew_s)
     try:
@@ -131,7 +131,7 @@ def running_realm(directory: Path, *, clock_skew_s: int = 300) -> Iterator[Realm
 
 
 def module(keytab: str, principal: str, *others: str) -> str:
-    """A login module with a keytab; `others` are more of its options."""
+    """A login module with a keytab; `others` are additional options."""
     options = f'useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}" {" ".join(others)}'
     return f"com.sun.security.auth.module.Krb5LoginModule required {options.strip()};"
 

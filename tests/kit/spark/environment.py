@@ -1,8 +1,8 @@
-"""The environment of a process of the tests that runs Spark: where its files go, and a JVM that starts soon.
+"""The environment of a test process that runs Spark: directories for its files, and a JVM that starts fast.
 
-A JVM of Spark's spends half of its start on loading and verifying some 15,000 classes, and the tests start dozens. So
-one JVM archives them first (JEP 350, "Dynamic CDS Archives"), and the others map that file. It lies in the virtual
-environment whose class path it is for. Without it, as on another Java, a JVM loads the classes as usual.
+A Spark JVM spends half of its start on loading and verifying some 15,000 classes, and the tests start dozens. So one
+JVM archives them first (JEP 350, "Dynamic CDS Archives"), and the others map that file. It lies in the virtual
+environment whose class path it was made for. Without it, as on another Java, a JVM loads the classes as usual.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _QUICK_START = " ".join(QUICK_START)
 
 
 def spark_environment() -> dict[str, str]:
-    """Environment variables for a process that runs Spark and ends soon."""
+    """Environment variables for a short-lived process that runs Spark."""
     archive = _class_archive()
     mapped = f" -XX:SharedArchiveFile={archive} -Xlog:disable" if archive is not None else ""
     return _environment(_QUICK_START + mapped)
 
 
 def long_lived_spark_environment() -> dict[str, str]:
-    """The same for one that is measured: its JVM has Java's own defaults, as a user's has."""
+    """The same for a process that is measured: its JVM has Java's defaults, like a user's."""
     return _environment("")
 
 
@@ -52,7 +52,7 @@ def _class_archive() -> Path | None:
     try:
         version = subprocess.run(["java", "-version"], capture_output=True, timeout=_TIMEOUT_S, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
-        return None  # The test says that Java is missing.
+        return None  # The test reports the missing Java.
     home = Path(pyspark.__file__).parent
     named = hashlib.sha256(b"\n".join([version, pyspark.__version__.encode(), str(home).encode()])).hexdigest()[:12]
     archive = Path(sys.prefix) / f"spark-classes-{named}.jsa"
@@ -76,7 +76,7 @@ def _make(archive: Path) -> None:
                 **_environment(f"{_QUICK_START} -XX:ArchiveClassesAtExit={partial} -Xlog:disable"),
                 "PYTHONPATH": str(ROOT),
             },
-            capture_output=True,  # and so wait for the JVM, which outlives the process and holds its stderr
+            capture_output=True,  # wait for the JVM, which outlives the process and holds its stderr
             timeout=_TIMEOUT_S,
             check=False,
         )
@@ -85,7 +85,7 @@ def _make(archive: Path) -> None:
 
 
 def _use_spark() -> None:
-    """Read and write files and parse JSON in streams, with a watermark, windows and state, as most jobs do."""
+    """Read and write files and parse JSON in streams, with a watermark, windows and state, like most jobs."""
     from pyspark.sql import functions
 
     from spark_jobs.common.session import build_session

@@ -1,4 +1,4 @@
-"""Requests of transactional producers, in few words: one topic partition, values without keys."""
+"""Helpers that build requests of transactional producers: one topic partition, values without keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _topics(partitions: Sequence[TopicPartition]) -> list[AddPartitionsToTxnRequ
 def add_partitions(
     transactional_id: str, producer_id: int, producer_epoch: int, *partitions: TopicPartition
 ) -> AddPartitionsToTxnRequest:
-    """As a client does, up to version 3."""
+    """The request of a client, up to version 3."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer_id,
@@ -60,7 +60,7 @@ def add_partitions(
 def verify(
     transactional_id: str, producer_id: int, producer_epoch: int, *partitions: TopicPartition
 ) -> AddPartitionsToTxnRequest:
-    """As a broker does, from version 4 on."""
+    """The request of a broker, from version 4 on."""
     transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=producer_id,

@@ -1,4 +1,4 @@
-"""A transactional producer, request by request, and what consumers see of it."""
+"""A transactional producer, request by request, and the records that consumers get."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Asks(Protocol):
 
 
 class TransactionalProducer:
-    """One that is connected to its coordinator, and to the leaders in `leaders`; the coordinator leads the rest."""
+    """A producer connected to its coordinator, and to the leaders in `leaders`; the coordinator leads the rest."""
 
     def __init__(self, wire: Asks, transactional_id: str) -> None:
         self.wire = wire
@@ -41,7 +41,7 @@ class TransactionalProducer:
         return await self.wire.ask(request, version)
 
     async def init(self, timeout_ms: int = 60_000, *, goes_on: bool = False) -> int:
-        """Begin a session; `goes_on`: with the identity at hand (KIP-360)."""
+        """Begin a session; `goes_on`: with the current identity (KIP-360)."""
         identity = (self.producer_id, self.epoch) if goes_on else (-1, -1)
         request = init(self.transactional_id, timeout_ms, *identity)
         response = await eventually_async(
@@ -91,8 +91,9 @@ class TransactionalProducer:
 
 
 async def read(wire: Asks, at: TopicPartition, *, committed: bool = True) -> list[bytes]:
-    """The values that a consumer shows: without those of aborted transactions if it wants `committed` ones. Raises
-    AssertionError when the partition cannot be read.
+    """The values that a consumer gets: if it wants `committed` ones, without those of aborted transactions.
+
+    Raises AssertionError if the partition cannot be read.
     """
     values: list[bytes] = []
     skipped: set[int] = set()

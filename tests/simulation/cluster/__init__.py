@@ -1,1 +1,1 @@
-"""Seeds of whole clusters: their plans, their faults, and what must hold at every moment."""
+"""Seeds of whole clusters: their plans, their faults, and their invariants."""

@@ -1,4 +1,4 @@
-"""Faults that only a cluster knows: between brokers, of their sessions with the shared tree, of leaders."""
+"""Faults specific to clusters: between brokers, of their sessions with the shared tree, of leaders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUT_OF_ISR_WITHIN_S = 40.0
 
 
 class ClusterFaults:
-    """`kinds` are methods by the names that plans have for them; each says whether there was something to do."""
+    """`kinds` maps the fault names of plans to methods; each returns whether it could do something."""
 
     def __init__(self, world: World, clients: Clients, nemesis: Nemesis, invariants: Invariants, rng: Random) -> None:
         self.kinds: dict[str, Callable[[], bool]] = {
@@ -55,7 +55,7 @@ class ClusterFaults:
     # -- whom it meets -------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> list[Machine]:
-        """The machines whose brokers lead something, each as often as it does."""
+        """The machines of brokers that lead partitions, once for each partition."""
         leaders = [known.state.leader for known in self._invariants.partitions.values()]
         return [self._machines[each] for each in leaders if each != NO_LEADER]
 
@@ -107,7 +107,7 @@ class ClusterFaults:
         return True
 
     def _pause(self, machine: Machine) -> bool:
-        """Stop a broker for longer than its session lives, or nearly so long."""
+        """Stop a broker for longer than its session timeout, or almost that long."""
         machine.pause(self._ensemble.session_timeout_s * self._rng.choice([0.7, 1.3, 2.5]))
         return True
 
@@ -120,8 +120,8 @@ class ClusterFaults:
         return controller is not None and controller.is_up and self._pause(controller)
 
     def _depose_controller(self) -> bool:
-        """Delete its node, as operators do to have another controller elected. At times it is too busy to hear of it at
-        once, and has work before it.
+        """Delete the controller's node, as operators do to force an election. At times the controller is too busy to
+        notice at once, with work queued before the event.
         """
         controller, rng = self._controller(), self._rng
         if controller is None or not controller.is_up:
@@ -145,8 +145,8 @@ class ClusterFaults:
         return self.cut_power(self._nemesis.some_machine())
 
     def cut_power(self, machine: Machine) -> bool:
-        """Of one machine. A topic whose replicas are not flushed keeps what is committed only where another member of
-        the ISR lives to lead: else the power stays, unless the plan lets it go.
+        """Cut the power of one machine. A topic with unflushed replicas keeps its committed records only if another
+        live ISR member can lead: otherwise the power stays on, unless the plan allows it.
         """
         if not self._clients.plan.groups_lossless and not self._others_have_all(machine):
             return False
@@ -154,7 +154,7 @@ class ClusterFaults:
         return self._nemesis.cut_power(machine, may_lose=False)
 
     async def wait(self) -> None:
-        """Leave all brokers alone as long as one that has lost records is in an ISR: it could be elected."""
+        """Wait, without faults, while a broker that lost records is in an ISR: it could be elected."""
         invariants = self._invariants
         if not await self._world.until(lambda: not invariants.tainted, _OUT_OF_ISR_WITHIN_S):
             text = f"replicas stay in the ISR without all that is committed: {list(invariants.tainted)}"
@@ -162,8 +162,8 @@ class ClusterFaults:
             invariants.tainted.clear()
 
     def _others_have_all(self, machine: Machine) -> bool:
-        """Whether the broker can go without loss: all are well, and all that it could lead another one leads or will,
-        which has lost nothing.
+        """Whether the broker can die without loss: all others are healthy, and each of its partitions is or will be led
+        by one that has lost nothing.
         """
         links = self._world.network.links
         if self._invariants.tainted or links.cuts or self._ensemble.cuts or self._ensemble.loss_chance:
@@ -207,7 +207,7 @@ class ClusterFaults:
         return self._nemesis.cut(self._two())
 
     def _isolate(self) -> bool:
-        """Cut a broker off from all other brokers, and at times from clients and the tree too."""
+        """Cut a broker off from all other brokers, and at times also from clients and the tree."""
         machine = self._nemesis.some_machine()
         hosts = [each.name for each in self._machines if each is not machine]
         if self._rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""All deliberate bugs of clusters: those that the seeds have to find, and those that only real threads can show."""
+"""All deliberate bugs of clusters: those that the seeds must find, and those that only real threads can show."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("kill of a leader", "pause of the controller", "hold", "isolation"),
     ),
 }
-"""Kinds of faults that make the most of each other. Every second seed has such a profile, the others any mixture."""
+"""Kinds of faults that reinforce each other. Every second seed has such a profile, the others any mixture."""
 
 LEAST_ACKNOWLEDGED = 500
 MOST_NEEDED = 560
-"""Records to be sent, as some are never acknowledged."""
+"""Enough records to send, as some are never acknowledged."""
 LEAST_FAULTS = 20
 LEAST_VIRTUAL_S = 120.0
 ACTIVE_S = 95.0
@@ -57,17 +57,17 @@ TORN_LOGS = (
     *("torn log", "torn log", "torn log", "clean stop", "clean stop", "kill of a leader", "kill in a disk call"),
     *("power cut", "kill", "records deletion"),
 )
-"""The faults of nearly every ninth seed: logs that end below their high watermarks (trap M22)."""
+"""The faults of about every ninth seed: logs truncated below their high watermarks (trap M22)."""
 
 
 def keeps_eligible_leaders(seed: int) -> bool:
-    """Whether the brokers of a seed go by KIP-966."""
+    """Whether the brokers of a seed use KIP-966."""
     return seed % 7 == 6
 
 
 def tears_logs(seed: int) -> bool:
-    """Whether the faults of a seed are TORN_LOGS. Where KIP-966 holds, nobody that was killed is trusted, and the last
-    known leader leads even when its log was cut.
+    """Whether the faults of a seed are TORN_LOGS. With KIP-966, no killed replica is trusted, and the last known leader
+    leads even if its log was truncated.
     """
     return seed % 9 == 7 and not keeps_eligible_leaders(seed)
 
@@ -96,7 +96,7 @@ def draw_cluster_plan(seed: int) -> Plan:
     transactions = draw_transactions(seed, min_isr, lossless=plan.groups_lossless)
     if transactions is not None:
         broker |= broker_settings(seed, min_isr)
-        # A transaction that began an hour ahead of its time is open for an hour longer.
+        # A transaction that begins with a clock an hour ahead stays open an hour longer.
         transactions = replace(transactions, closes=transactions.closes or "clock jump" in faults)
     if "disk error" in faults:
         broker["log.dirs"] = rng.choice(["/data", "/data,/data2"])
@@ -132,8 +132,8 @@ def _replicated(topic: TopicPlan, min_isr: str) -> TopicPlan:
 
 
 def _replicated_producers(plan: Plan) -> list[ProducerPlan]:
-    """Producers whose records are acknowledged when they are committed. They send enough records, even if none of them
-    gets one into the topic that is gone at times; and not all of them try.
+    """Producers whose records are acknowledged when they are committed. They send enough records, even if the topic
+    that is sometimes deleted gets none of them; and not all of them write to it.
     """
     renewed = None if plan.renewed is None else plan.renewed.name
     producers = [replace(each, settings={**each.settings, "acks": "all"}) for each in plan.producers]

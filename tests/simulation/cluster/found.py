@@ -1,5 +1,5 @@
-"""The seeds that found the planted bugs of clusters, which docs/ shows: `scripts/simulate --cluster --mutants --record`
-writes them.
+"""The seeds that found the planted bugs of clusters, for the table in docs/; written by
+`scripts/simulate --cluster --mutants --record`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _INVARIANT = re.compile(r"C12 at [\d.]+: (\w+):")
 
 
 class Found(NamedTuple):
-    """The planted bug `mutant` was found by `seed`, after `tried` seeds, as a violation of `check`."""
+    """Seed `seed` found the planted bug `mutant` after `tried` seeds, by a violation of `check`."""
 
     mutant: str
     tried: int
@@ -24,14 +24,14 @@ class Found(NamedTuple):
 
     @classmethod
     def of(cls, mutant: str, tried: int, outcome: Outcome) -> Found:
-        """The first violation of a seed that has some."""
+        """The first violation of a seed that has any."""
         first = outcome.violations[0]
         invariant = _INVARIANT.match(first)
         return cls(mutant, tried, outcome.seed, invariant[1] if invariant else first.partition(" ")[0])
 
 
 def add_found(found: Found) -> None:
-    """Keep a result, instead of that of an earlier search for the same bug."""
+    """Record a result, replacing that of an earlier search for the same bug."""
     known = (read_found() if FOUND.exists() else {}) | {found.mutant: found}
     FOUND.write_text("".join(f"{each.mutant} {each.tried} {each.seed} {each.check}\n" for each in known.values()))
 

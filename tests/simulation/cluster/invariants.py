@@ -44,7 +44,7 @@ _TOPICS = f"{znodes.BROKER_TOPICS}/"
 
 
 class _InTree(NamedTuple):
-    """A partition as the tree has it."""
+    """A partition's state in the tree."""
 
     topic_id: Uuid
     replicas: tuple[int, ...]
@@ -53,26 +53,26 @@ class _InTree(NamedTuple):
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """The replicas that may be elected: the ISR, and those that are eligible by KIP-966."""
+        """The replicas that may be elected: the ISR, and those eligible by KIP-966."""
         eligible = self.state.eligible
         return self.state.isr if eligible is None else (*self.state.isr, *eligible.replicas)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The past of a partition, for as long as its topic exists."""
+    """The history of a partition, for as long as its topic exists."""
 
     leaders: dict[int, int] = field(default_factory=dict)
     """By leader epoch."""
     committed: int = 0
-    """The highest high watermark of all leaders there were."""
+    """The highest high watermark of all its leaders."""
     batches: CommittedBatches = field(default_factory=CommittedBatches)
     leader_epoch: int = -1
 
 
 @dataclass(slots=True)
 class _Replica:
-    """The past of one replica in one life of its broker."""
+    """The history of one replica during one process of its broker."""
 
     bytes: ReplicaBytes
     looked_at: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ class Invariants:
     def __init__(self, world: World, ensemble: SimEnsemble, feed: Callable[[history.Event], None]) -> None:
         self.ensemble = ensemble
         self.partitions: dict[TopicPartition, _InTree] = {}
-        """All partitions with a state, as the tree has them now."""
+        """All partitions with a state in the tree."""
         self.tainted: dict[tuple[int, TopicPartition], None] = {}
         """Replicas, by broker id, that may have lost records in a power cut, while they remain in the ISR."""
         self._powerless: dict[int, tuple[int, frozenset[str]]] = {}
@@ -100,11 +100,11 @@ class Invariants:
         self._told: dict[tuple[str, str], None] = {}
         self._controller_epoch = 0
         self._obeyed: dict[Process, int] = {}
-        """The newest controller that a broker has obeyed."""
+        """The newest controller epoch that a broker has obeyed."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at each step of the brokers and of the tree."""
+        """Check each step of the brokers and of the tree."""
         with ExitStack() as stack:
             for name in _STEPS_OF_REPLICAS:
                 stack.enter_context(after_each(Partition, name, lambda partition, _given: self._stepped(partition)))
@@ -114,7 +114,7 @@ class Invariants:
             yield
 
     def lose_power(self, broker_id: int, topics: Iterable[str]) -> None:
-        """A broker loses its power, and with it what it had not flushed of these topics."""
+        """A broker loses power, and with it the unflushed records of these topics."""
         lost = frozenset(topics)
         self._powerless[broker_id] = self._registration(broker_id), lost
         for topic_partition, known in self.partitions.items():
@@ -145,7 +145,7 @@ class Invariants:
         return seen
 
     def _running(self) -> Machine | None:
-        """The machine of the broker whose code runs now. A killed process changes nothing that anybody sees."""
+        """The machine of the broker whose code is running. Changes of a killed process have no effect."""
         process = CURRENT.get()
         for machine in self._world.machines:
             if machine.process is process and process.alive:
@@ -195,7 +195,7 @@ class Invariants:
             yield topic_partition, known
 
     def _check_state(self, topic_partition: TopicPartition, known: _InTree) -> None:
-        """A state that was written just now."""
+        """Check a newly written state."""
         state, seen = known.state, self._seen_of(topic_partition, known.topic_id)
         candidates = known.candidates
         is_set = len(dict.fromkeys(candidates)) == len(candidates)
@@ -239,13 +239,13 @@ class Invariants:
         topic_partition, topic_id = partition.topic_partition, log.topic_id or ZERO_UUID
         key = (machine.name, machine.lives, topic_partition, topic_id)
         replica = self._replicas.get(key)
-        if replica is None or replica.bytes.log is not log:  # a log that was set aside as a stray is another one
+        if replica is None or replica.bytes.log is not log:  # a log set aside as a stray is a different one
             replica = self._replicas[key] = _Replica(ReplicaBytes(log, machine.disk))
         bounds = log.log_start_offset, partition.high_watermark, log.log_end_offset
         looked_at = *bounds, partition.leader_epoch, int(partition.is_leader), log.truncations
         if looked_at != replica.looked_at:
             replica.looked_at = looked_at
-            if not bounds[0] <= bounds[1] <= bounds[2] and log.local.truncation is None:  # until it is cut
+            if not bounds[0] <= bounds[1] <= bounds[2] and log.local.truncation is None:  # until it is truncated
                 self._violated("OffsetsInOrder", topic_partition, f"{bounds} at {machine.name}")
             self._check_replica(machine, partition, replica, self._seen_of(topic_partition, topic_id))
 
@@ -268,13 +268,13 @@ class Invariants:
             self._violated("HighWatermarkIsCommitted", topic_partition, text)
         if known is not None and known.topic_id == partition.log.topic_id:
             self._strong_isr(topic_partition, known, seen)
-        if not topic_partition.topic.startswith("__"):  # those are compacted by each broker for itself
+        if not topic_partition.topic.startswith("__"):  # each broker compacts these on its own
             difference = replica.bytes.verify(seen.batches, high_watermark)
             if difference is not None:
                 self._violated("CommittedLogsAreEqual", topic_partition, f"at {machine.name}: {difference}")
 
     def _strong_isr(self, topic_partition: TopicPartition, known: _InTree, seen: _Seen) -> None:
-        """Every replica that may be elected, and runs, has all that is committed (LeaderCandidateCompleteness)."""
+        """Every running replica that may be elected has all committed records (LeaderCandidateCompleteness)."""
         for broker_id in known.candidates:
             partition = _hosted_at(self._world.machines[broker_id], topic_partition)
             if partition is None or partition.log.topic_id != known.topic_id:
@@ -287,14 +287,16 @@ class Invariants:
                 self._violated("StrongIsr", topic_partition, text)
 
     def _is_going(self, topic: str) -> bool:
-        """Whether the topic is being deleted: a new controller has a log begun once more, and then deleted."""
+        """Whether the topic is being deleted: a new controller makes brokers create its log once more, and then deletes
+        it.
+        """
         return self._tree.exists(znodes.delete_topic_path(topic)) is not None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def not_in_sync(self) -> list[str]:
-        """Partitions without a leader, those that move, and those with replicas that are not in the ISR or do not know
-        what is committed.
+        """Partitions without a leader, those being moved, and those with replicas that are outside the ISR or do not
+        know what is committed.
         """
         lagging = []
         for topic_partition, known in self.partitions.items():
@@ -309,7 +311,7 @@ class Invariants:
         return lagging
 
     def compare_aborted(self) -> None:
-        """Replicas that are in sync tell their readers of the same aborted transactions, whoever leads next."""
+        """In-sync replicas report the same aborted transactions to readers, whichever leads next."""
         machines = self._world.machines
         for topic_partition, known in self.partitions.items():
             if topic_partition.topic.startswith("__"):  # as above
@@ -323,7 +325,7 @@ class Invariants:
 
 
 def _hosted_at(machine: Machine, topic_partition: TopicPartition) -> Partition | None:
-    """The replica of a broker that runs, whether it serves or not."""
+    """The replica of a running broker, whether it serves or not."""
     server = machine.server
     if not machine.is_up or server is None or server._serving is None:
         return None

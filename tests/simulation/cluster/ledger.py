@@ -1,4 +1,4 @@
-"""The seeds of clusters that were run, commit by commit: `scripts/simulate --cluster --ledger` adds a line."""
+"""The cluster seeds that were run, by commit: `scripts/simulate --cluster --ledger` adds a line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     violations: int
 
     def line(self) -> str:
-        """As it stands in the ledger."""
+        """The entry as a line of the ledger."""
         numbers = f"{self.first:>9} {self.seeds:>6} {self.counting:>6} {self.violations:>10}"
         return f"{self.date:<10} {self.commit:<12} {numbers}"
 

@@ -1,4 +1,4 @@
-"""The work of an administrator on the partitions of a cluster: where they are, who leads, where their logs begin."""
+"""The work of an administrator on the partitions of a cluster: moves, elections of leaders, deletions of records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Work = Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
 
 
 class Moves:
-    """One piece of work at a time. `is_busy` until its last request is answered, or given up."""
+    """One piece of work at a time. `is_busy` until its last request is answered or abandoned."""
 
     def __init__(self, world: World, clients: Clients, invariants: Invariants) -> None:
         self.is_busy = False
@@ -34,7 +34,7 @@ class Moves:
         self._rng = Random(f"moves {world.seed}")
 
     def begin(self, work: Work) -> bool:
-        """Have an administrator do `work`; whether that could begin."""
+        """Make an administrator do `work`; returns whether it could begin."""
         if self.is_busy or not self._clients.topics.exist:
             return False
         self.is_busy = True
@@ -43,7 +43,7 @@ class Moves:
             try:
                 await work(client, reader)
             except (ApiError, ClientError):
-                pass  # nobody could be asked, or what was asked for cannot be done now
+                pass  # no broker answered, or the request is impossible now
             finally:
                 self.is_busy = False
 
@@ -51,7 +51,7 @@ class Moves:
         return True
 
     async def reassign(self, client: KafkaClient, _reader: str) -> None:
-        """Move a partition to other brokers, or in another order, or cancel that."""
+        """Move a partition to other brokers, reorder its replicas, or cancel a move."""
         partitions = list(self._invariants.partitions)
         if not partitions:
             return
@@ -65,11 +65,11 @@ class Moves:
         await client.ask_controller(what, request, answer, lambda answered: [answered.error_code])
 
     async def elect_preferred(self, client: KafkaClient, _reader: str) -> None:
-        """Give every partition back to its preferred replica."""
+        """Return every partition to its preferred replica."""
         await admin.elect_leaders(client, ElectionType.PREFERRED, None)
 
     async def delete_records(self, client: KafkaClient, _reader: str) -> None:
-        """Delete records that a reader has read. Those of the topic that is renewed go with it."""
+        """Delete records that a reader has read. Those of the recreated topic are deleted with it."""
         clients, rng = self._clients, self._rng
         renewed = clients.plan.renewed
         reached: list[tuple[TopicPartition, int]] = [

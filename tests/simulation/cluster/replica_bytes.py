@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
 
 class CommittedBatches:
-    """The batches that some replica had below its high watermark, from offset 0 on."""
+    """The batches that any replica had below its high watermark, from offset 0 on."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -37,7 +37,7 @@ class CommittedBatches:
         self._first_offsets: list[int] = []
 
     def compare(self, batch: Batch) -> str | None:
-        """The difference between `batch` and what was committed at its offset. A batch behind the end is added."""
+        """The difference between `batch` and the committed one at its offset. A batch after the end is added."""
         if batch.first >= self.end:
             self._batches.append(batch)
             self._first_offsets.append(batch.first)
@@ -48,7 +48,7 @@ class CommittedBatches:
 
 
 class ReplicaBytes:
-    """Reads one replica's log as it lies on the disk, past the broker and its faults."""
+    """Reads one replica's log directly from the disk, bypassing the broker and its faults."""
 
     def __init__(self, log: UnifiedLog, disk: SimDisk) -> None:
         self.log = log
@@ -81,7 +81,7 @@ class ReplicaBytes:
                 first, length, epoch, _, crc, _, delta = _HEADER.unpack_from(inode.content, self._position)
                 if first + delta >= end:
                     return None
-                if first + delta >= log.log_start_offset:  # what was deleted may be anything
+                if first + delta >= log.log_start_offset:  # deleted records may be anything
                     difference = committed.compare(Batch(first, first + delta, epoch, crc))
                     if difference is not None:
                         return difference
@@ -106,9 +106,11 @@ def aborted_transactions(log: UnifiedLog, disk: MemoryFileSystem) -> list[Aborte
 def missing_transactions(
     replicas: Mapping[int, Sequence[AbortedTxn]], start_offset: int
 ) -> dict[int, list[tuple[int, int]]]:
-    """The aborted transactions that one replica does not know and another does, by broker id; each as its producer id
-    and the offset of its marker. All replicas have the log from `start_offset` on: of a transaction that begins below,
-    some may know nothing, or a later beginning.
+    """The aborted transactions that one replica lacks and another has, by broker id; each as its producer id and the
+    offset of its marker.
+
+    All replicas have the log from `start_offset` on: of a transaction that begins earlier, some may know nothing, or
+    only a later beginning.
     """
     wanted: dict[tuple[int, int], None] = {}
     for found in replicas.values():

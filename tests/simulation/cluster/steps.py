@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 
 def after_each(owner: type, name: str, look: Callable[[Any, Any], None]) -> AbstractContextManager[object]:
-    """Call `look(self, arguments)` after each call of the method `name` that raises nothing."""
+    """Call `look(self, arguments)` after each successful call of the method `name`."""
     original = getattr(owner, name)
 
     @wraps(original)

@@ -1,4 +1,4 @@
-"""Seeds of clusters: nothing is violated, a seed gives the same events each time, planted bugs are found."""
+"""Seeds of clusters: no check is violated, a seed always gives the same events, and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PAST_SEEDS = {
     2_017_079: "recovery saw the first batch of a segment before a torn one, and did not see that it aborted",
     2_019_436: "a replaced coordinator took the end of a transaction for that of an earlier one, and said it was done",
 }
-"""Seeds that violated something once, and what. Those before FIRST_SEED plan more kinds of faults today."""
+"""Seeds that once violated a check, with the cause. Those before FIRST_SEED now plan more kinds of faults."""
 _HASHES = (
     "from tests.simulation.seeds import run_cluster_seed; print(*(run_cluster_seed(seed).hash for seed in (1, 2)))"
 )
@@ -60,7 +60,7 @@ _HASHES = (
 
 @pytest.fixture(autouse=True)
 def _no_garbage() -> Iterator[None]:
-    """Clusters end with their tests, and not during others."""
+    """Collect clusters with their tests, not during later ones."""
     yield
     collect_garbage()
 
@@ -89,7 +89,7 @@ def test_seeds_count() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [FIRST_SEED + 2, FIRST_STRUCK_SEED + 6])
 def test_seed_with_transactions_counts(seed: int) -> None:
-    """It commits some, and nothing is wrong with them."""
+    """It commits some transactions, and violates no check."""
     outcome = run_cluster_seed(seed)
     assert outcome.violations == []
     assert outcome.counts
@@ -99,7 +99,7 @@ def test_seed_with_transactions_counts(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_seeds() -> None:
-    """By the command, which uses two processes; it prints the seeds with violations."""
+    """Through the command, which uses two processes; it prints the seeds with violations."""
     seeds = due_block(SLOW_SEEDS)
     arguments = ["--cluster", "--start", str(seeds.start), "--seeds", str(len(seeds))]
     done = subprocess.run(

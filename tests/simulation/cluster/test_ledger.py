@@ -1,4 +1,4 @@
-"""The ledger of seeds, and the list of planted bugs that were found."""
+"""The ledger of seeds, and the list of found planted bugs."""
 
 from __future__ import annotations
 

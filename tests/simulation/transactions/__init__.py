@@ -1,1 +1,1 @@
-"""Transactional clients of the simulation, what is checked of them, and planted bugs of transactions."""
+"""Transactional clients of the simulation, their checks, and planted bugs of transactions."""

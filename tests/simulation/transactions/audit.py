@@ -1,4 +1,4 @@
-"""Reads all that transactions have left behind, when nothing is wrong any more."""
+"""Reads everything that transactions have left, after healing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.simulation.transactions.workload import PREFIX, Workload
 
 READ_COMMITTED: Final = 1
 _STABLE_WITHIN_S: Final = 55.0
-"""Longer than the longest time-out of a transaction, and the longest time until brokers look for it."""
+"""Longer than the longest transaction timeout plus the interval at which brokers check it."""
 
 
 async def find_ends(workload: Workload, client: KafkaClient, _reader: str) -> None:
-    """Wait until nothing is open in the logs, and tell the workload where they end."""
+    """Wait until no transaction is open in the logs, and pass their ends to the workload."""
     while True:
         stable = await _ends(workload, client, READ_COMMITTED)
         if stable == await _ends(workload, client, 0):
@@ -32,7 +32,7 @@ async def find_ends(workload: Workload, client: KafkaClient, _reader: str) -> No
 
 
 async def read_transactions(workload: Workload, client: KafkaClient, reader: str) -> None:
-    """Read all records, all markers, and all that is committed. Raises ApiError and ClientError."""
+    """Read all records, all markers, and all committed values. Raises ApiError and ClientError."""
     clients = workload.clients
     deadline = clients.now_s + _STABLE_WITHIN_S
     while True:

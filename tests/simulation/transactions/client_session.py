@@ -21,7 +21,7 @@ class ClientSession:
     """
 
     was_asked_to_end = 2
-    """The client does not tell how often it has asked."""
+    """The client does not reveal how often it has asked."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class ClientSession:
 
     @property
     def epoch(self) -> int:
-        """That of the producer when it began: it raises it by itself when it has to."""
+        """The producer's epoch when it began: it bumps it on its own if necessary."""
         assert self._producer is not None
         transactions = self._producer._transactions
         assert transactions is not None
         return transactions.producer.epoch
 
     async def _call(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Call again what took too long. Raises FencedError and AbortError."""
+        """Repeat calls that time out. Raises FencedError and AbortError."""
         began_s = self._loop.time()
         while True:
             try:
@@ -79,7 +79,7 @@ class ClientSession:
         self.needs_new_epoch = False
 
     async def close(self) -> None:
-        """End the producer, and leave open what it has open."""
+        """Close the producer, and leave its transaction open."""
         if self._producer is not None:
             await self._producer.close(flush=False)
         self._is_open = False
@@ -99,7 +99,7 @@ class ClientSession:
         """Do nothing: the client adds partitions with the first record."""
 
     async def write(self, partition: TopicPartition, values: Sequence[bytes]) -> list[int]:
-        """Write values; gives their offsets."""
+        """Write values; returns their offsets."""
         producer = self._opened()
         sent = []
         try:
@@ -114,7 +114,7 @@ class ClientSession:
             await asyncio.gather(*sent, return_exceptions=True)
 
     async def commit_offsets(self, group: GroupMetadata, offsets: dict[TopicPartition, int]) -> None:
-        """Make offsets of a group part of the transaction."""
+        """Add offsets of a group to the transaction."""
         producer = self._opened()
         given = {partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         await self._call(lambda: producer.send_offsets_to_transaction(given, group))
@@ -133,7 +133,7 @@ class ClientSession:
             raise
 
     async def stable_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets that a group has committed; waits for the end of transactions that have others."""
+        """The committed offsets of a group; waits for the end of transactions with pending ones."""
         while True:
             try:
                 found = await fetch_offsets(self._client, group, partitions, require_stable=True)

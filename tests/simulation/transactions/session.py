@@ -55,11 +55,11 @@ _ABORTABLE: Final = frozenset(
 _PASSING: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR})
 
 Ask = Callable[[Connection], Awaitable[Iterable[int]]]
-"""Sends a request; gives the error codes of the answer."""
+"""Sends a request; returns the error codes of the answer."""
 
 
 class FencedError(Exception):
-    """Another producer has the transactional id, or the transaction took too long."""
+    """Another producer has taken over the transactional id, or the transaction took too long."""
 
 
 class AbortError(Exception):
@@ -71,7 +71,7 @@ class UnexpectedCodeError(Exception):
 
 
 def hold(connection: Connection) -> Callable[[], None]:
-    """Hold back what is sent on a connection from now on, until what this returns is called."""
+    """Hold back everything sent on a connection, until the returned function is called."""
     endpoint = connection._transport
     assert endpoint is not None
     endpoint.held = True  # type: ignore[attr-defined]
@@ -87,11 +87,11 @@ class Session:
     """One producer of a transactional id. Methods raise FencedError, AbortError, UnexpectedCodeError."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, timeout_ms: int, give_up_s: float) -> None:
-        """A request is tried for `give_up_s` at most, those that begin and end something for ever."""
+        """A request is retried for `give_up_s` at most, those that begin and end something forever."""
         self.transactional_id = transactional_id
         self.producer_id = self.epoch = -1
         self.needs_new_epoch = False
-        """Whether something that was sent may still come."""
+        """Whether an earlier request may still arrive."""
         self._client = client
         self._timeout_ms = timeout_ms
         self._give_up_s = give_up_s
@@ -101,7 +101,7 @@ class Session:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """As requests have it."""
+        """The identity in requests."""
         return self.transactional_id, self.producer_id, self.epoch
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Session:
         return await self._client.node_connection(found.node_id)
 
     async def leader(self, partition: TopicPartition) -> Connection:
-        """A connection to the leader, apart from that to the coordinator."""
+        """A connection to the leader, separate from the coordinator's."""
         found = await self._client.fetch_metadata([partition.topic])
         self._metadata = found if self._metadata is None else self._metadata.update(found)
         known = self._metadata.partition(*partition)
@@ -172,7 +172,7 @@ class Session:
         self.needs_new_epoch = False
 
     async def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Make partitions part of the transaction."""
+        """Add partitions to the transaction."""
 
         async def ask(connection: Connection) -> Iterable[int]:
             answer = await connection.ask(add_partitions(*self.identity, *partitions), AddPartitionsToTxnResponse, 3)
@@ -182,7 +182,7 @@ class Session:
         await self._retry(self._coordinator, ask)
 
     async def write(self, partition: TopicPartition, values: Sequence[bytes]) -> list[int]:
-        """Write values in one batch; gives their offsets."""
+        """Write values in one batch; returns their offsets."""
         offset = -1
 
         async def ask(connection: Connection) -> Iterable[int]:
@@ -197,13 +197,13 @@ class Session:
         return list(range(offset, offset + len(values)))
 
     def write_once(self, connection: Connection, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Send a batch, and do not care what becomes of it."""
+        """Send a batch, and ignore its fate."""
         request = produce_in_transaction(*self.identity, self._sequences.get(partition, 0), values, partition)
         self.needs_new_epoch = True
         connection.send(request, ProduceResponse, 11).add_done_callback(_forget)
 
     async def commit_offsets(self, metadata: GroupMetadata, offsets: dict[TopicPartition, int]) -> None:
-        """Make offsets of a group part of the transaction."""
+        """Add offsets of a group to the transaction."""
         group = metadata.group_id
 
         async def add(connection: Connection) -> Iterable[int]:
@@ -232,10 +232,10 @@ class Session:
         self.needs_new_epoch |= not await self._retry(self._coordinator, ask, for_ever=True)
 
     was_asked_to_end = 0
-    """Requests of the last `end`."""
+    """How many requests the last `end` sent."""
 
     async def stable_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets that a group has committed; waits for the end of transactions that have others."""
+        """The committed offsets of a group; waits for the end of transactions with pending ones."""
         found = {each: await self._stable_offset(group, each) for each in partitions}
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
@@ -256,7 +256,7 @@ class Session:
         return offset
 
     async def close(self) -> None:
-        """Leave open what is open."""
+        """Close it, and leave its transaction open."""
 
 
 def _passes(code: ErrorCode) -> bool:

@@ -20,15 +20,15 @@ from tests.simulation.world import PORT, Machine
 
 MOST: Final = 8
 _PAUSE_S: Final = 6.0
-"""Between two of them, so that transactions get on."""
+"""Pause between two strikes, so that transactions make progress."""
 _LASTS_S: Final = 3.0
 
 
 class Strikes:
-    """The strikes of a seed: none after its faults have ended, none while a broker may lead that has lost records."""
+    """The strikes of a seed: none after its faults have ended, none while a broker that lost records may lead."""
 
     def __init__(self, clients: Clients, invariants: Invariants, chance: float) -> None:
-        """`chance` is that of the end of a transaction to be met."""
+        """`chance` is the probability of a strike at the end of a transaction."""
         self.last_s = -_LASTS_S
         """When the last one began."""
         self._world = clients.world
@@ -43,7 +43,7 @@ class Strikes:
 
     @property
     def is_on(self) -> bool:
-        """Whether one has begun a short while ago."""
+        """Whether a strike began a short while ago."""
         return self._world.loop.time() - self.last_s < _LASTS_S
 
     def before_end(self, transactional_id: str, partitions: list[TopicPartition]) -> None:
@@ -61,7 +61,7 @@ class Strikes:
             self._clients.feed(history.Disturbed(now, "strike"))
 
     def leader(self, partition: TopicPartition) -> Machine | None:
-        """The machine of its leader, if it runs."""
+        """The machine of its leader, if it is running."""
         try:
             data = self._tree.get(znodes.partition_state_path(*partition))[0]
         except NoNodeError:
@@ -95,7 +95,7 @@ class Strikes:
         return True
 
     def _leave_leader_alone(self, coordinator: Machine, partitions: list[TopicPartition]) -> bool:
-        """A marker gets into the log of a leader, and not into that of its followers; then the leader dies."""
+        """Let a marker reach the log of a leader but not its followers' logs; then kill the leader."""
         leaders = {each: self.leader(each) for each in partitions}
         others = [each for each in leaders.values() if each is not None and each is not coordinator]
         if not others:
@@ -135,7 +135,7 @@ class Strikes:
         return heal
 
     def _hold(self, machine: Machine) -> Callable[[], None]:
-        """Hold the requests of a broker to others back, until what this returns is called."""
+        """Hold back a broker's requests to others, until the returned function is called."""
         names = {each.name: None for each in self._clients.machines}
         held = [each for each in self._world.network.connections(machine.name) if _is_request_to(each, names)]
         for end in held:
@@ -149,7 +149,7 @@ class Strikes:
         return release
 
     def _fall(self, machine: Machine, heal: Callable[[], None]) -> None:
-        """Kill a broker for good enough that others lead in its place."""
+        """Kill a broker and expire its session, so that others take over."""
         if self._may_strike() and machine.is_up:
             machine.kill()
             self._depose(machine)
@@ -157,7 +157,7 @@ class Strikes:
         heal()
 
     def _depose(self, machine: Machine) -> None:
-        """End the sessions of a broker: others lead in its place, and it hears of that later, if it lives."""
+        """Expire the sessions of a broker: others take over, and it learns that later, if it is alive."""
         if self._may_strike():
             for session in list(self._ensemble.sessions.values()):
                 if session.process.name == machine.name:

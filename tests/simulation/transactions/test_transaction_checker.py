@@ -1,4 +1,4 @@
-"""The checker of transactions itself: every planted anomaly is flagged, and clean histories pass."""
+"""Tests of the transaction checker: every planted anomaly is flagged, and clean histories pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGS = (*INPUTS, OUTPUT)
 
 
 class Scenario:
-    """A clean history of transactions in two logs and of a loop into a third one. An anomaly changes a part of it.
+    """A clean history of transactions in two logs and of a loop into a third one. An anomaly changes part of it.
 
     A log is a list of values, with None for each marker; `committed` holds the values that readers see.
     """
@@ -43,12 +43,12 @@ class Scenario:
         self.events.append(history.SessionBegun(self.later(), transactional_id, name, self._epoch))
 
     def name(self) -> str:
-        """One for the next transaction."""
+        """A name for the next transaction."""
         self._numbers += 1
         return f"transaction-{self._numbers}"
 
     def send(self, transaction: str, log: str, value: bytes | None = None, *, session: str = "a/1") -> bytes:
-        """A record is sent and acknowledged."""
+        """Send a record, which is acknowledged."""
         value = b"%s %d" % (transaction.encode(), len(self.events)) if value is None else value
         self.events.append(history.SendInvoked(self.later(), session, log, value, True, transaction))
         self.events.append(history.SendDone(self.later(), log, value, OK, len(self.logs[log])))
@@ -58,20 +58,20 @@ class Scenario:
     def end(
         self, transaction: str, values: dict[bytes, str], *, commit: bool, outcome: str = OK, session: str = "a/1"
     ) -> None:
-        """A transaction ends, which an `outcome` UNKNOWN does in either way."""
+        """End a transaction; with `outcome` UNKNOWN it may commit or abort."""
         self.events.append(history.EndInvoked(self.later(), transaction, session, commit))
         self.events.append(history.EndDone(self.later(), transaction, outcome))
         self.mark(values, commit=commit and (outcome == OK or self.rng.random() < 0.5))
 
     def mark(self, values: dict[bytes, str], *, commit: bool) -> None:
-        """The markers of a transaction are written."""
+        """Write the markers of a transaction."""
         if commit:
             self.committed |= dict.fromkeys(values)
         for log in dict.fromkeys(values.values()):
             self.logs[log].append(None)
 
     def transact(self, *, commit: bool = True, outcome: str = OK) -> dict[bytes, str]:
-        """A whole transaction in both inputs. Its values, and their logs."""
+        """Run a whole transaction in both inputs; returns its values, and their logs."""
         name = self.name()
         values = {self.send(name, log): log for log in (*INPUTS, self.rng.choice(INPUTS))}
         self.end(name, values, commit=commit, outcome=outcome)
@@ -82,19 +82,19 @@ class Scenario:
         return [(at, value) for at, value in enumerate(self.logs[log]) if value is not None and value in self.committed]
 
     def read(self, reader: str = "r") -> None:
-        """A new reader reads all that is committed."""
+        """A new reader reads everything committed."""
         for log in LOGS:
             self.events.append(history.Positioned(self.later(), reader, log, 0))
             for offset, value in self.visible(log):
                 self.events.append(history.Read(self.later(), reader, log, offset, value))
 
     def stable(self, epoch: int, offset: int) -> None:
-        """The leader of an epoch tells a last stable offset."""
+        """The leader of an epoch reports a last stable offset."""
         invoked = self.later()
         self.events.append(history.StableOffset(invoked, self.later(), OUTPUT, epoch, offset))
 
     def take_offsets(self, generation: int) -> None:
-        """Offsets of the loop become part of a transaction, in the name of a member of a generation."""
+        """Add offsets of the loop to a transaction, for a member of a generation."""
         invoked = self.later()
         self.events.append(history.OffsetsTaken(invoked, self.later(), "loop", generation))
 
@@ -103,7 +103,7 @@ class Scenario:
         self.events.append(history.Assigned(self.later(), "loop", generation, f"l/{generation}", INPUTS))
 
     def loop(self) -> None:
-        """The loop writes what it has not yet, in one transaction."""
+        """Process the loop's remaining input in one transaction."""
         name = self.name()
         done = {value.rpartition(b"@")[0] for _, value in self.visible(OUTPUT)}
         wanted = [b"out:" + value for log in INPUTS for _, value in self.visible(log)]
@@ -203,7 +203,7 @@ def _refused_and_visible(scenario: Scenario) -> None:
 
 
 def _open_and_visible(scenario: Scenario) -> None:
-    """It is read before anybody asks for its commit."""
+    """It is read before its commit is requested."""
     name = scenario.name()
     values = {scenario.send(name, log): log for log in INPUTS}
     scenario.committed |= dict.fromkeys(values)
@@ -257,7 +257,7 @@ def _stepped_back(scenario: Scenario) -> None:
 
 
 def _gap(scenario: Scenario) -> None:
-    """A marker is missing in a log, and its offset with it."""
+    """A log lacks a marker, and its offset."""
     scenario.transact()
     scenario.final()
     at = next(
@@ -296,7 +296,7 @@ def _loop_misses_one(scenario: Scenario) -> None:
 
 
 def _stable_offset_falls(scenario: Scenario) -> None:
-    """A marker that was believed is not there when another one leads."""
+    """A marker on which the offset was based is missing at the next leader."""
     scenario.stable(3, 9)
     scenario.stable(scenario.rng.choice([3, 4]), 7)
 

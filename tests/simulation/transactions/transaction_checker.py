@@ -1,8 +1,8 @@
-"""Judges what a history says of transactions: they are whole or not there at all (C9), nobody reads one that is open or
-aborted (C7), readers skip nothing (C6), what was stable stays so (C8), and a loop that consumes, transforms and
-produces does so exactly once (C11).
+"""Checks what a history says of transactions: they are complete or absent (C9), no open or aborted one is read (C7),
+readers skip nothing (C6), stable offsets stay stable (C8), and a loop that consumes, transforms and produces does so
+exactly once (C11).
 
-A reader never has a record before the commit of its transaction was asked for. That rules out circles of transactions
+A reader never gets a record before the commit of its transaction was requested. That rules out circles of transactions
 that have read each other (Jepsen's G1c).
 """
 
@@ -25,8 +25,8 @@ class _Transaction:
     """The values that were sent in it, and their logs."""
     commit_invoked: bool = False
     commit_by_zombie: bool = False
-    """Whether another session of the transactional id had begun before its commit was asked for. An abort proves
-    nothing: a client that has added nothing to a transaction asks no coordinator to end it.
+    """Whether another session of the transactional id had begun before its commit was requested. An abort proves
+    nothing: a client with an empty transaction asks no coordinator to end it.
     """
     outcome: str = history.UNKNOWN
     """Of the commit."""
@@ -37,20 +37,20 @@ class TransactionChecker:
 
     def __init__(self, complain: _Complain) -> None:
         self.committed = 0
-        """Transactions whose commits were acknowledged."""
+        """The number of acknowledged commits."""
         self._complain = complain
         self._transactions: dict[str, _Transaction] = {}
         self._of: dict[bytes, str] = {}
-        """The transaction that each value was sent in."""
+        """The transaction of each value."""
         self._zombies: dict[str, None] = {}
-        """Sessions that another one has followed."""
+        """Sessions that have successors."""
         self._sessions: dict[str, dict[str, int]] = {}
         """The epochs of the sessions of each transactional id."""
         self._sent_by_zombies: dict[bytes, str] = {}
         self._read: dict[bytes, str] = {}
-        """The values that were read, and who read them first."""
+        """The values that were read, and their first readers."""
         self._runs: dict[tuple[str, str], list[list[int]]] = {}
-        """The offsets that a reader had of a log, from one `Positioned` to the next."""
+        """The offsets of a log that a reader read, from one `Positioned` to the next."""
         self._final: dict[str, dict[int, bytes]] = {}
         self._stable: dict[str, list[history.StableOffset]] = {}
 
@@ -66,7 +66,7 @@ class TransactionChecker:
         self._zombies |= {session: None for session, epoch in sessions.items() if epoch < newest}
 
     def send_invoked(self, event: history.SendInvoked) -> None:
-        """A record becomes part of its transaction."""
+        """A record joins its transaction."""
         if event.transaction is None:
             return
         self._transactions.setdefault(event.transaction, _Transaction()).values[event.value] = event.log
@@ -81,13 +81,13 @@ class TransactionChecker:
             self._complain("C9", event.at, f"{event.log} took {event.value!r} of {zombie}, which was fenced before")
 
     def end_invoked(self, event: history.EndInvoked) -> None:
-        """The transaction may be over from now on."""
+        """The transaction may end from now on."""
         transaction = self._transactions.setdefault(event.transaction, _Transaction())
         transaction.commit_invoked = event.commit
         transaction.commit_by_zombie = event.commit and event.session in self._zombies
 
     def end_done(self, event: history.EndDone) -> None:
-        """How the end was answered."""
+        """The end was answered."""
         transaction = self._transactions[event.transaction]
         transaction.outcome = event.outcome
         self.committed += event.outcome == OK and transaction.commit_invoked
@@ -97,11 +97,11 @@ class TransactionChecker:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def positioned(self, event: history.Positioned) -> None:
-        """A reader begins a run."""
+        """A reader starts a run."""
         self._runs.setdefault((event.reader, event.log), []).append([])
 
     def read(self, event: history.Read) -> None:
-        """A `read_committed` reader has a record."""
+        """A `read_committed` reader got a record."""
         run = self._runs[event.reader, event.log][-1]
         if run and event.offset <= run[-1]:
             self._complain("C6", event.at, f"{event.reader} read offset {event.offset} of {event.log} after {run[-1]}")
@@ -112,7 +112,7 @@ class TransactionChecker:
     def _is_committed(self, at: float, log: str, offset: int, value: bytes) -> None:
         name = self._of.get(value)
         if name is None:
-            return  # nobody has sent it, which is said elsewhere
+            return  # never sent, which another check reports
         transaction = self._transactions[name]
         if not transaction.commit_invoked:
             self._complain(
@@ -124,7 +124,7 @@ class TransactionChecker:
             )
 
     def stable_offset(self, event: history.StableOffset) -> None:
-        """All below is decided for good, whoever leads. A leader of an older epoch may be behind."""
+        """Everything below is final, whoever leads. A leader of an older epoch may be behind."""
         told = self._stable.setdefault(event.log, [])
         for before in told:
             if before.at < event.invoked and before.epoch <= event.epoch and before.offset > event.offset:
@@ -159,7 +159,7 @@ class TransactionChecker:
                 )
 
     def over(self, event: history.TransactionsOver) -> None:
-        """Each transaction is whole, or not there at all."""
+        """Each transaction is complete or absent."""
         there = {value for final in self._final.values() for value in final.values()}
         for name, transaction in self._transactions.items():
             visible = [each for each in transaction.values if each in there]
@@ -174,7 +174,7 @@ class TransactionChecker:
                 self._complain("C9", event.at, f"{name} was committed, and {missing} are not visible")
 
     def loop_over(self, event: history.LoopOver) -> None:
-        """The loop has written what it had to read, each record exactly once."""
+        """The loop has written its whole input, each record exactly once."""
         wanted = Counter(event.prefix + value for log in event.inputs for value in self._final[log].values())
         found = Counter(value.rpartition(b"@")[0] for log in event.outputs for value in self._final[log].values())
         for what, values in (("missing", wanted - found), ("too many", found - wanted)):

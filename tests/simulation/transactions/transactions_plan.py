@@ -1,4 +1,4 @@
-"""The transactional clients of a seed of a cluster, and what the brokers are configured to for their sake."""
+"""The transactional clients of a seed of a cluster, and the broker settings for them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from random import Random
 from tests.simulation.plan import TopicPlan, TransactionsPlan
 
 FIRST_SEED = 2_000_000
-"""Those below have none, so that what is known of them stays true."""
+"""Lower seeds have none, so that findings about them stay true."""
 FIRST_STRUCK_SEED = 2_010_000
-"""Those below have neither strikes nor a group in the loop, so that what is known of them stays true."""
+"""Lower seeds have neither strikes nor a group in the loop, so that findings about them stay true."""
 SHARE = 0.7
 GROUP = "loop"
 LOOP = "transactional-loop"
 PRODUCER = "transactional-producer"
-"""Transactional ids, and names of processes. Several producers have numbers."""
+"""Transactional ids and process names; several producers are numbered."""
 
 
 def instances(count: int) -> list[str]:
-    """The transactional ids of the members of a loop, which are the names of their processes too."""
+    """The transactional ids and process names of the members of a loop."""
     return [f"{LOOP}-{number}" for number in range(count)]
 
 

@@ -1,4 +1,6 @@
-"""Asks at times how far transactional logs are stable, and what a loop has committed; all the time during a strike."""
+"""Polls the last stable offsets of transactional logs and the committed offsets of a loop; continuously during a
+strike.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ READ_COMMITTED = 1
 
 
 class Watch:
-    """Two clients, as one of them may have to wait. `strikes` tell when to ask more often, and who leads."""
+    """Two clients, as one of them may have to wait. `strikes` knows when to poll more often, and who leads."""
 
     def __init__(self, clients: Clients, strikes: Strikes) -> None:
         self._clients = clients
@@ -35,7 +37,7 @@ class Watch:
         await asyncio.sleep(0.1 * self._rng.random())
 
     async def watch_logs(self, client: KafkaClient, partitions: list[TopicPartition]) -> None:
-        """Ask for last stable offsets, for ever."""
+        """Poll last stable offsets forever."""
         clients = self._clients
         wanted = dict.fromkeys(partitions, admin.LATEST_TIMESTAMP)
         while True:

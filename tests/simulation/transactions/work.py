@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """One session of a client, and what it has done."""
+    """One session of a client, and its history."""
 
     def __init__(self, workload: Workload, client: KafkaClient, transactional_id: str, reader: str) -> None:
         self.session = workload.new_session(client, transactional_id)
@@ -30,19 +30,19 @@ class Work:
         """The partitions of the transaction."""
 
     async def begin(self) -> None:
-        """A new session, or a higher epoch for this one."""
+        """Start a new session, or bump this one's epoch."""
         await self.session.begin()
         self.name = f"{self._reader}-{self.session.epoch}"
         clients, session = self._clients, self.session
         clients.feed(history.SessionBegun(clients.now_s, session.transactional_id, self.name, session.epoch))
 
     def next_transaction(self) -> str:
-        """A name for one."""
+        """A name for the next transaction."""
         self._transactions += 1
         return f"{self.name}#{self._transactions}"
 
     async def write(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Write values. Raises what the session does."""
+        """Write values. Raises the session's errors."""
         clients, log = self._clients, self._clients.log_of(partition)
         self._written[partition] = None
         self.invoke(transaction, partition, values)
@@ -60,7 +60,7 @@ class Work:
             clients.feed(history.SendInvoked(clients.now_s, self.name, log, value, True, transaction))
 
     async def commit_offsets(self, group: GroupMetadata, offsets: dict[TopicPartition, int]) -> None:
-        """Make offsets part of the transaction, in the name of a member if the group has some."""
+        """Add offsets to the transaction, for a member if the group has any."""
         clients, invoked = self._clients, self._clients.now_s
         await self.session.commit_offsets(group, offsets)
         if group.member_id:

@@ -1,5 +1,5 @@
 """The transactional clients of a seed: producers that write to several partitions at once, and a loop that consumes,
-transforms and produces. Both have twins at times, which begin with a transactional id that is in use.
+transforms and produces. At times both have twins, which start with a transactional id in use.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PREFIX = b"out:"
 TAIL = "transactional-tail"
 WATCH = "transactional-watch"
 _FIRST_COMMIT = 1_000_000
-"""The numbers of other commits are lower."""
+"""Other commits have lower numbers."""
 
 
 _THINKS = 0.25
 _THINKS_S = 3.0
-"""How many producers wait before they end a transaction, and how long at most: others may take over meanwhile."""
+"""How long producers wait at most before they end a transaction: others may take over meanwhile."""
 _LOOP_SETTINGS = {
     "isolation.level": "read_committed",
     "max.poll.records": "100",
@@ -45,7 +45,7 @@ _LOOP_SETTINGS = {
     "fetch.min.bytes": "1",
     "fetch.max.wait.ms": "500",
 }
-"""With which it keeps pace: each poll is a transaction."""
+"""Settings to keep pace: each poll is a transaction."""
 
 
 def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
@@ -54,7 +54,7 @@ def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
 
 
 class Workload:
-    """The transactional clients. Producers come to an end by themselves; the loop and the reader do not."""
+    """The transactional clients. Producers end by themselves; the loop and the reader do not."""
 
     def __init__(self, clients: Clients, plan: TransactionsPlan, invariants: Invariants) -> None:
         self.clients = clients
@@ -65,14 +65,14 @@ class Workload:
         self.was_read = False
         """Whether `read_transactions` is done."""
         self.ends: dict[TopicPartition, int] = {}
-        """Where the logs end, once `find_ends` has seen them stable."""
+        """The ends of the logs, once `find_ends` has found them stable."""
         self.positions: dict[str, dict[TopicPartition, int]] = {LOOP: {}, TAIL: {}}
-        """How far the loop has come, and the reader."""
+        """The positions of the loop and of the reader."""
         self._world = clients.world
         self._rng = Random(f"workload {self._world.seed}")
         self.rests = False
-        """Whether the loop begins no more transactions. An instance may have taken, before it left the group, what
-        another one has written since; it writes that once more, in a transaction that is aborted.
+        """Whether the loop starts no further transactions. An instance may have fetched, before it left the group,
+        records that another one has processed since; it writes them again, in a transaction that is aborted.
         """
         self._busy: dict[str, None] = {}
         self._writing: dict[str, None] = {}
@@ -86,12 +86,12 @@ class Workload:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no producer is at work. The loop always is."""
+        """Whether all producers have ended. The loop never does."""
         return not self._busy
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is written any more."""
+        """Whether all writes have ended."""
         return self.rests and not self._writing
 
     def lagging(self) -> list[str]:
@@ -113,7 +113,7 @@ class Workload:
         return numbers
 
     def new_session(self, client: KafkaClient, transactional_id: str) -> Session | ClientSession:
-        """A producer of a transactional id, of the kind that the plan wants."""
+        """A producer of a transactional id, of the kind in the plan."""
         plan = self.plan
         if transactional_id not in plan.client_ids:
             return Session(client, transactional_id, plan.timeout_ms, plan.give_up_s)
@@ -130,7 +130,7 @@ class Workload:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all of them, and their twins later."""
+        """Start all clients, and their twins later."""
         names = [f"{PRODUCER}-{number}" for number in range(self.plan.producers)]
         for name in names:
             self._start(name, partial(self._produce, name))
@@ -191,7 +191,7 @@ class Workload:
         self._busy.pop(name, None)
 
     async def _transact(self, work: Work, rng: Random, *, leaves_open: bool) -> None:
-        """One transaction. Raises FencedError."""
+        """Run one transaction. Raises FencedError."""
         transaction = work.next_transaction()
         chosen = rng.sample(self.inputs, rng.randint(2, len(self.inputs)))
         commit = rng.random() >= self.plan.abort_chance
@@ -229,7 +229,7 @@ class Workload:
         values = [b"%s %s held" % (transaction.encode(), str(partition).encode())]
         try:
             connection = await session.leader(partition)
-        except (ClientError, ApiError) as error:  # there is none now
+        except (ClientError, ApiError) as error:  # none exists now
             raise AbortError(str(error)) from error
         work.invoke(transaction, partition, values)
         release = hold(connection)
@@ -276,7 +276,7 @@ class Workload:
         return consumer
 
     async def seek(self, work: Work, consumer: Consumer, reader: str) -> None:
-        """Go on where the last transaction that was committed has ended."""
+        """Seek to the end of the last committed transaction."""
         clients = self.clients
         invoked = clients.now_s
         partitions = consumer.assignment
@@ -288,7 +288,7 @@ class Workload:
             clients.feed(history.Positioned(clients.now_s, reader, log, offset or 0))
 
     async def transform(self, work: Work, consumer: Consumer, reader: str, rng: Random) -> bool:
-        """Take what there is and write it, in one transaction; whether it was committed, or there was nothing."""
+        """Process the available input in one transaction; returns whether it was committed or empty."""
         taken = await self.clients.poll(consumer, reader, LOOP)
         if not taken:
             self._reached(LOOP, consumer)
@@ -328,7 +328,7 @@ class Workload:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     async def _tail(self, client: KafkaClient, reader: str) -> None:
-        """Read everything that is committed from the start on, for ever."""
+        """Read everything committed from the start, forever."""
         clients = self.clients
         consumer = Consumer(client, clients.consumer_settings({"isolation.level": "read_committed"}))
         consumer.assign(self.partitions)
