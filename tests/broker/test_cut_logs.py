@@ -1,7 +1,7 @@
-"""A log that recovery cut below its high watermark does not lead while another member of the ISR may have the rest
-(trap M22).
+"""A log that recovery truncated below its high watermark does not lead while another ISR member may have the rest (trap
+M22).
 
-Three whole brokers, on disks that lose the end of a file while the brokers are not there.
+Three whole brokers, on disks that lose the end of a file while the brokers are stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEFT_BYTES = 500
 
 @contextlib.asynccontextmanager
 async def stopped_cluster(replicas: tuple[int, ...] = ALL, **settings: str) -> AsyncIterator[InProcessCluster]:
-    """Brokers that have COUNT records, all of them stopped without notice, and the log of broker 0 cut short."""
+    """Brokers that have COUNT records and died without notice; the log of broker 0 is truncated."""
     async with InProcessCluster(3, controlled_shutdown_enable="false", **settings) as cluster:
         await everybody_knows(cluster, lambda: all(len(image_of(cluster, each).brokers) == 3 for each in ALL))
         async with KafkaClient(ClientSettings.parse({"bootstrap.servers": cluster.bootstrap_servers})) as client:
@@ -49,7 +49,7 @@ async def stopped_cluster(replicas: tuple[int, ...] = ALL, **settings: str) -> A
         )
         for broker_id in ALL:
             await cluster.stop(broker_id)
-        # As if they had all gone at the same moment: nobody has seen anybody go.
+        # As if all had died at the same moment: no broker noticed another's death.
         await cluster.set_state("t", 0, lambda state: state_before(state, replicas))
         cut_log(cluster)
         yield cluster
@@ -60,7 +60,7 @@ def state_before(state: PartitionState, isr: tuple[int, ...]) -> PartitionState:
 
 
 def cut_log(cluster: InProcessCluster) -> None:
-    """As after a power cut that took the end of the log on broker 0, and what says that it was flushed."""
+    """Simulate a power cut on broker 0 that lost the end of the log, and the checkpoint that it was flushed."""
     disk = cluster.disk(0)
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         disk.remove(f"/data/{name}")
@@ -71,7 +71,7 @@ def cut_log(cluster: InProcessCluster) -> None:
 
 
 def checkpointed(cluster: InProcessCluster, broker_id: int) -> int:
-    """The high watermark that the disk knows."""
+    """The high watermark on the disk."""
     return read_offset_checkpoint(cluster.disk(broker_id), f"/data/{HIGH_WATERMARK_CHECKPOINT}")[T0]
 
 
@@ -99,7 +99,7 @@ def test_a_cut_log_waits_for_another_member_of_the_isr() -> None:
             assert replica.log.log_end_offset < COUNT
             assert not replica.is_leader
             assert (state_of(cluster).leader, sorted(state_of(cluster).isr)) == (-1, list(ALL))
-            await cluster.stop(0)  # cleanly, which does not make it whole
+            await cluster.stop(0)  # a clean stop does not repair it
             assert checkpointed(cluster, 0) == COUNT
             await cluster.start(0)
             assert not replica_of(cluster, 0).is_leader

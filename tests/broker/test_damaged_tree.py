@@ -1,4 +1,4 @@
-"""A broker process over a tree with damaged nodes: it starts, serves the rest, and takes back what is mended."""
+"""A broker process over a tree with damaged nodes: it starts, serves the rest, and uses repaired nodes again."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_rest_is_served_and_what_is_mended_is_taken_back(tmp_path: Path) -> 
 
 
 def test_values_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka does not start with them. The limit of retention that was meant may have been a longer one."""
+    """Kafka does not start with them. The intended retention limit may have been longer."""
     overrides = {"retention.ms": "soon", "retention.bytes": "7", "max.message.bytes": "-5", "segment.ms": "99"}
     image = MetadataImage(configs={(int(ConfigResourceType.TOPIC), "t"): overrides})
     config = log_config_of(BrokerConfig.of({"log.dirs": "/d", "message.max.bytes": "1000"}), image, "t")

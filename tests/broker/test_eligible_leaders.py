@@ -1,4 +1,4 @@
-"""A partition whose last replica in sync is gone is led by an eligible one (KIP-966), in whole brokers.
+"""A partition whose last in-sync replica is gone is led by an eligible one (KIP-966), in whole brokers.
 
 Kafka's controllers on ZooKeeper leave such a partition without a leader.
 """
@@ -32,9 +32,10 @@ COUNT = 20
 
 @contextlib.asynccontextmanager
 async def last_replica(**settings: str) -> AsyncIterator[tuple[InProcessCluster, KafkaClient]]:
-    """Broker 0 leads, alone in sync, what it and broker 1 have; broker 1 has stopped, and 2 is there without a replica.
+    """Broker 0 leads, alone in the ISR, with the same records as broker 1; broker 1 has stopped, and 2 runs without a
+    replica.
 
-    Two in sync are asked for.
+    min.insync.replicas is 2.
     """
     async with InProcessCluster(3, **SETTINGS, min_insync_replicas="2", **settings) as cluster:
         await everybody_knows(cluster, lambda: all(len(image_of(cluster, each).brokers) == 3 for each in range(3)))
@@ -105,7 +106,7 @@ def test_a_last_replica_that_did_not_stop_cleanly_is_not_trusted() -> None:
             disk = cluster.disk(0)
             disk.remove("/data/.kafka_cleanshutdown")
             disk.write_file("/data/t-0/00000000000000000000.log", b"")
-            disk.remove("/data/replication-offset-checkpoint")  # nor is it known how much there was
+            disk.remove("/data/replication-offset-checkpoint")  # the high watermark is lost, too
             disk.remove("/data/recovery-point-offset-checkpoint")
             await cluster.start(0)
             await everybody_knows(cluster, lambda: state_of(cluster).isr == (1,))

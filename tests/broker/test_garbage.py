@@ -1,4 +1,4 @@
-"""Full collections of the garbage collector stay short, however much the broker keeps."""
+"""Full garbage collections stay short, however much the broker keeps."""
 
 from __future__ import annotations
 

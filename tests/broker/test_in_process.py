@@ -1,4 +1,4 @@
-"""The in-process broker serves what a broker serves."""
+"""The in-process broker serves the same requests as a real one."""
 
 import asyncio
 
@@ -84,7 +84,7 @@ def test_a_fetch_from_a_cold_disk_is_answered_all_the_same() -> None:
 
 
 async def read_all(wire: Wire, topic: str, end: int) -> list[bytes | None]:
-    """All values below offset `end`; a fetch gives those of one segment."""
+    """All values below offset `end`; a fetch returns those of one segment."""
     found: list[bytes | None] = []
     offset = 0
     while offset < end:
@@ -105,7 +105,7 @@ def test_a_compacted_topic_is_compacted_in_process() -> None:
             for number in range(20):
                 records = [Record(0, 1_700_000_000_000, key, b"%d" % number, []) for key in (b"a", b"b")]
                 await wire.ask(produce_records("t", records), 11)
-            await broker.server.serving.logs.maintenance.flush()  # only what is on stable storage is compacted
+            await broker.server.serving.logs.maintenance.flush()  # only flushed records are compacted
             while len(found := await read_all(wire, "t", 40)) > 8:
                 await asyncio.sleep(0.001)
             assert found[-2:] == [b"19", b"19"]

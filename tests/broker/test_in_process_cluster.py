@@ -1,4 +1,4 @@
-"""Three whole brokers in one process: what they replicate, and how one leads in another's place."""
+"""Three whole brokers in one process: their replication, and failovers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = {"controlled_shutdown_max_retries": "1", "controlled_shutdown_retry_b
 
 
 def play(scenario: Callable[[InProcessCluster, KafkaClient], Awaitable[None]], **settings: str) -> None:
-    """`scenario` with three brokers and the topic `t`, which has a partition with three replicas."""
+    """Run `scenario` with three brokers and the topic `t`, which has one partition with three replicas."""
 
     async def run() -> None:
         async with InProcessCluster(3, **SETTINGS, **settings) as cluster:
@@ -51,7 +51,7 @@ def replica_of(cluster: InProcessCluster, broker_id: int) -> Partition:
 
 
 def state_of(cluster: InProcessCluster) -> PartitionImage:
-    """The partition as the first broker that serves knows it."""
+    """The partition's state at the first running broker."""
     return image_of(cluster, next(iter(cluster.brokers))).topics["t"].partitions[0]
 
 
@@ -174,12 +174,12 @@ def test_a_partition_moves_under_load_and_nothing_is_lost() -> None:
                 assert not controller.reassignments()
                 assert set(state_of(cluster).isr) == set(target)
                 for broker_id in target:
-                    # A produce that was sent again after the leader moved may be there twice.
+                    # A produce that was resent after the leader moved may have been appended twice.
                     assert list(dict.fromkeys(values_in(replica_of(cluster, broker_id)))) == acknowledged
                 for broker_id in origin:
                     replicas = cluster.brokers[broker_id].serving.logs.replicas.hosted.partitions
                     await everybody_knows(cluster, lambda here=replicas: T0 not in here)
-            for broker_id in (3, 2, 1):  # the controller last: they hand over what they lead
+            for broker_id in (3, 2, 1):  # the controller last: each hands over its leaderships
                 await cluster.stop(broker_id)
 
     asyncio.run(run())
@@ -188,7 +188,7 @@ def test_a_partition_moves_under_load_and_nothing_is_lost() -> None:
 def test_a_quota_that_one_broker_sets_counts_at_all() -> None:
     async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
         def limits() -> list[float]:
-            """Of bytes that may be fetched at once, at each broker."""
+            """The limits of bytes fetched at once, at each broker."""
             context = RequestContext(0, "app", "127.0.0.1", "PLAINTEXT")
             return [cluster.brokers[each].serving.quotas.most_to_fetch(context) for each in range(3)]
 

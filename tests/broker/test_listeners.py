@@ -29,7 +29,7 @@ SAME_PROTOCOL = (
     "Invalid value org.apache.kafka.common.config.ConfigException: Security protocol cannot be updated for existing "
     "listener ListenerName(OTHER) for configuration Invalid dynamic configuration"
 )
-"""Kafka's answer to another security protocol of a listener."""
+"""Kafka's answer to a changed security protocol of a listener."""
 BROKER = int(ConfigResourceType.BROKER)
 
 
@@ -45,7 +45,7 @@ def client_at(address: str, **settings: str) -> KafkaClient:
 
 
 async def brokers_at(address: str, **settings: str) -> dict[int, str]:
-    """The brokers as the one at `address` names them."""
+    """The brokers in the metadata from `address`."""
     async with client_at(address, **settings) as client:
         return {id_: f"{each.host}:{each.port}" for id_, each in (await admin.list_topics(client)).nodes.items()}
 
@@ -90,7 +90,7 @@ def test_all_brokers_name_the_new_address_of_one(broker_id: int) -> None:
             assert await is_refused(before)
             assert (await admin.list_topics(stays)).nodes.keys() == {0, 1}
 
-        # A new session registers the new address as well, and brokers reach one another there.
+        # A new session also registers the new address, and brokers use it to reach one another.
         metadata = cluster.brokers[1 - broker_id].serving.coordination.metadata
         epoch = metadata.image.brokers[broker_id].epoch
         await cluster.expire_session(broker_id)
@@ -164,16 +164,16 @@ def test_a_port_taken_after_the_check_leaves_all_as_it_was(caplog: pytest.LogCap
         with socket.create_server(("127.0.0.1", 0)) as taken:
 
             async def unseen(*_: object) -> None:
-                """The port is taken after it was looked at."""
+                """The port is taken after the check."""
 
             server.check_addresses = unseen  # type: ignore[method-assign]
             await alter(client, 0, listeners=f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}")
             logged = "Could not change the listeners, keeping the open ones"
             await eventually_on_loop("it is logged", lambda: logged in caplog.text)
             del server.check_addresses
-            await alter(client, 0, log_cleaner_backoff_ms="14000")  # another change is not held up
+            await alter(client, 0, log_cleaner_backoff_ms="14000")  # another change is not delayed
             assert await brokers_at(before) == {0: before}
-            # Back and forth: the last one counts.
+            # Back and forth: the last one wins.
             await alter(client, 0, listeners="PLAINTEXT://localhost:0")
             await alter(client, 0, listeners=None)
         await cluster.brokers[0]._listeners._refreshing.until_done()
@@ -216,7 +216,7 @@ def test_a_new_listener_has_security_of_its_own(tmp_path: Path) -> None:
         address = f"127.0.0.1:{ports['SECURED']}"
         await eventually_async("it serves", lambda: brokers_at(address, **login), lambda found: found[0] == address)
 
-        # Kafka would take it, for listeners that are opened later.
+        # Kafka would accept it, for listeners that are opened later.
         with pytest.raises(ApiError, match="Cannot update these configs dynamically"):
             await alter(client, 0, **{"listener.name.secured.ssl.enabled.protocols": "TLSv1.3"})
         with pytest.raises(ApiError, match="Cannot update these configs dynamically"):
@@ -256,7 +256,7 @@ def test_a_restart_opens_the_same_listeners(tmp_path: Path) -> None:
     async def change() -> None:
         async with client_at(broker.address) as client:
             await admin.list_topics(client)
-            # One port for both, one after the other.
+            # Both use one port, one after the other.
             renamed = f"localhost:{before.rpartition(':')[2]}"
             await alter(client, 0, listeners=f"PLAINTEXT://{renamed}")
             await eventually_async("it is there", lambda: brokers_at(before), lambda found: found == {0: renamed})

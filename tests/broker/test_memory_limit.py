@@ -1,4 +1,4 @@
-"""A broker whose memory is limited outlives floods that would take more, and serves others meanwhile."""
+"""A broker with limited memory survives floods that would need more, and serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ SIZES = [
     pytest.param(16, id="92-MB"),
     pytest.param(1, id="512-MB", marks=pytest.mark.slow),
 ]
-"""By what the memory, and all that clients send, is divided."""
+"""The divisors of the memory, and of all data that clients send."""
 
 
 class Floods:
-    """Requests of many clients at once, which read no answer."""
+    """Requests of many clients at once, which never read an answer."""
 
     def __init__(self, divisor: int) -> None:
         self._divisor = divisor
 
     def half_frames(self) -> list[bytes]:
-        """Of forty frames of 40 MB, most of each."""
+        """Most of each of forty frames of 40 MB."""
         return [heavy.half_frame(40_000_000 // self._divisor)] * 40
 
     def batches(self) -> list[bytes]:
-        """Twelve times some large requests of producers."""
+        """Twelve times some large produce requests."""
         records = produce(TOPIC, [os.urandom(900_000)]).topic_data[0].partition_data[0].records
         data = [ProduceRequest.PartitionProduceData(index=each, records=records) for each in range(PARTITIONS)]
         request = ProduceRequest(
@@ -69,7 +69,7 @@ class Floods:
         return [framed(request_bytes(request, 11)) * 20] * 20
 
     def metadata(self) -> list[bytes]:
-        """Six times the metadata of 500,000 topics."""
+        """The metadata of 500,000 topics, six times."""
         return [heavy.metadata_of_unknown(500_000 // self._divisor)] * 6
 
     def many_elements(self) -> list[bytes]:
@@ -79,8 +79,8 @@ class Floods:
 
 @contextlib.contextmanager
 def flooded(address: str, requests: Sequence[bytes]) -> Iterator[Callable[[], None]]:
-    """Send the requests on a connection each, as far as the broker takes them, and read nothing. Gives a function that
-    waits until each has an answer, or is closed.
+    """Send each request on a separate connection, as far as the broker accepts it, and read nothing. Returns a function
+    that waits until each has an answer, or is closed.
     """
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(connected(address)) for _ in requests]
@@ -99,7 +99,7 @@ def flooded(address: str, requests: Sequence[bytes]) -> Iterator[Callable[[], No
 
 
 def connected(address: str) -> socket.socket:
-    """A connection that takes little at a time, and is reset when it is closed."""
+    """A connection that accepts little data at a time, and is reset when it is closed."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), 60)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -108,7 +108,7 @@ def connected(address: str) -> socket.socket:
 
 
 def peak_bytes(broker: BrokerProcess) -> int:
-    """The most memory that the process has had (VmHWM)."""
+    """The peak memory of the process (VmHWM)."""
     lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -123,7 +123,7 @@ def produces(address: str) -> None:
 
 @pytest.mark.parametrize("divisor", SIZES)
 def test_floods_leave_a_broker_within_its_memory(divisor: int, tmp_path: Path) -> None:
-    """Six requests for metadata took three times what a broker in a container of 512 MB has, and ended it."""
+    """Six metadata requests used to need three times the memory of a container of 512 MB, and killed the broker."""
     settings = {"socket.request.max.bytes": str(100_000_000 // divisor)}
     memory_bytes = 64 * MEGABYTE + 448 * MEGABYTE // divisor
     broker = BrokerProcess(tmp_path, settings)
@@ -149,7 +149,7 @@ def test_floods_leave_a_broker_within_its_memory(divisor: int, tmp_path: Path) -
 
 
 def test_a_request_that_is_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
-    """One of 100 MB, which socket.request.max.bytes allows, ended a broker in a container of 64 MB."""
+    """A request of 100 MB, which socket.request.max.bytes allows, used to kill a broker in a container of 64 MB."""
     memory_bytes = 64 * MEGABYTE
     broker = BrokerProcess(tmp_path)
     broker.program = ("-c", IN_SO_MUCH_MEMORY, str(memory_bytes))

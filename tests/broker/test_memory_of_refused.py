@@ -1,4 +1,4 @@
-"""A broker process keeps nothing of requests that it has refused, nor of group members that are gone."""
+"""A broker process retains no memory from refused requests, nor from former group members."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(broker: BrokerProcess) -> Iterator[WireClient]:
 
 
 def resident_bytes(broker: BrokerProcess, *, at_the_peak: bool = False) -> int:
-    """The memory that the process has now (RSS), or the most that it had since `forget_peak`."""
+    """The process's current memory (RSS), or its peak since `forget_peak`."""
     lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
     name = "VmHWM:" if at_the_peak else "VmRSS:"
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
@@ -47,7 +47,7 @@ def forget_peak(broker: BrokerProcess) -> None:
 
 
 def test_a_large_fetch_takes_no_more_than_its_request_and_answer(broker: BrokerProcess, client: WireClient) -> None:
-    """It took more than six times as much: every partition was an object, and so was the answer about it."""
+    """It used to need more than six times as much: every partition was an object, and so was its answer."""
     request = heavy_requests.fetch_unknown(150_000)
     client.send_bytes(heavy_requests.fetch_unknown(2_000))
     client.receive_frame()
@@ -90,7 +90,7 @@ def await_coordinator(client: WireClient) -> None:
 
 
 def test_members_that_are_gone_leave_nothing(broker: BrokerProcess, client: WireClient) -> None:
-    """The heap of deadlines kept a member for the five minutes that its first join might have taken."""
+    """The heap of deadlines used to keep a member for five minutes, the timeout of its first join."""
     metadata = bytes(10_000_000)
 
     def join_and_leave(group: str) -> None:

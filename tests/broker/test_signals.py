@@ -1,4 +1,4 @@
-"""A broker process and its signals: every stop ends, and what looks into a broker does not end it."""
+"""A broker process and its signals: every stop terminates, and diagnostic signals do not end it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_standard_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, host=Host("127.0.0.1", ("sh", "-c", f'exec "$@" {closed}', "sh")))
     broker.launch()
     try:
-        broker.await_listening()  # nobody can read that it has started
+        broker.await_listening()  # without a way to read that it has started
         descriptors = Path(f"/proc/{broker.pid}/fd")
         if descriptors.exists():
             assert {os.readlink(descriptors / str(number)) for number in range(3)} <= {
@@ -81,7 +81,7 @@ def test_standard_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
 
 
 def test_a_stop_waits_for_nobody_who_does_not_answer(tmp_path: Path) -> None:
-    """The issuer's keys are being read, from somebody who takes the request and says nothing."""
+    """The issuer's keys are being read, from a server that accepts the request and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as issuer:
         url = f"http://127.0.0.1:{issuer.getsockname()[1]}/keys"
         package = "org.apache.kafka.common.security.oauthbearer"
@@ -111,7 +111,7 @@ def test_a_stop_waits_for_nobody_who_does_not_answer(tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_tree(tmp_path: Path) -> Iterator[list[BrokerProcess]]:
-    """Two brokers with something to hand over, whose tree has gone."""
+    """Two brokers with leaderships to hand over, whose tree is down."""
     tree = new_served_tree(tmp_path / "tree")
     tree.start()
     brokers: list[BrokerProcess] = []

@@ -1,4 +1,4 @@
-"""Starting and stopping a broker process: what is said, what is left behind, and the exit code."""
+"""Starting and stopping a broker process: its messages, its leftovers, and the exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def run_broker(directory: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a broker that is expected not to start, to its end."""
+    """Run a broker whose start is expected to fail, until it exits."""
     directory.mkdir(exist_ok=True)
     values = {
         "broker.id": "0",
@@ -45,7 +45,7 @@ def run_broker(directory: Path, *arguments: str, **settings: str) -> subprocess.
 
 
 def the_error(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line that says why it did not start."""
+    """The one line that explains the failed start."""
     assert result.returncode == 1, result.stdout + result.stderr
     lines = [line for line in (result.stdout + result.stderr).splitlines() if " WARN " not in line]
     assert len(lines) == 1, lines
@@ -267,7 +267,7 @@ def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
 
 
 def opened_for_writing(pipe: Path) -> int:
-    """A descriptor, -1 while nobody reads."""
+    """A descriptor, or -1 while no process reads."""
     try:
         return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

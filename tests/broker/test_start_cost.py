@@ -10,9 +10,9 @@ from tests.kit.broker_process import BrokerProcess
 
 PACKAGES = {"broker", "cluster", "config", "protocol", "storage"}
 MOST_MODULES = 345
-"""Modules of this project. One costs half a millisecond, whatever is in it; all of them are half of a start."""
+"""Modules of this project. Each costs half a millisecond, whatever its size; together they are half of a start."""
 MOST_OTHER_MODULES = 190
-"""Modules of Python and of packages: most are asyncio's and uvloop's, some come with the environment."""
+"""Modules of Python and of packages: most belong to asyncio and uvloop, some to the environment."""
 AVOIDED = {
     "argparse": "a broker's command line is read by hand",
     "broker.observability.metrics": "for the endpoint of the metrics alone",

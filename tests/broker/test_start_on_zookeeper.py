@@ -1,4 +1,4 @@
-"""A broker process whose tree is in a real ZooKeeper: it lives there, or says in one line why it cannot."""
+"""A broker process whose tree is in a real ZooKeeper: it runs, or reports in one line why it cannot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProces
 
 @pytest.fixture
 def connect(server: ZookeeperProcess) -> str:
-    """zookeeper.connect for a cluster of the test's own."""
+    """zookeeper.connect for a new cluster."""
     return f"{server.address}/{secrets.token_hex(8)}"
 
 

@@ -1,4 +1,4 @@
-"""A partition whose in-sync replicas are gone gets a leader when its topic comes to allow unclean elections."""
+"""A partition without in-sync replicas gets a leader when its topic is changed to allow unclean elections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.in_process_cluster import InProcessCluster
 
 KEY = "unclean.leader.election.enable"
 COMMON, LOST = 10, 5
-"""Records that both replicas have, and that only the in-sync one has."""
+"""The number of records that both replicas have, and of those that only the in-sync one has."""
 
 
 def test_a_topic_that_comes_to_allow_them_is_led_again() -> None:

@@ -40,7 +40,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Bugs:
-    """Raises KeyError the first `count` times that a call goes through here, and counts the calls."""
+    """Raises KeyError for the first `count` calls, and counts the calls."""
 
     def __init__(self, count: int = 1) -> None:
         self.left = count
@@ -64,7 +64,7 @@ def test_an_answer_about_the_isr_that_cannot_be_processed_is_asked_for_again(mon
     monkeypatch.setattr(alter_partition_manager, "settle", bugs.before(alter_partition_manager.settle))
 
     class Controller:
-        """Has applied the change, and says so each time that it comes."""
+        """Has already applied the change, and says so each time."""
 
         asked = 0
 
@@ -180,7 +180,7 @@ def test_an_outcome_that_cannot_be_given_holds_up_no_other() -> None:
 def test_a_role_that_cannot_be_taken_is_the_matter_of_one_partition(
     monkeypatch: pytest.MonkeyPatch, bug_count: int, leader: int
 ) -> None:
-    """It is tried twice. Then the controller hears that the replica is offline, and has another one lead."""
+    """It is tried twice. Then the controller learns that the replica is offline, and elects another leader."""
     method = "become_leader" if leader == 1 else "resign"
 
     async def scenario() -> None:
@@ -214,7 +214,9 @@ def test_a_listener_of_leadership_that_fails_leaves_no_leader_that_nobody_knows(
 
 @in_loop
 async def test_a_controller_that_fails_to_react_makes_room_for_the_next() -> None:
-    """Its context may not be what the tree says any more. The next one, or it in its next term, reads the tree."""
+    """Its context may not match the tree any more. The next controller, or the same one after its next election, reads
+    the tree.
+    """
     cluster = await ControllerCluster().start()
     await cluster.create("t", (3, 2))
     with pytest.MonkeyPatch.context() as patch:
@@ -241,7 +243,7 @@ async def test_a_controller_that_fails_after_it_has_written_makes_room_for_the_n
 
 @in_loop
 async def test_a_controller_that_fails_before_it_writes_stays() -> None:
-    """Otherwise any client that meets a bug could end each term."""
+    """Otherwise any client that triggers a bug could depose each controller."""
     cluster = await ControllerCluster().start()
     controller = cluster.controller
     with pytest.MonkeyPatch.context() as patch:

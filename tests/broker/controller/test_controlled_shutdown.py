@@ -21,7 +21,7 @@ Answer = Sequence[TopicPartition] | ApiError
 
 
 class Controller:
-    """Gives these answers, one after the other."""
+    """Gives these answers in order."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)

@@ -43,7 +43,7 @@ class RandomChanges:
     next_topic: int = 0
 
     def step(self) -> Awaitable[object]:
-        """Begin a random change."""
+        """Start a random change."""
         service, configs = self.cluster.service, self.cluster.configs
         self.hoped = dict(self.known)
         name = self.chance.choice([*self.known, ""])
@@ -132,7 +132,7 @@ async def test_logs_are_adopted_also_when_the_first_start_ends_suddenly(fault: F
 
 
 async def check_tree(cluster: Cluster) -> None:
-    """The tree holds the topics of the image and nothing of any other."""
+    """The tree holds exactly the topics of the image."""
     tree = await cluster.tree()
     names = set(cluster.image.topics)
     for parent in ("/brokers/topics", "/config/topics"):

@@ -75,7 +75,7 @@ class Scenario:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     async def fault(self) -> None:
-        """Do harm to some broker."""
+        """Inject a fault at some broker."""
         member = self.cluster.members[self.chance.choice(BROKERS)]
         harm: Callable[[Member], Awaitable[None]] = self.chance.choice(
             [self.bounce, self.expire, self.depose, self.lose_an_answer, self.nothing]
@@ -104,7 +104,7 @@ class Scenario:
         coordination.multi = lossy  # type: ignore[method-assign]
 
     async def nothing(self, _member: Member) -> None:
-        """A change has to work without faults too."""
+        """Do nothing: changes must also work without faults."""
 
     # -- checks --------------------------------------------------------------------------------------------------------
 

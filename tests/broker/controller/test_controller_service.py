@@ -1,4 +1,4 @@
-"""The controller over a whole life: first start, topics, restarts, interrupted work, foreign log directories."""
+"""The controller over its whole life: first start, topics, restarts, interrupted work, foreign log directories."""
 
 from __future__ import annotations
 
@@ -384,7 +384,9 @@ async def test_an_update_of_one_topic_shares_all_others() -> None:
 
 @in_loop
 async def test_ten_thousand_partitions() -> None:
-    """A topic of this size must be one transaction, and not take minutes to read back: `in_loop` gives it one."""
+    """Creating a topic of this size must be one transaction, and reading it back must not take minutes: `in_loop` sets
+    the limit.
+    """
     cluster = await Cluster().start()
     await create(cluster, "huge", 10_000)
     cluster = await cluster.restart(unclean=True)

@@ -44,7 +44,7 @@ async def epoch(cluster: ControllerCluster) -> int:
 
 
 async def next_controller(cluster: ControllerCluster) -> None:
-    """The controller goes, and comes back as one of the others controls."""
+    """Stop the controller, and restart it once another broker is the controller."""
     gone = cluster.controller.broker_id
     before = await epoch(cluster)
     await cluster.members.pop(gone).kill()
@@ -71,7 +71,7 @@ async def test_a_topic(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert not isinstance(await create(cluster, "new"), ApiError)
     await cluster.until("it is led", lambda: cluster.told("new", 1, (1, 2)))
     assert cluster.controller.cache.image.topics["healthy"].partitions[0].leader >= 0
-    # A broker that takes these for all topics would set the logs of the others aside, and forget their offsets.
+    # If these named all topics, a broker would set the other topics' logs aside and forget their offsets.
     commands = [each for member in cluster.members.values() for each in member.inbox.commands]
     last_epoch = await epoch(cluster)
     last = [each for each in commands if each.controller_epoch == last_epoch]
@@ -82,7 +82,7 @@ async def test_a_topic(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert refused.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
     await write(cluster, znodes.delete_topic_path("t"))
     await write(cluster, znodes.topic_path("t"), whole)
-    await until_gone(cluster, znodes.topic_path("t"))  # now that it can be read, it is deleted as somebody asked
+    await until_gone(cluster, znodes.topic_path("t"))  # it can be read now, so the requested deletion is executed
     assert await epoch(cluster) == last_epoch
     named = [each for each in caplog.messages if each.startswith("/brokers/topics/t cannot be understood")]
     assert 1 <= len(named) <= 3, "each of three brokers names it once"
@@ -221,7 +221,7 @@ STRANGE: list[Any] = [None, True, 0, -1, 2**31, 1.5, 1e308, "", "x", [], [1], [[
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """Other bytes, a bit or the end lost, or JSON with something else in it."""
+    """Random bytes, a flipped bit, a truncated end, or JSON with a changed value."""
     match random.randrange(4):
         case 0:
             return random.randbytes(random.randrange(20))

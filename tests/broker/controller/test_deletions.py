@@ -72,7 +72,7 @@ async def test_a_deletion_is_finished_by_the_next_controller() -> None:
 
 @in_loop
 async def test_clients_are_not_told_of_a_topic_whose_deletion_waits() -> None:
-    """They would commit offsets of it, which go with the topic."""
+    """They would commit offsets for it, which disappear with the topic."""
     cluster = await ControllerCluster().start()
     await cluster.create("t", (1, 2, 3))
     await cluster.members.pop(3).kill()

@@ -1,4 +1,4 @@
-"""Leaders that somebody asks for, on the controller of several brokers."""
+"""Elections that clients request, on the controller of several brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def moved_away() -> ControllerCluster:
-    """Broker 3 should lead the partition, and has come back; broker 2 leads it, the only one in sync."""
+    """A partition whose preferred leader, broker 3, has come back; broker 2 leads it and is the only one in sync."""
     cluster = await ControllerCluster().start()
     await cluster.create("t", (3, 2))
     await cluster.members.pop(3).kill()
@@ -28,7 +28,7 @@ async def moved_away() -> ControllerCluster:
 
 
 async def join_isr(cluster: ControllerCluster) -> None:
-    """The leader takes broker 3 into the ISR again."""
+    """The leader adds broker 3 to the ISR again."""
     leader = cluster.members[2]
     topic = leader.cache.image.topics["t"]
     partition = topic.partitions[0]

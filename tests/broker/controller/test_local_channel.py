@@ -22,7 +22,7 @@ LEAD = LeaderAndIsr(1, 7, 50, 3, (TopicStates("known", uuid_of(2), (image(0),)),
 
 
 class Obedient(HostedPartitions):
-    """Takes every role of a command that is admitted; the topics that are new are those that it says so of."""
+    """Accepts every role of an admitted command; a topic is new if its partitions say so."""
 
     def __init__(self) -> None:
         self._fence = CommandFence()
@@ -39,7 +39,7 @@ class Obedient(HostedPartitions):
 
 @in_loop
 async def test_what_begins_topics_waits_for_their_configurations_and_is_not_obeyed_after_newer_commands() -> None:
-    """The sender of the first has given up, and sent a copy of it and another command since."""
+    """The sender of the first one has given up, and has since sent a copy of it and another command."""
     replicas, waits = Obedient(), [asyncio.Event(), asyncio.Event()]
     left = iter(waits)
 

@@ -1,4 +1,4 @@
-"""Nodes that other tools, or another controller's crash, left in the tree: no reason to give the office up."""
+"""Leftover nodes of other tools, or of a crashed controller: they must not make the controller resign."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def session_of(cluster: ControllerCluster) -> Coordination:
 
 
 async def terms(session: Coordination) -> int:
-    """How often the office was taken."""
+    """The number of controller elections so far."""
     return (await session.get(CONTROLLER_EPOCH))[1].version
 
 
@@ -64,7 +64,7 @@ async def test_a_topic_that_is_marked_already_is_deleted() -> None:
 
 @in_loop
 async def test_partitions_without_a_state_are_completed() -> None:
-    """Kafka makes the node of a partition first, and its state in another request."""
+    """Kafka creates a partition's node first, and its state in another request."""
     cluster = await ControllerCluster().start()
     session = await session_of(cluster)
     for broker_id in (3, 2, 1):

@@ -1,4 +1,4 @@
-"""Partitions move to other brokers: how the controller carries it out, and what becomes of it when one fails."""
+"""Partitions move to other brokers: how the controller executes a reassignment, and what happens if a broker fails."""
 
 from __future__ import annotations
 

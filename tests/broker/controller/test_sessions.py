@@ -1,4 +1,4 @@
-"""Sessions that expire, registrations that are left over, and answers of the tree that are lost (M10)."""
+"""Expired sessions, stale registrations, and lost answers of the tree (M10)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.environment import SeededRandom
 
 
 def losing(call: Callable[..., Awaitable[Any]], *, applied: bool) -> Callable[..., Awaitable[Any]]:
-    """The call, whose first answer is lost, after or before it took effect."""
+    """A call whose first answer is lost, before or after it took effect."""
     answers = iter([False])
 
     async def lossy(*args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ async def test_a_broker_whose_session_expires_comes_back_as_another_life() -> No
     ended: list[int] = []
 
     async def began(_broker: object) -> None:
-        """The controller tells it what it leads."""
+        """The controller sends its roles."""
 
     member.membership.on_session_change(lambda: ended.append(member.epoch), began)
     await member.expire()
@@ -61,7 +61,9 @@ async def test_a_broker_whose_session_expires_comes_back_as_another_life() -> No
 
 @in_loop
 async def test_only_commands_to_the_registration_that_lasts_are_obeyed() -> None:
-    """Neither those to the last one, nor those of a controller of a tree that has been set back since."""
+    """Commands to the previous registration are refused, and so are those from the controller of a tree that was
+    restored since.
+    """
     cluster = await ControllerCluster().start()
     member = cluster.members[3]
     refused: list[ErrorCode] = []
@@ -142,7 +144,7 @@ async def test_watches_are_set_anew_in_a_new_session() -> None:
 
 @in_loop
 async def test_a_broker_does_not_join_another_cluster_in_a_new_session() -> None:
-    """As when another ZooKeeper answers at the address."""
+    """For example if another ZooKeeper answers at the address."""
     cluster = await ControllerCluster().start(2)
     member = cluster.members[2]
     session = cluster.ensemble.session()
@@ -156,7 +158,7 @@ async def test_a_broker_does_not_join_another_cluster_in_a_new_session() -> None
 
 @in_loop
 async def test_a_session_that_expires_before_the_broker_has_registered_is_followed_by_another() -> None:
-    """Loading logs may take longer than a session lives without contact."""
+    """Loading logs may take longer than the session timeout."""
     cluster = await ControllerCluster().start(1)
     member = cluster.members[2] = Member(cluster, 2)
     begin = member.membership.register
@@ -225,7 +227,7 @@ async def test_all_sessions_at_once() -> None:
 
 
 async def twin_of(cluster: ControllerCluster, timeout_ms: int) -> ClusterMembership:
-    """The membership of another process with the id of broker 1."""
+    """The membership of another process with broker id 1."""
     fence = CommandFence()
     random = SeededRandom(9)
     twin = ClusterMembership(cluster.ensemble, cluster.machine.clock, random, fence, session_timeout_ms=timeout_ms)
@@ -260,7 +262,7 @@ async def test_a_registration_of_an_earlier_process_is_waited_for() -> None:
 
 @in_loop
 async def test_an_own_registration_of_an_earlier_session_is_removed() -> None:
-    """KAFKA-7165: the old session has not ended yet for the ensemble."""
+    """KAFKA-7165: for the ensemble, the old session has not expired yet."""
     cluster = await ControllerCluster().start(1)
     membership = cluster.members[1].membership
     epoch = membership.broker_epoch

@@ -1,4 +1,4 @@
-"""A controller over several brokers: elections of the controller, brokers that come and go, and what they ask for."""
+"""A controller of several brokers: controller elections, brokers that come and go, and their requests."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_the_sender_to_a_dead_broker_ends() -> None:
 
 @in_loop
 async def test_a_zombies_write_fails() -> None:
-    """M9: another controller was elected while this one did not look."""
+    """M9: another controller was elected while this one was paused."""
     cluster = await ControllerCluster().start()
     zombie = cluster.members[1].service
     async with zombie._changes._turn:

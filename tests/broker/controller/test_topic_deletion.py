@@ -48,7 +48,7 @@ def fetched(topic_id: Any, offset: int = 0) -> FetchRequest:
 
 
 class Client:
-    """Asks an in-process broker, and insists."""
+    """Sends requests to an in-process broker, and retries."""
 
     def __init__(self, broker: InProcessBroker) -> None:
         self.wire: Wire = broker.connect()
@@ -90,7 +90,7 @@ def on_disk(disk: MemoryFileSystem, name: str) -> list[str]:
 
 
 def checkpointed(disk: MemoryFileSystem, name: str) -> list[str]:
-    """The checkpoints that know of a topic."""
+    """The checkpoints that contain a topic."""
     files = [info.name for info in disk.list_dir(DATA) if info.name.endswith("-checkpoint")]
     return [file for file in files if f"{name} ".encode() in disk.read_file(f"{DATA}/{file}")]
 
@@ -124,7 +124,7 @@ def test_the_next_topic_of_the_name_has_nothing_of_the_one_before_also_after_a_k
 
 
 def test_what_a_checkpoint_knows_of_a_topic_that_is_gone_is_not_believed_of_the_next_one() -> None:
-    """As a process leaves them that died between renaming a directory and writing the checkpoints."""
+    """The state left by a process that died between renaming a directory and writing the checkpoints."""
     broker = InProcessBroker()
 
     async def first_life() -> None:
@@ -162,14 +162,14 @@ def test_a_deletion_ends_wherever_it_was_interrupted(mode: PowerCut | None, afte
 
 
 def delete_with_a_crash(at: int, mode: PowerCut | None, *, after: bool) -> bool:
-    """Delete a topic and make it again, with a crash at call number `at`; whether there was none any more."""
+    """Delete a topic and recreate it, with a crash at call number `at`; returns whether there were fewer calls."""
     broker = InProcessBroker(log_segment_delete_delay_ms="0")
     disk = broker.file_system
     acknowledged: list[str] = []
     calls = 0
 
     def inject(operation: str, path: str) -> Fault | None:
-        """The call that dies, and whatever comes after it: a dead process does nothing."""
+        """Kill the process at the call, and fail all later ones: a dead process does nothing."""
         nonlocal calls
         calls += 1
         if calls < at:
@@ -208,7 +208,7 @@ def delete_with_a_crash(at: int, mode: PowerCut | None, *, after: bool) -> bool:
 
     try:
         asyncio.run(first_life())
-    except (SimulatedCrash, ConnectionError, TimeoutError):  # or nobody is left to answer
+    except (SimulatedCrash, ConnectionError, TimeoutError):  # or no process is left to answer
         if calls < at:
             raise
     disk.inject = lambda operation, path: None
@@ -255,7 +255,7 @@ def test_nothing_is_left_on_a_real_disk_also_after_a_kill(tmp_path: Path) -> Non
 def test_a_consumer_that_does_not_read_is_not_left_waiting(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promised data is deleted before the socket has room for it."""
+    """Promised data is deleted before the socket can take it."""
     monkeypatch.setenv("ODRADEK_LOOP", loop)
     value, count = bytes(1_000_000), 30
     broker = BrokerProcess(tmp_path, {"log.segment.delete.delay.ms": "0", "log.cleaner.enable": "false"})

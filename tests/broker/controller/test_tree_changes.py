@@ -1,4 +1,4 @@
-"""Changes that others make in the tree take effect: topics of older tools, and what these ask the controller for."""
+"""Changes by other processes in the tree take effect: topics of older tools, and their requests to the controller."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def topic_node(*partitions: list[int], **more: Any) -> bytes:
-    """A topic's node as a tool of Kafka 2.3 wrote it."""
+    """A topic's node as written by a tool of Kafka 2.3."""
     assignment = {str(number): replicas for number, replicas in enumerate(partitions)}
     return json.dumps({"version": 1, "partitions": assignment, **more}).encode()
 
 
 async def write(cluster: ControllerCluster, path: str, data: bytes | None = None) -> None:
-    """Make a node, or replace its data."""
+    """Create a node, or replace its data."""
     async with cluster.session() as session:
         if await session.exists(path) is None:
             await session.create(path, data)
@@ -53,7 +53,7 @@ async def ask_for_election(cluster: ControllerCluster, *partitions: tuple[str, i
 
 
 async def moved_away(cluster: ControllerCluster) -> None:
-    """Broker 3 should lead the partition; broker 2 leads it, and both are in sync."""
+    """A partition whose preferred leader is broker 3; broker 2 leads it, and both are in sync."""
     await cluster.create("t", (3, 2))
     await cluster.members.pop(3).kill()
     await cluster.until("another leader", lambda: cluster.told("t", 2, (2,)))
@@ -211,7 +211,7 @@ async def test_the_preferred_replica_is_elected_as_often_as_the_node_asks_for_it
 
 
 async def two_partitions(cluster: ControllerCluster) -> None:
-    """Both move from broker 1 to broker 2, as the node asks."""
+    """Move both from broker 1 to broker 2, as the node requests."""
     await cluster.create("t", (1,), (1,))
     await write(cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_reassignments({T0: (2,), T1: (2,)}))
     await cluster.until("they move", lambda: list(cluster.controller.service.reassignments()) == [T0, T1])

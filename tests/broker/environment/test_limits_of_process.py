@@ -1,4 +1,4 @@
-"""Limits that the operating system sets to a process: memory and threads."""
+"""Limits of the operating system for a process: memory and threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_limits_of_all_cgroups_above_count(tmp_path: Path) -> None:
 
 
 def test_work_goes_on_with_the_threads_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the stack of another thread finds no memory."""
+    """Memory does not suffice for the stack of another thread."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -12,7 +12,7 @@ from broker.environment.system import TcpNetwork
 
 
 class Noted(asyncio.Protocol):
-    """Closes its connection, as a broker that stops does."""
+    """Closes its connection, like a broker that stops."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

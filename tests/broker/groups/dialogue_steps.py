@@ -1,4 +1,4 @@
-"""The register of dialogues, and the steps that most of them begin with."""
+"""The register of dialogues, and the steps that most of them share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def dialogue(function: Dialogue) -> Dialogue:
 
 
 def new_id(fixture: GroupFixture, who: str, group: str, **how: Any) -> str:
-    """A member id for `who`, as JoinGroup gives it; not written down."""
+    """A new member id for `who` from JoinGroup; not recorded."""
     response: Any = fixture.connection(who).ask(join(group, **how), JOIN)
     assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED, response
     return str(response.member_id)
 
 
 def form(fixture: GroupFixture, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
-    """A stable group of the members in `who`, led by the first: their ids and the generation; not written down."""
+    """A stable group of the members in `who`, led by the first; returns their ids and the generation. Not recorded."""
     ids = {each: new_id(fixture, each, group, **how) for each in who}
     for each in who:
         fixture.send(each, join(group, ids[each], **how), JOIN)
@@ -52,7 +52,7 @@ def form(fixture: GroupFixture, group: str, who: str, **how: Any) -> tuple[dict[
 
 
 def form_static(fixture: GroupFixture, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
-    """A stable group of static members whose instance ids are in `who`; not written down."""
+    """A stable group of static members with the instance ids in `who`; not recorded."""
     for each in who:
         fixture.send(each, join(group, instance=each, **how), JOIN)
         if each == who[0]:
@@ -72,7 +72,7 @@ def form_static(fixture: GroupFixture, group: str, who: str, **how: Any) -> tupl
 
 
 def list_own(fixture: GroupFixture, who: str, request: ListGroupsRequest, version: int) -> None:
-    """ListGroups, with only this dialogue's groups written down."""
+    """ListGroups; only this dialogue's groups are recorded."""
     response: Any = fixture.connection(who).ask(request, version)
     response.groups = [group for group in response.groups if group.group_id.startswith(fixture.name)]
     fixture.note(f"{who} ListGroups v{version}", response)

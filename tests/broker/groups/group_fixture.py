@@ -1,4 +1,4 @@
-"""How group dialogues are played: the fixture, what it needs of a place, and a broker on the network as one.
+"""How group dialogues are run: the fixture, its requirements for a place, and a broker on the network as a place.
 
 `local_place` is the other place: our handlers in this process.
 """
@@ -91,7 +91,7 @@ class Remote:
 
 
 class GroupFixture:
-    """A dialogue being played at a place: who speaks, and what was answered."""
+    """A dialogue running at a place: its clients, and their recorded answers."""
 
     def __init__(self, place: Place, name: str, salt: str = "") -> None:
         self.place = place
@@ -102,11 +102,11 @@ class GroupFixture:
         self._connections: dict[str, Connection] = {}
 
     def group(self, suffix: str = "g") -> str:
-        """A group id of this dialogue's own."""
+        """A group id that only this dialogue uses."""
         return f"{self.name}-{suffix}{self._salt}"
 
     def topic(self, suffix: str = "t", partitions: int = 2) -> str:
-        """Create a topic of this dialogue's own."""
+        """Create a topic that only this dialogue uses."""
         name = f"{self.name}-{suffix}{self._salt}"
         self.place.create_topic(name, partitions)
         return name
@@ -118,7 +118,7 @@ class GroupFixture:
         return self._connections[who]
 
     def ask(self, who: str, request: Request, version: int) -> Any:
-        """Ask, and write the answer down."""
+        """Send a request, and record the answer."""
         self.send(who, request, version)
         return self.receive(who, type(request), version)
 

@@ -50,7 +50,7 @@ CONFIG = GroupConfig(
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only while nothing can be done, and then at once."""
+    """An event loop whose time passes only while it is idle, and then at once."""
 
     def __init__(self) -> None:
         super().__init__(_NoWait(self))
@@ -101,7 +101,7 @@ class CountingRandom:
 
 
 class MemoryLog:
-    """A CoordinatorLog of byte batches. `failures` meet the next appends (None: success); `held` delays them."""
+    """A CoordinatorLog of byte batches. `failures` apply to the next appends (None: success); `held` delays them."""
 
     def __init__(self) -> None:
         self.partitions: dict[int, list[bytes]] = {index: [] for index in range(OFFSETS_PARTITIONS)}
@@ -135,7 +135,7 @@ class MemoryLog:
         return future
 
     def release(self) -> None:
-        """Carry out what was held."""
+        """Execute the held appends."""
         held, self.held = self.held or [], None
         for write in held:
             write()
@@ -152,7 +152,7 @@ class MemoryLog:
             take(memoryview(batch))
 
     def records(self) -> list[Record]:
-        """Everything that was written, partition by partition."""
+        """All records written, partition by partition."""
         return [
             record
             for batches in self.partitions.values()
@@ -208,7 +208,7 @@ class Local:
         self._expiry = self.loop.create_task(self._expire_offsets())
 
     def run(self, function: Callable[[], T | Awaitable[T]]) -> T:
-        """Call `function` on the loop, and wait for it if it gives something to wait for."""
+        """Call `function` on the loop, and wait for its result if it is awaitable."""
 
         async def call() -> T:
             result = function()
@@ -225,7 +225,7 @@ class Local:
         self.loop.close()
 
     def timers(self) -> int:
-        """How many timers are set on the loop."""
+        """The number of timers on the loop."""
         return sum(not timer.cancelled() for timer in self.loop._scheduled)  # type: ignore[attr-defined]
 
     def connect(self, client_id: str) -> LocalConnection:
@@ -312,7 +312,7 @@ class LocalConnection:
         return self.receive(type(request), version)
 
     def has_answer(self) -> bool:
-        """Whether the next answer is there."""
+        """Whether the next answer has arrived."""
         return self._answers[0].done()
 
     def hang_up(self) -> None:

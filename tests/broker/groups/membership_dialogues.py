@@ -143,10 +143,10 @@ def rebalances(fixture: GroupFixture) -> None:
     fixture.sleep(0.1)
     fixture.ask("b", join(group, b), JOIN)
     fixture.receive("a", JoinGroupRequest, JOIN)
-    # The same again, while the assignment is awaited: everybody gets what it got.
+    # A repeated JoinGroup before the assignment: each member gets the same answer again.
     fixture.ask("a", join(group, a), JOIN)
     fixture.ask("b", join(group, b), 6)
-    # Changed metadata starts over, and sends away who waits for an assignment.
+    # Changed metadata starts a new rebalance, and aborts pending SyncGroups.
     fixture.send("a", sync(group, a, generation + 1, {a: b"1", b: b"2"}), SYNC)
     fixture.receive("a", SyncGroupRequest, SYNC)
     fixture.send("b", join(group, b, protocols=[("range", subscription("t", "u"))]), JOIN)
@@ -183,7 +183,7 @@ def silent_members(fixture: GroupFixture) -> None:
         fixture.ask("a", heartbeat(group, ids["a"], generation), HEARTBEAT)
     fixture.ask("b", heartbeat(group, ids["b"], generation), HEARTBEAT)
     fixture.ask("a", join(group, ids["a"], session_ms=1000), JOIN)
-    # One that does not join again in time is left out, however alive it is.
+    # A member that does not rejoin in time is removed, even if it still sends heartbeats.
     group = fixture.group("rebalance")
     ids, generation = form(fixture, group, "ab", rebalance_ms=1000)
     fixture.send("a", join(group, ids["a"], rebalance_ms=1000), JOIN)
@@ -192,7 +192,7 @@ def silent_members(fixture: GroupFixture) -> None:
     fixture.receive("a", JoinGroupRequest, JOIN)
     fixture.ask("b", heartbeat(group, ids["b"], generation), HEARTBEAT)
     fixture.ask("b", join(group, ids["b"]), JOIN)
-    # One that never asks for its assignment is left out too (KAFKA-9752).
+    # A member that never requests its assignment is removed too (KAFKA-9752).
     group = fixture.group("sync")
     ids, generation = form(fixture, group, "ab", rebalance_ms=1000)
     fixture.send("a", join(group, ids["a"], rebalance_ms=1000), JOIN)
@@ -204,7 +204,7 @@ def silent_members(fixture: GroupFixture) -> None:
     fixture.sleep(1.3)
     fixture.ask("b", heartbeat(group, ids["b"], generation + 1), HEARTBEAT)
     fixture.ask("a", heartbeat(group, ids["a"], generation + 1), HEARTBEAT)
-    # Ids that nobody comes back with are dropped, and nobody waits for them any more.
+    # Unused member ids expire, and the group stops waiting for them.
     group = fixture.group("pending")
     lost = new_id(fixture, "x", group, session_ms=1000)
     member = new_id(fixture, "a", group)
@@ -224,7 +224,7 @@ def static_members(fixture: GroupFixture) -> None:
     for version in (5, 8, 9):
         group = fixture.group(f"v{version}")
         ids, generation = form_static(fixture, group, "ab")
-        # A follower, then the leader, come back without their member ids: nothing moves.
+        # A follower, then the leader, rejoin without their member ids: the generation stays.
         follower = fixture.ask("b", join(group, instance="b"), version).member_id
         fixture.ask("b", heartbeat(group, ids["b"], generation, "b"), HEARTBEAT)
         fixture.ask("b", heartbeat(group, ids["b"], generation), HEARTBEAT)
@@ -251,7 +251,7 @@ def static_members_that_change(fixture: GroupFixture) -> None:
     fixture.ask("a", heartbeat(group, ids["a"], generation, "a"), HEARTBEAT)
     fixture.ask("a", join(group, ids["a"], instance="a", protocols=both), JOIN)
     second = fixture.receive("b", JoinGroupRequest, JOIN).member_id
-    # While the assignment is awaited, a replaced member starts the rebalance again.
+    # If a member is replaced before the assignment, the rebalance restarts.
     fixture.send("b", sync(group, second, generation + 1, instance="b", protocol_name="sticky"), SYNC)
     fixture.sleep(0.1)
     fixture.send("c", join(group, instance="b", protocols=both), JOIN)
@@ -265,7 +265,7 @@ def static_members_that_change(fixture: GroupFixture) -> None:
     fixture.receive("c", JoinGroupRequest, JOIN)
     fixture.receive("a", JoinGroupRequest, JOIN)
     fixture.ask("x", heartbeat(group, third, generation + 3, "b"), HEARTBEAT)
-    # An absent static member is waited for until its session ends.
+    # The group waits for an absent static member until its session expires.
     group = fixture.group("absent")
     ids, generation = form_static(fixture, group, "ab", session_ms=1500, rebalance_ms=500)
     fixture.ask("a", join(group, ids["a"], instance="a", session_ms=1500, rebalance_ms=500), JOIN)
@@ -315,7 +315,7 @@ def first_generation_waits_for_company(fixture: GroupFixture) -> None:
     fixture.send("c", join(group, ids["c"]), JOIN)
     for who in "abc":
         fixture.receive(who, JoinGroupRequest, JOIN)
-    # The rebalance timeout ends the gathering.
+    # The rebalance timeout ends the join phase.
     group = fixture.group("short")
     ids = {who: new_id(fixture, who, group) for who in "abc"}
     fixture.send("a", join(group, ids["a"], rebalance_ms=400), JOIN)
@@ -342,7 +342,7 @@ def leaving(fixture: GroupFixture) -> None:
     fixture.ask("x", leave(group), LEAVE)
     fixture.ask("x", leave(group, ("nobody", None), ("", None), ("", "nobody"), (ids["a"], "nobody")), LEAVE)
     fixture.ask("a", heartbeat(group, ids["a"], generation), HEARTBEAT)
-    # One whose JoinGroup waits goes.
+    # A member with a pending JoinGroup leaves.
     fixture.send("b", join(group, ids["b"], protocols=[("range", b"")]), JOIN)
     fixture.sleep(0.1)
     fixture.ask("x", leave(group, (ids["b"], None)), LEAVE)

@@ -207,7 +207,7 @@ def coordinators(fixture: GroupFixture) -> None:
 
 @dialogue
 def producer_ids(fixture: GroupFixture) -> None:
-    # Kafka fetches its first block when it is first asked, and is not ready until it has it.
+    # Kafka fetches its first block of ids on the first request, and is not ready until then.
     fixture.connection("x").ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 5)
     fixture.sleep(1)
     for version in range(6):

@@ -41,7 +41,7 @@ TOPIC = f"{NAME}-t"
 
 
 def write(fixture: GroupFixture) -> dict[str, Any]:
-    """Let the broker write all kinds of records; gives ids that `ask` needs."""
+    """Make the broker write all kinds of records; returns the ids that `ask` needs."""
     topic = fixture.topic()
     assert topic == TOPIC
     static, static_generation = form_static(
@@ -71,7 +71,7 @@ def write(fixture: GroupFixture) -> dict[str, Any]:
 
 
 def write_transactions(address: str) -> None:
-    """Offsets in transactions: some that are committed, one that is aborted, two that stay open."""
+    """Commit offsets in transactions: some committed, one aborted, two left open."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     def offsets_in(transaction: str, group: str, partition: int, offset: int, end: str) -> None:
@@ -100,7 +100,7 @@ _left_open: list[Any] = []
 
 
 def ask(fixture: GroupFixture, ids: dict[str, Any]) -> None:
-    """The requests to a coordinator that has loaded the log."""
+    """Send requests to a coordinator that has loaded the log."""
     groups = [
         fixture.group(each)
         for each in ("static", "dynamic", "left", "gone", "simple", "expiry", "transactions", "open")

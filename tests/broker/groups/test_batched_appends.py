@@ -1,4 +1,6 @@
-"""Appends of one turn of the event loop: one batch, divided when it is too large, and each answered for itself."""
+"""Appends of one turn of the event loop: one batch, split if it is too large, with a separate answer for each
+append.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def committed(place: Local, group: str) -> int | ErrorCode:
 
 
 def in_one_partition(place: Local, count: int) -> list[str]:
-    """So many groups of the first partition."""
+    """This many groups of the first partition."""
     names = (f"g{number}" for number in range(count * 100))
     return [name for name in names if place.service.partition_of(name) == 0][:count]
 
@@ -197,7 +199,7 @@ def test_a_crash_between_append_and_answer(place: Local, log: SmallLog) -> None:
     place.sleep(1)
     assert codes(outcomes) == [None] * 6
     log.is_silent = False
-    place.run(lambda: place.service.elected(0))  # what a broker does that takes over, or starts again
+    place.run(lambda: place.service.elected(0))  # as a broker does after a failover or a restart
     place.sleep(1)
     assert [committed(place, group) for group in groups] == [2] * 6
     assert codes(outcomes) == [None] * 6

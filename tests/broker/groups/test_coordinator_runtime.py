@@ -1,4 +1,4 @@
-"""The driver of the group coordinators: loading, resigning, a log that is slow or fails, timers."""
+"""The runtime of the group coordinators: loading, resigning, a slow or failing log, timers."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_an_append_that_is_given_up(place: Local, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_record_that_cannot_be_written(place: Local, fixture: GroupFixture) -> None:
-    """A client id may be as long as a string can be; with the member id behind it, it is longer."""
+    """A client id may have the maximum length of a string; with the member id appended, it is longer."""
     connection = LocalConnection(place, "x" * 32_700)
     response: Any = connection.ask(join("g"), 3)
     synced: Any = connection.ask(

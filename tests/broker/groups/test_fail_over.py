@@ -1,4 +1,4 @@
-"""Groups move with the leadership of their partition of __consumer_offsets, and lose nothing that was acknowledged."""
+"""Groups follow the leadership of their partition of __consumer_offsets, without losing acknowledged commits."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.kit.waiting import eventually_async, eventually_on_loop
 
 GROUP = "g"
 MORE = 20
-"""Commits of each committer that show that they go on."""
+"""How many more commits of each committer prove that they continue."""
 MOVING = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def play_with_groups(scenario: Callable[[InProcessCluster, KafkaClient], Awaitable[None]]) -> None:
-    """`scenario` with three brokers, which keep all groups in one partition of three replicas."""
+    """Run `scenario` with three brokers that keep all groups in one partition with three replicas."""
     play(
         scenario,
         offsets_topic_num_partitions="1",
@@ -36,7 +36,7 @@ def play_with_groups(scenario: Callable[[InProcessCluster, KafkaClient], Awaitab
 
 
 def coordinator(cluster: InProcessCluster, but: int = -1) -> int | None:
-    """The broker that leads the partition of the groups, as all brokers say."""
+    """The broker that leads the partition of the groups, once all brokers agree."""
     leaders = {
         topic.partitions[0].leader if (topic := image_of(cluster, each).topics.get(CONSUMER_OFFSETS)) else -1
         for each in cluster.brokers
@@ -54,7 +54,7 @@ async def ask_to_commit(client: KafkaClient, broker_id: int, request: OffsetComm
 
 
 class Committer:
-    """A group without members that commits 1, 2, 3, ... wherever its coordinator is."""
+    """A group without members that commits 1, 2, 3, ... to its current coordinator."""
 
     def __init__(self, cluster: InProcessCluster, client: KafkaClient, group: str) -> None:
         self._cluster = cluster
@@ -141,7 +141,7 @@ def test_no_acknowledged_commit_is_lost_when_coordinators_stop_or_are_deposed() 
 
 @contextmanager
 def held_loading() -> Iterator[asyncio.Event]:
-    """Coordinators load nothing until the event is set."""
+    """Stop coordinators from loading until the event is set."""
     may_load = asyncio.Event()
     load = ReplicatedCoordinatorLog.load
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: who keeps a group, and the topic that this takes."""
+"""FindCoordinator: the coordinator of a group, and the topic that it needs."""
 
 from __future__ import annotations
 

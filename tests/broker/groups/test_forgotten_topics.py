@@ -1,4 +1,4 @@
-"""Offsets of deleted topics, where the log fails, or the topic is made again at once."""
+"""Offsets of deleted topics, if the log fails, or the topic is recreated at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our coordinator answers as Apache Kafka 3.9.1 did, word for word; see group_dialogues."""
+"""Our coordinator's answers equal those of Apache Kafka 3.9.1, word for word; see group_dialogues."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_answers_as_kafka(name: str) -> None:
         f"{index} {label} {path}: Kafka {theirs}, ours {mine}"
         for index, ((label, kafka), (_, ours)) in enumerate(zip(KAFKA[name], fixture.transcript, strict=True))
         for path, theirs, mine in differences(kafka, json.loads(json.dumps(ours)))
-        if not (path.endswith("error_message") and theirs and mine)  # what is wrong, we say in words of our own
+        if not (path.endswith("error_message") and theirs and mine)  # error texts are our own
     ]
     assert not different, "\n".join(different)

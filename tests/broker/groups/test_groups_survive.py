@@ -1,4 +1,4 @@
-"""A group on a whole broker in this process, which is started again: members and offsets are where they were."""
+"""A group on a whole broker in this process, which restarts: members and offsets survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading many partitions of __consumer_offsets: off the loop, and in bounded memory."""
+"""Loading many partitions of __consumer_offsets: off the event loop, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUPS = 4
 
 
 class SlowExecutor:
-    """Runs a function when the loop has turned a few times, as a busy thread would."""
+    """Runs a function after a few turns of the loop, like a busy thread."""
 
     def __init__(self) -> None:
         self.inside = False
@@ -81,7 +81,7 @@ def filled_logs(file_system: MemoryFileSystem) -> LogManager:
 
 
 class Replicas:
-    """Stands for a ReplicaManager whose partitions lack one offset until `commit`, unless they are committed."""
+    """Replaces a ReplicaManager: unless they are committed, its partitions lack one offset until `commit`."""
 
     def __init__(self, logs: LogManager, *, are_committed: bool = True, are_under_min_isr: bool = False) -> None:
         self._partitions = {
@@ -129,7 +129,7 @@ def service_of(replicas: Any, executor: SlowExecutor) -> GroupCoordinatorService
 def load_all(
     logs: LogManager, executor: SlowExecutor, expected_offsets: int = PARTITIONS * GROUPS
 ) -> GroupCoordinatorService:
-    """A service that has loaded every partition, and was closed."""
+    """A service that loaded every partition, and was closed."""
     service = service_of(Replicas(logs), executor)
 
     async def load() -> None:
@@ -183,7 +183,7 @@ def test_what_was_loaded_is_served_once_it_is_committed(logs: LogManager, error_
         service = service_of(replicas, SlowExecutor())
         service.elected(0)
         await eventually_on_loop("the load waits", lambda: replicas.waiting)
-        # It may be committed nevertheless, but this one is not.
+        # It may be committed anyway, but this one is not.
         replicas.waiting[0].set_result((ApiError(error_code),))
         await eventually_on_loop("it waits again", lambda: replicas.waiting[1:])
         assert service.is_loading

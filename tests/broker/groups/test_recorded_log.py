@@ -1,4 +1,4 @@
-"""We read __consumer_offsets as Apache Kafka wrote it, and write it in the same bytes; see recorded_log."""
+"""We read Apache Kafka's __consumer_offsets, and write the same bytes; see recorded_log."""
 
 from __future__ import annotations
 

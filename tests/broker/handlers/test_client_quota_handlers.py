@@ -1,4 +1,4 @@
-"""Quotas are set, shown and kept as in Kafka; `tests/parity` compares the answers with Kafka's."""
+"""Quotas are set, described and stored as in Kafka; `tests/parity` compares the answers with Kafka's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESS: Parts = {"ip": "10.0.0.1"}
 async def alter(
     client: Wire, *entries: tuple[Parts, dict[str, float | None]], validate_only: bool = False
 ) -> list[tuple[ErrorCode, str | None]]:
-    """The outcome for each entity."""
+    """The result for each entity."""
     request = AlterClientQuotasRequest(
         entries=[
             AlterClientQuotasRequest.EntryData(
@@ -167,7 +167,7 @@ def test_bad_filters(components: list[tuple[str, int, str | None]], error_code: 
 
 
 async def nodes(broker: InProcessBroker, path: str = "/config/users") -> list[str]:
-    """The paths below one in the coordination tree."""
+    """The paths below a node in the coordination tree."""
     tree = broker.server.serving.coordination.membership.coordination
     below = [f"{path}/{name}" for name in sorted((await tree.children(path))[0])]
     return [each for node in below for each in (node, *await nodes(broker, node))]
@@ -195,7 +195,7 @@ def test_what_holds_no_quota_is_taken_out_of_the_tree() -> None:
 
 
 def be_slow(tree: Coordination) -> None:
-    """Have a read take turns of the event loop, as it does in a cluster."""
+    """Make a read take turns of the event loop, as in a cluster."""
     get = tree.get
 
     async def get_slowly(path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:

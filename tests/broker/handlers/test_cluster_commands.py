@@ -1,4 +1,4 @@
-"""Commands over the wire to a whole broker: those of the past change nothing, the others are obeyed."""
+"""Commands over the wire to a whole broker: stale ones change nothing, the others are executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kit.wire_requests import fetch, metadata, new_topic, produce, values_
 
 ME, OTHER = 0, 5
 CURRENT, NEXT = 1, 2
-"""Epochs of controllers: the broker's own one is the first."""
+"""Controller epochs: the broker's own controller has the first."""
 T0 = TopicPartition("t", 0)
 
 State = LeaderAndIsrRequest.LeaderAndIsrPartitionState
@@ -113,7 +113,7 @@ def test_a_newer_controller_is_obeyed() -> None:
         assert (stopped.error_code, [each.error_code for each in stopped.partition_errors]) == (0, [0])
         assert T0 not in hosted.partitions
         assert "t-0" not in everything(broker)["files"]
-        # The controller that this broker was itself is deposed.
+        # The broker's own controller is deposed.
         late, version = lead
         assert isinstance(late, LeaderAndIsrRequest)
         late.controller_epoch = CURRENT

@@ -1,4 +1,4 @@
-"""Describing and altering configurations without a broker around them (tests/parity compares with Apache Kafka)."""
+"""Describing and altering configurations, tested without a broker (tests/parity compares with Apache Kafka)."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_two_changes_at_once_do_not_lose_each_other() -> None:
 
 
 class CountingClock(ManualClock):
-    """Time passes with every look at it."""
+    """Every reading advances the time."""
 
     def monotonic_s(self) -> float:
         self.now_s += 0.004

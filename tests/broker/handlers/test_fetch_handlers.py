@@ -1,4 +1,4 @@
-"""Fetch: what waits, what wakes it, and what becomes of it when its client or its broker goes."""
+"""Fetch: which requests wait, what wakes them, and what happens if the client or the broker stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class HeldReads(InlineExecutor):
-    """Runs everything at once but reads of records, which never end while `held`."""
+    """Runs everything at once, except for reads of records, which never end while `held`."""
 
     def __init__(self) -> None:
         self.held = False
@@ -70,7 +70,7 @@ def waiting_fetches(broker: InProcessBroker) -> int:
 
 
 async def make_cold(broker: InProcessBroker) -> Wire:
-    """A topic of 50 batches whose records and indexes are not in memory, and whose cold reads never end."""
+    """A topic of 50 batches whose records and indexes are not in the page cache, and whose cold reads never end."""
     wire = broker.connect()
     await wire.ask(new_topic("t"), 7)
     for number in range(50):
@@ -181,7 +181,7 @@ def test_many_partitions_are_read_in_slices_and_nothing_in_between_is_missed() -
             waiting = asyncio.ensure_future(wire.ask(fetch_all("t", count), 12))
             for _ in range(2):
                 await asyncio.sleep(0)
-            # The first partitions were read by now, and the last were not.
+            # By now the first partitions were read, and the last were not.
             await other.ask(produce_to("t", 0, b"early"), 11)
             found = told(await asyncio.wait_for(waiting, 10))
             assert found[0] == (1, 73)
@@ -266,7 +266,7 @@ def test_min_bytes_above_max_bytes_ask_for_max_bytes() -> None:
 
 
 def test_a_large_fetch_is_answered_as_a_small_one_but_without_a_session() -> None:
-    """It is read in shares; the bytes that it may have are those of all."""
+    """It is read in shares; its byte limits apply to all shares together."""
 
     def fetch_of(*topics: tuple[str, int], max_bytes: int = 1 << 20) -> FetchRequest:
         asked = [

@@ -22,7 +22,7 @@ UNKNOWN_ID = uuid_of(77)
 
 
 async def with_addresses(nodes: Nodes) -> None:
-    """All have their roles, and know of each other."""
+    """Give every broker its roles and the other brokers' addresses."""
     await nodes.tell(is_new=True)
     brokers = {
         each: BrokerImage(each, 50 + each, {"B": Endpoint("B", f"host{each}", 9090 + each, "PLAINTEXT")}, f"rack{each}")

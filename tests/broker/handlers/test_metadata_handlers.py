@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster, version by version, as Apache Kafka 3.9.1 answered the same requests."""
+"""Metadata and DescribeCluster, version by version, with the answers of Apache Kafka 3.9.1 to the same requests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_broker_that_creates_nothing_by_itself() -> None:
 
 @in_loop
 async def test_a_broker_that_no_controller_told_of_topics_does_not_deny_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apache Kafka answers UNKNOWN_TOPIC_OR_PARTITION: librdkafka then gives up the records it has for the topic."""
+    """Apache Kafka answers UNKNOWN_TOPIC_OR_PARTITION: librdkafka then fails its records for the topic."""
     monkeypatch.setattr("broker.handlers.metadata.PATIENCE_FOR_TOPICS_S", 0.001)
     broker = await Broker().start()
     broker.cache = MetadataCache(CommandFence())
@@ -206,7 +206,7 @@ async def test_authorized_operations_when_asked_for() -> None:
 
 
 async def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
-    """Broker 1 lacks the listener PLAINTEXT; broker 2 is gone. m1-0 is led by 1, m1-1 by 2, m2-0 by 0."""
+    """Broker 1 lacks the listener PLAINTEXT; broker 2 is down. m1-0 is led by 1, m1-1 by 2, m2-0 by 0."""
     image = broker.image
     deaf = BrokerImage(1, 5, {"INSIDE": Endpoint("INSIDE", "h", 1, "PLAINTEXT")}, rack="r")
     m1, m2 = image.topics["m1"], image.topics["m2"]

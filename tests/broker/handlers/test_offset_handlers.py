@@ -1,4 +1,4 @@
-"""ListOffsets and its like: many partitions in one request, in slices."""
+"""ListOffsets and similar requests: many partitions in one request, in slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions: codes and words as Apache Kafka 3.9.1 answered the same requests."""
+"""CreatePartitions: codes and messages as in the answers of Apache Kafka 3.9.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce: many partitions in one request, and records that lie in a buffer which others receive into."""
+"""Produce: many partitions in one request, and records in a receive buffer that is reused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_many_partitions_are_appended_to_in_slices() -> None:
             wire.transport.written.clear()
             wire.send(to_each_partition(["t", "missing"], COUNT), 11)
             assert not wire.transport.written, "the event loop had no turn"
-            # Others receive into the same buffer meanwhile.
+            # Meanwhile other connections receive into the same buffer.
             for _ in range(3):
                 await other.ask(produce("u", [b"#" * 100_000]), 11)
             await turns()
@@ -90,7 +90,7 @@ def test_the_next_request_sees_all_of_a_large_one() -> None:
             last.topics[0].partitions[0].partition = COUNT - 1
             wire.send(last, 12)
             await turns()
-            answers, rest = [], bytes(wire.transport.written)  # the first is that of CreateTopics
+            answers, rest = [], bytes(wire.transport.written)  # the first one is that of CreateTopics
             while rest:
                 size = int.from_bytes(rest[:4], "big")
                 answers.append(rest[4 : 4 + size])
@@ -102,7 +102,7 @@ def test_the_next_request_sees_all_of_a_large_one() -> None:
 
 
 class SlowDisk(InlineExecutor):
-    """Does nothing between `stop` and `go_on`."""
+    """Does no work between `stop` and `go_on`."""
 
     def __init__(self) -> None:
         self._held: list[Callable[[], None]] | None = None

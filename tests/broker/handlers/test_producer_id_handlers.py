@@ -1,4 +1,4 @@
-"""InitProducerId, and the blocks its ids come from."""
+"""InitProducerId, and the blocks of its ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def init(ids: ProducerIds) -> InitProducerIdResponse:
 
 
 class Blocks:
-    """Blocks of ten. Each of `failures` meets one request."""
+    """Blocks of ten. Each of `failures` applies to one request."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments, as a client sees them."""
+"""AlterPartitionReassignments and ListPartitionReassignments, from a client's view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that follow directly on one that was refused, and those that do not."""
+"""Batches directly after a refused one, and other batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 class Flight:
-    """One connection, and the refusals that it is sent."""
+    """One connection, and the refusals that it receives."""
 
     def __init__(self) -> None:
         self.context = RequestContext(11, "c", "127.0.0.1", "PLAINTEXT")
@@ -30,7 +30,7 @@ class Flight:
         topic_partition: TopicPartition = TP,
         producer: tuple[int, int] = (7, 0),
     ) -> ErrorCode:
-        """Refuse a batch of so many records."""
+        """Refuse a batch of this many records."""
         batch = build_batch(
             [Record(0, 0, None, b"", [])] * records,
             producer_id=producer[0],

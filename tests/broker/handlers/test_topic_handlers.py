@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: codes and words as Apache Kafka 3.9.1 answered the same requests."""
+"""CreateTopics and DeleteTopics: codes and messages as in the answers of Apache Kafka 3.9.1."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_topic_on_a_broker_that_is_not_there_has_no_leader_in_time() -> 
 
 @in_loop
 async def test_empty_replica_lists_are_refused() -> None:
-    """Kafka 3.9 on ZooKeeper makes a topic that can never have a leader; we answer as KRaft does."""
+    """Kafka 3.9 on ZooKeeper creates a topic that can never have a leader; we answer like KRaft."""
     broker = Broker()
     await broker.start()
     assert await broker.create(placed("t", (0, []))) == [

@@ -1,4 +1,4 @@
-"""The handlers of topics over a cluster in memory, and short forms of the requests to them."""
+"""The topic handlers over an in-memory cluster, and helpers that build requests to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Answer = tuple[ErrorCode, str | None]
 
 
 class Broker(Cluster):
-    """The handlers over a cluster, with short forms of the requests."""
+    """The handlers over a cluster, and helpers that build requests."""
 
     def handlers(self) -> TopicHandlers:
         clock = self.machine.clock

@@ -1,4 +1,4 @@
-"""A real server that obeys commands: sockets, dispatcher and handlers are the broker's; what arrives is noted."""
+"""A real server that obeys commands: sockets, dispatcher and handlers are the broker's; it records what arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protocol.topic_partition import TopicPartition
 
 
 class NotingChannel:
-    """Obeys every command. With `refusal`, refuses it."""
+    """Obeys every command, or with `refusal` refuses it."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -48,7 +48,7 @@ class NotingChannel:
 
 
 class CommandServer(NamedTuple):
-    """The port, and what arrived."""
+    """The port, and the commands that arrived."""
 
     port: int
     channel: NotingChannel
@@ -56,7 +56,7 @@ class CommandServer(NamedTuple):
 
 @asynccontextmanager
 async def served(*handlers: object, port: int = 0) -> AsyncIterator[int]:
-    """The port of a server with these handlers, until the block ends."""
+    """Run a server with these handlers for the duration of a block; yields its port."""
     executor = ThreadExecutor(1)
     server = SocketServer(
         TcpNetwork(50), executor, SystemClock(), ConnectionLimits(100, 100, {}), RequestMemory(-1),
@@ -77,7 +77,7 @@ async def served(*handlers: object, port: int = 0) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def command_server(port: int = 0) -> AsyncIterator[CommandServer]:
-    """A server that obeys, until the block ends."""
+    """Run an obedient server for the duration of a block."""
     channel = NotingChannel()
     async with served(ClusterCommandHandlers(channel, SystemClock()), port=port) as bound:
         yield CommandServer(bound, channel)

@@ -1,5 +1,5 @@
-"""Apache Kafka's controller and a broker that joins its cluster: what it sends is understood to the last byte, and what
-it is asked for it gives.
+"""Apache Kafka's controller and a broker that joins its cluster: the broker decodes its requests to the last byte, and
+Kafka answers the broker's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java]
 
 APACHE, ME = 0, 7
 COMMANDS = {ApiKey.LEADER_AND_ISR: 7, ApiKey.STOP_REPLICA: 4, ApiKey.UPDATE_METADATA: 8}
-"""With the versions that inter.broker.protocol.version=3.9 stands for."""
+"""With the versions of inter.broker.protocol.version=3.9."""
 LENGTH = struct.Struct(">i")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -78,8 +78,8 @@ class Received(NamedTuple):
 
 
 class JoiningBroker:
-    """Obeys every command, and keeps it; of the first `to_hang_up_on` it hangs up instead of answering. It keeps
-    requests of followers too, and hangs up on them.
+    """Obeys every command, and keeps it; for the first `to_hang_up_on` it closes the connection instead of answering.
+    It also keeps requests of followers, and closes their connections.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ async def joined(directory: Path) -> AsyncIterator[Cluster]:
 
 
 async def create_topic(cluster: Cluster) -> None:
-    """`t`: partition 0 is led by broker 7, partition 1 by broker 0."""
+    """Create `t`: broker 7 leads partition 0, broker 0 leads partition 1."""
     topic = NewTopic("t", 2, replica_assignment=[[ME, APACHE], [APACHE, ME]])
     await asyncio.to_thread(cluster.admin.create_topics([topic])["t"].result)
     led = {T0, T1}
@@ -205,7 +205,7 @@ def test_what_apache_kafkas_controller_sends_is_understood_to_the_last_byte(tmp_
 
 @pytest.mark.timeout(240)
 def test_apache_kafkas_controller_counts_on_when_it_connects_again(tmp_path: Path) -> None:
-    """So that a broker can tell a late command from a newer one (`CommandFence`)."""
+    """This lets a broker distinguish a late command from a newer one (`CommandFence`)."""
 
     async def scenario() -> None:
         async with joined(tmp_path) as cluster:
@@ -223,7 +223,7 @@ def test_apache_kafkas_controller_counts_on_when_it_connects_again(tmp_path: Pat
 
 
 async def check_what_was_sent(received: list[Received]) -> None:
-    """Every request is the same when it is encoded again, also from the command that it was taken for."""
+    """Every request is unchanged after re-encoding, also from the command that it was decoded to."""
     versions = dict({(each.api_key, each.version) for each in received})
     assert versions.items() >= COMMANDS.items()
     assert versions.keys() - COMMANDS.keys() <= {ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.LIST_OFFSETS}
@@ -237,7 +237,7 @@ async def check_what_was_sent(received: list[Received]) -> None:
             again = await codec.leader_and_isr_request(each.command, Slices(ManualClock()))
             assert isinstance(each.request, LeaderAndIsrRequest)
             again.live_leaders = each.request.live_leaders
-            again.type = each.request.type  # a controller on ZooKeeper does not say
+            again.type = each.request.type  # a controller on ZooKeeper does not set it
         elif isinstance(each.command, StopReplica):
             again = await codec.stop_replica_request(each.command, Slices(ManualClock()))
         else:
@@ -287,7 +287,7 @@ def test_apache_kafkas_controller_gives_what_a_broker_asks_for(tmp_path: Path) -
 
 
 async def ask_for_everything(cluster: Cluster, controller: RemoteController, metadata: MetadataCache) -> None:
-    """Each request once, and once as a broker of the past."""
+    """Send each request once, and once with a stale broker epoch."""
     epoch = cluster.broker_epoch
     block = await controller.allocate_producer_ids(ME, epoch)
     assert (block.broker_id, block.last - block.first) == (ME, 999)
@@ -319,7 +319,7 @@ async def ask_for_everything(cluster: Cluster, controller: RemoteController, met
 
 @pytest.mark.timeout(240)
 def test_an_apache_broker_obeys_what_a_channel_carries(tmp_path: Path) -> None:
-    """The topic is in no tree: the test stands in for the controller, with its epoch."""
+    """The topic is not in the tree: the test acts as the controller, with its epoch."""
 
     async def scenario() -> None:
         apache = ApacheKafka(tmp_path)
@@ -339,7 +339,7 @@ def test_an_apache_broker_obeys_what_a_channel_carries(tmp_path: Path) -> None:
 
 
 async def command_everything(channel: RemoteChannel, endpoint: Endpoint, admin: AdminClient) -> None:
-    """A topic of 2,000 partitions comes and goes again."""
+    """Create and delete a topic of 2,000 partitions."""
     partitions = tuple(PartitionImage(number, APACHE, 0, (APACHE,), (APACHE,), 0, 1) for number in range(2000))
     states = TopicStates("t", uuid_of(11), partitions, is_new=True)
     everything = {TopicPartition("t", number): ErrorCode.NONE for number in range(2000)}

@@ -1,4 +1,4 @@
-"""Commands and answers survive the wire, in every version that can say what they say."""
+"""Commands and answers survive encoding, in every version that can express them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ MANY = settings(max_examples=200, deadline=None, database=None, derandomize=True
 
 
 def slices() -> Slices:
-    """Those of a clock that stands still: they never end."""
+    """Slices of a stopped clock: they never end."""
     return Slices(ManualClock())
 
 
 def over_the_wire(message: M, version: int) -> M:
-    """The message as the other side reads it."""
+    """The message as the other side decodes it."""
     return type(message).decode(message.to_bytes(version), version)
 
 
@@ -140,7 +140,7 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
 
 
 def test_encoding_the_same_message_twice_gives_the_same_bytes() -> None:
-    """A command is sent again after a lost connection."""
+    """A command is resent after a lost connection."""
     states = tuple(image(number) for number in range(1000))
     command = LeaderAndIsr(1, 7, 50, topics=(TopicStates("t", ID, states),))
     request = asyncio.run(codec.leader_and_isr_request(command, slices()))

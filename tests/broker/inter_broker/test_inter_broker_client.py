@@ -1,4 +1,4 @@
-"""A connection between brokers: no negotiation, requests in order, opened again after it was lost."""
+"""A connection between brokers: no negotiation, requests in order, reopened after a loss."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.kit.waiting import turns
 
 
 class OtherBroker:
-    """Answers AllocateProducerIds with the number that the asking broker names as its own, and keeps what it saw."""
+    """Answers AllocateProducerIds with the broker id in the request, and records everything."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.headers: list[RequestHeader] = []
         self.peers: list[Peer] = []
         self.hangs_up = 0
-        """The next requests that end their connection instead of being answered."""
+        """How many of the next requests end their connection instead of being answered."""
         self.is_silent = False
 
     async def answer(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
@@ -124,8 +124,8 @@ async def test_a_lost_connection_is_an_error_and_the_next_request_opens_another(
 
 @in_loop
 async def test_attempts_that_fail_are_in_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers try for as long as another is away: its requests would stay until a garbage collection finds them."""
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what is logged
+    """Brokers retry while another one is away: its requests would stay until a garbage collection finds them."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps log records
     async with other_broker() as (other, port):
         away, leaving, closed = client_of(free_port()), client_of(port), client_of(port)
         closed.close()

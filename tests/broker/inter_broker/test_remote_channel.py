@@ -1,4 +1,4 @@
-"""Commands over real connections: in order, again after a lost connection, until the channel is closed."""
+"""Commands over real connections: in order, repeated after a lost connection, until the channel is closed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UPDATE = UpdateMetadata(1, 7, 50, live_brokers={2: BROKER}, topics=(TopicStates(
 
 
 class CountingNetwork(LoopNetwork):
-    """Counts the connections that were tried."""
+    """Counts the connection attempts."""
 
     tries = 0
 

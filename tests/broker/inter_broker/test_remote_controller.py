@@ -1,4 +1,4 @@
-"""Requests to the controller over real connections, and their way to whoever is the controller at the moment."""
+"""Requests to the controller over real connections, which follow the controller as it moves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPIC = TopicImage("t", ID, (image(0), image(1)))
 
 
 class FakeController:
-    """A ControllerApi that notes what it is asked. `refusals` meet one request each."""
+    """A ControllerApi that records its requests. `refusals` apply to one request each."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -84,13 +84,13 @@ def said(change: IsrChange) -> tuple[Any, ...]:
 
 
 def change(topic_partition: TopicPartition = T0, topic_id: Uuid = ID, **others: Any) -> IsrChange:
-    """Broker 1 alone is in sync."""
+    """Request an ISR of broker 1 alone."""
     values: dict[str, Any] = {"leader_epoch": 5, "partition_epoch": 3, "new_isr": ((ME, 50),), **others}
     return IsrChange(topic_partition=topic_partition, topic_id=topic_id, **values)
 
 
 class Pair(NamedTuple):
-    """The controller, and the way to it."""
+    """The controller, and the channel to it."""
 
     controller: FakeController
     remote: RemoteController
@@ -109,7 +109,7 @@ def metadata_of(port: int, controller_id: int = CONTROLLER) -> MetadataCache:
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[Pair]:
-    """Broker 1 with a controller that is another broker."""
+    """Broker 1 and a controller on another broker."""
     controller = FakeController()
     handlers = ClusterRequestHandlers(controller, lambda: MetadataImage().with_topics([TOPIC]), ManualClock())
     async with served(handlers) as port:
@@ -159,7 +159,7 @@ async def test_a_topic_that_the_controller_does_not_know_is_an_error_of_its_part
 
 @in_loop
 async def test_a_controller_knows_topics_before_it_has_told_its_own_broker() -> None:
-    """Else the leader would take UNKNOWN_TOPIC_ID for the last word, and wait for a new role in vain."""
+    """Otherwise the leader would take UNKNOWN_TOPIC_ID for final, and wait for a new role in vain."""
     controller = FakeController()
     controller.altered, controller.names = {T0: image(0)}, {ID: "t"}
     data = AlterPartitionRequest.PartitionData(partition_index=0, leader_epoch=5, partition_epoch=3)

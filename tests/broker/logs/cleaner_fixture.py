@@ -1,4 +1,4 @@
-"""The log cleaner over logs in memory, with workers that a test drives."""
+"""The log cleaner over in-memory logs, with workers that a test drives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
 
 
 class Worker:
-    """Does the work at once, or what a test wants instead."""
+    """Does the work at once, or runs the test's replacement."""
 
     def __init__(self, fixture: CleanerFixture) -> None:
         self._fixture = fixture
@@ -94,7 +94,7 @@ class CleanerFixture:
         return thread
 
     def other_directory(self) -> str:
-        """A log directory that nothing is in."""
+        """An empty log directory."""
         self.disk.make_dirs("/elsewhere")
         return "/elsewhere"
 
@@ -103,7 +103,7 @@ class CleanerFixture:
         self.cleaner.config_changed(BrokerConfig(self.settings))
 
     def metrics(self) -> dict[str, float]:
-        """Values by the end of their names."""
+        """Values by the suffixes of their names."""
         return {
             metric.name.removeprefix("kafka_log_logcleaner").removeprefix("manager").removeprefix("_"): metric.samples[
                 0
@@ -142,7 +142,7 @@ def play(scenario: Callable[[CleanerFixture], Awaitable[None]], **settings: str)
 
 
 def cleaner_thread(fixture: CleanerFixture) -> CleanerThread:
-    """A cleaner thread that is driven by hand."""
+    """A cleaner thread that tests drive by hand."""
     worker = Worker(fixture)
     worker.is_closed = True
     return CleanerThread(0, worker)

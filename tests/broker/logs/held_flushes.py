@@ -1,4 +1,4 @@
-"""A broker whose fsyncs a test holds back and lets go, and the requests to it."""
+"""A broker whose fsyncs a test holds and releases, and requests to it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class HeldFlushes(InlineExecutor):
-    """Runs everything at once but flushes, which wait for `finish` while `held`."""
+    """Runs everything at once, except for flushes, which wait for `finish` while `held`."""
 
     def __init__(self) -> None:
         self.held = True
         self.rounds: list[int] = []
-        """How many logs each round so far flushed."""
+        """The number of logs flushed in each round so far."""
         self._waiting: list[tuple[set[LocalLog], Callable[[], None]]] = []
         self._logs: set[LocalLog] = set()
 
@@ -54,12 +54,12 @@ class HeldFlushes(InlineExecutor):
         return future
 
     def is_flushing_of(self, log: UnifiedLog) -> bool:
-        """Whether a round waits for the disk that has `log` in it."""
+        """Whether a pending round contains `log`."""
         return log.local in self._logs
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a round waits for the disk."""
+        """Whether a round is pending."""
         return bool(self._waiting)
 
     async def finish(self, log: UnifiedLog | None = None) -> None:
@@ -68,7 +68,7 @@ class HeldFlushes(InlineExecutor):
         await turns()
 
     def let_go(self) -> None:
-        """The disk is quick from now on."""
+        """Stop holding flushes."""
         self.held = False
         self._carry_out()
 
@@ -94,7 +94,7 @@ class HeldFlushesBroker(InProcessBroker):
         await super().__aexit__(*_)
 
     async def topic(self, name: str, partitions: int = 1, **configs: str) -> Wire:
-        """Create a topic; gives a connection."""
+        """Create a topic; returns a connection."""
         wire = self.connect()
         given = {key.replace("_", "."): value for key, value in configs.items()}
         created = await wire.ask(new_topic(name, partitions, given), 7)
@@ -128,7 +128,7 @@ class HeldFlushesBroker(InProcessBroker):
         return manager.logs[TopicPartition(topic, 0)]
 
     def kill(self) -> MemoryFileSystem:
-        """The disk as the next broker finds it after this one's sudden death."""
+        """The disk as the next broker finds it after this one is killed."""
         self.file_system.kill_process()
         return self.file_system.copy()
 
@@ -136,7 +136,7 @@ class HeldFlushesBroker(InProcessBroker):
 def request(
     topic: str, *values: bytes, partitions: int = 1, acks: int = 1, sequence: int | None = None
 ) -> ProduceRequest:
-    """One batch of `values` for each of the first `partitions`; with `sequence` of an idempotent producer."""
+    """One batch of `values` for each of the first `partitions`; with `sequence` from an idempotent producer."""
     producer = {} if sequence is None else {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
     batch = build_batch([Record(0, 1_700_000_000_000, None, value, []) for value in values], **producer)
     data = [ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(partitions)]
@@ -155,5 +155,5 @@ def outcomes(response: ProduceResponse) -> list[tuple[ErrorCode, int]]:
 
 
 async def values(wire: Wire, topic: str, offset: int = 0) -> list[bytes | None]:
-    """The values that a consumer is given from `offset` on."""
+    """The values that a consumer gets from `offset` on."""
     return values_in(await wire.ask(fetch(topic, offset), 12))

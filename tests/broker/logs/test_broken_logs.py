@@ -1,4 +1,4 @@
-"""Partitions whose files cannot be used: they say so, and the others are served."""
+"""Partitions with unusable files report errors, and the others are served."""
 
 from __future__ import annotations
 

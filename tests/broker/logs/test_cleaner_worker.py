@@ -1,4 +1,4 @@
-"""The cleaner's worker process: real processes on real files, killed and left alone."""
+"""The cleaner's worker process: real processes on real files, killed and orphaned."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ONE_BYTE_A_SECOND = 1.0
 
 
 def write_log(directory: Path, segments: int = 3) -> CleanTask:
-    """A log of segments with a batch of two records each, one of them with a key that comes again; all but the last
-    are to be cleaned.
+    """Write a log of segments with a batch of two records each, one of them with a repeated key; all but the last are
+    cleanable.
     """
     directory.mkdir(parents=True)
     sizes = []
@@ -88,7 +88,7 @@ def runs(pid: int) -> bool:
 
 
 async def started(worker: ProcessWorker) -> int:
-    """The process, once there is one."""
+    """The worker's process, once it has started."""
     await eventually_on_loop("a process", lambda: worker.pid is not None, pause_s=0.01)
     assert worker.pid is not None
     return worker.pid
@@ -189,7 +189,7 @@ def test_a_new_rate_counts_for_the_task_that_runs(tmp_path: Path) -> None:
 
 def test_a_task_is_aborted_at_once_and_the_next_one_is_not(tmp_path: Path) -> None:
     async def scenario(worker: ProcessWorker) -> None:
-        worker.abort()  # there is nothing to abort
+        worker.abort()  # no task is running
         cleaning = asyncio.ensure_future(worker.clean(write_log(tmp_path / "a"), ONE_BYTE_A_SECOND))
         pid = await started(worker)
         done, _ = await asyncio.wait([cleaning], timeout=1)
@@ -256,7 +256,7 @@ def test_closing_ends_a_worker_at_work(tmp_path: Path) -> None:
 
 
 def test_the_process_ends_with_its_input_during_a_task(tmp_path: Path) -> None:
-    """The worker's pipe is closed, as when the broker is killed."""
+    """The worker's pipe is closed, as if the broker had been killed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker.logs.cleaner_process"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

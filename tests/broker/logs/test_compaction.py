@@ -1,4 +1,6 @@
-"""Compaction in whole brokers: clients write and read while the cleaner works, and is killed, and its broker is."""
+"""Compaction in whole brokers: clients write and read while the cleaner works, and while it and its broker are
+killed.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,9 @@ class Writer:
                 "enable.idempotence": True,  # so that retries keep the order, and every record arrives in the end
                 "compression.type": codec,
                 "linger.ms": 2,
-                "batch.num.messages": 40,  # a segment has to hold a batch
+                "batch.num.messages": 40,  # a segment must hold a batch
                 "log_level": 0,
-                # The broker is back in a moment.
+                # The broker restarts quickly.
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 50,
             }
@@ -106,7 +108,7 @@ def offset_of(record: Message) -> int:
 
 
 def clean_to(broker: BrokerProcess, partition: str) -> int:
-    """The offset in cleaner-offset-checkpoint; -1 when it has none."""
+    """The offset in cleaner-offset-checkpoint; -1 without an entry."""
     path = broker.output.parent / "data" / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines() if path.exists() else []
     return next((int(line.split()[2]) for line in lines if line.startswith(f"{partition} ")), -1)
@@ -129,7 +131,7 @@ def workers(broker: BrokerProcess) -> list[int]:
 
 
 def commit(address: str, offset: int) -> None:
-    """Commit one offset of the group, which takes the place of the one before."""
+    """Commit one offset of the group, superseding the previous one."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "committer", "log_level": 0})
     consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
     consumer.close()
@@ -202,7 +204,7 @@ def test_cleaners_and_brokers_are_killed(broker: BrokerProcess) -> None:
                 eventually("a cleaner works", lambda: bool(workers(broker)))
                 time.sleep(rng.random() * 0.3)
                 for pid in workers(broker):
-                    with contextlib.suppress(ProcessLookupError):  # one that was killed already
+                    with contextlib.suppress(ProcessLookupError):  # already killed
                         os.kill(pid, signal.SIGKILL)
             commit(broker.address, turn)
             left = workers(broker)

@@ -28,7 +28,7 @@ def copy_of_the_sources(target: Path) -> Path:
 
 
 def imported_from(root: Path, **environment: str) -> str:
-    """The file that a cleaner's process of `root` has its record code from."""
+    """The file from which a cleaner process of `root` imports its record code."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", IMPORT],
         env={**os.environ, "PYTHONPATH": str(root), **environment},

@@ -35,7 +35,7 @@ class Damaged:
     metrics_port: int
 
     def fetch(self, offset: int) -> tuple[ErrorCode, list[int]]:
-        """Error code, and the offsets that were given."""
+        """Error code, and the offsets returned."""
         host, port = self.broker.address.split(":")
         asked = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(

@@ -1,4 +1,4 @@
-"""A log directory fails under a broker: its replicas say so, the others go on, and so does the next start."""
+"""A log directory fails under a broker: its replicas report it, the others work on, and so does the next start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def repair(broker: InProcessBroker) -> None:
 
 
 async def errors(wire: Wire, topic: str) -> tuple[ErrorCode, ErrorCode]:
-    """The errors that Produce and Fetch answer with."""
+    """The errors of Produce and Fetch."""
     produced, fetched = await wire.ask(produce(topic, [b"x"]), 11), await wire.ask(fetch(topic, 0), 12)
     assert isinstance(produced, ProduceResponse)
     assert isinstance(fetched, FetchResponse)
@@ -246,7 +246,7 @@ def test_without_any_directory_left_the_broker_stops() -> None:
 
 @pytest.mark.parametrize("error", [ConnectionLossError("lost"), KeyError("bug")])
 def test_the_controller_is_told_in_the_end(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once there is contact again, and whatever went wrong."""
+    """Once it is reachable again, whatever went wrong before."""
     monkeypatch.setattr(directory_failures, "PAUSE_AFTER_BUG_S", 0.01)
 
     async def scenario() -> None:
@@ -326,13 +326,13 @@ def test_the_next_start_loads_what_is_left_of_a_log() -> None:
 
 
 def test_a_file_that_is_missing_while_an_answer_is_sent() -> None:
-    """One that its log still has is that log's failure; one that was deleted since is none."""
+    """If its log still has the file, the log fails; a file deleted since is no failure."""
 
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         manager = broker.server.serving.logs.log_manager
         missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
         manager.reading_failed(f"{A}/{SEGMENTS}/{0:020}.log.deleted", missing)
-        manager.reading_failed(f"{A}/{SEGMENTS}/{1:020}.log", missing)  # the next one has its name
+        manager.reading_failed(f"{A}/{SEGMENTS}/{1:020}.log", missing)  # the next file of that name
         await turns()
         assert await errors(wire, "two") == SOUND
         remove_files(broker, "01.log")

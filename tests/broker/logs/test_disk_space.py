@@ -1,4 +1,4 @@
-"""A disk that is nearly full: clients are refused, what the broker needs itself goes on, and it heals."""
+"""A disk that is nearly full: clients are refused, the broker's internal writes continue, and it recovers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_full_disk_refuses_changes_of_topics_and_does_not_end_the_broker() -> 
         broker.file_system.inject = lambda _operation, _path: None
         assert (await create(wire, "u"))[0] is ErrorCode.NONE
         assert (await send(wire))[0] is ErrorCode.NONE
-        # Now the disk fills up during a deletion: the mark is on it, the nodes cannot be removed.
+        # Now the disk fills up during a deletion: the marker is written, but the nodes cannot be removed.
         writes = 0
 
         def after_the_mark(operation: str, path: str) -> Fault | None:
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_later() -> None:
 
 @pytest.mark.parametrize("name", [CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT])
 def test_a_deleted_topic_can_be_made_again_once_there_is_room(name: str) -> None:
-    """Without waiting for a round that writes the checkpoint which the full disk refused: cleaning may never come."""
+    """Without waiting for a round that writes the checkpoint which the full disk refused: cleaning may never happen."""
 
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         await create(wire, "t")

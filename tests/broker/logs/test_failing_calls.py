@@ -26,7 +26,7 @@ from tests.kit.memory_file_system import Fault
 from tests.kit.wire_requests import delete_records, delete_topics, fetch, list_offsets, new_topic, produce, values_in
 
 A, B = "/a", "/b"
-"""The journal of the embedded coordination is in the first; the calls that fail are in the second."""
+"""The first has the journal of the embedded coordination; the failing calls are in the second."""
 CONFIGS = {"segment.bytes": "300", "index.interval.bytes": "1", "flush.messages": "1"}
 LARGEST_TIMESTAMP = -3
 NEVER_FAIL = {"exists", "disk_space"}
@@ -37,7 +37,7 @@ MAY_SAY = {
     ErrorCode.NONE,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.OFFSET_NOT_AVAILABLE,
-    ErrorCode.OFFSET_OUT_OF_RANGE,  # of records that were deleted
+    ErrorCode.OFFSET_OUT_OF_RANGE,  # for deleted records
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
@@ -54,7 +54,7 @@ def epoch_end(topic: str) -> OffsetForLeaderEpochRequest:
 
 
 def requests(topic: str) -> Iterator[tuple[Request, int]]:
-    """Requests for a topic in its life, before and after the rounds of the broker's maintenance."""
+    """Requests for a topic over its life, before and after the broker's maintenance rounds."""
     for number in range(6):
         yield produce(topic, [b"%d" % number, b"and a value that is longer"]), 11
     yield fetch(topic, 0), 12
@@ -152,7 +152,7 @@ def test_clients_are_told_in_kafkas_words(
 def test_a_reply_whose_records_cannot_be_read_ends_the_connection_and_the_disk_is_offline(
     waits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also that of a Fetch that had to wait, which nobody is at hand to catch an error of."""
+    """This includes a delayed Fetch, whose errors have no caller to catch them."""
 
     async def scenario() -> None:
         async with InProcessBroker(log_dirs=f"{A},{B}") as broker:

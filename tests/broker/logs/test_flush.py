@@ -1,4 +1,4 @@
-"""Topics with flush.messages: nothing is acknowledged or shown before its fsync, and few fsyncs are enough."""
+"""Topics with flush.messages: no record is acknowledged or readable before its fsync, and few fsyncs suffice."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_every_third_record_waits_for_a_flush() -> None:
             await turns()
             assert await values(wire, "t") == [b"0", b"1"]
             await broker.disk.finish()
-            # Three records are on disk now, so that two more may be acknowledged without being there.
+            # Three records are on disk now, so two more may be acknowledged without being flushed.
             assert [each.done() for each in (third, fourth, fifth, sixth)] == [True, True, True, False]
             assert await values(wire, "t") == [b"0", b"1", b"2", b"3", b"4"]
             await broker.disk.finish()
@@ -297,7 +297,7 @@ def test_a_deleted_topic_lets_its_producers_go() -> None:
             broker.server.serving.logs.log_manager.delete(TopicPartition("t", 0), broker.clock.ms)  # type: ignore[union-attr]
             await broker.disk.finish()
             assert [outcomes(await each)[0][0] for each in producing] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
-            assert await broker.topic("u")  # the directory is none the worse for it
+            assert await broker.topic("u")  # the directory still works
 
     asyncio.run(scenario())
 
@@ -339,7 +339,7 @@ def test_offsets_are_committed_as_their_topic_is_flushed() -> None:
 
 
 def durable_end(disk: MemoryFileSystem) -> int:
-    """Where the log of t-0 would end if the power were cut now, and all were lost that can be."""
+    """The end of t-0's log if the power were cut now, in the worst case."""
     left = disk.copy()
     left.cut_power(PowerCut.LOSE, lambda count: 0)
     log = open_manager(left, None, "/data")[0].logs.get(TopicPartition("t", 0))

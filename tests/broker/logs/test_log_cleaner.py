@@ -1,4 +1,4 @@
-"""Which logs are cleaned when, and what becomes of failures; logs in memory, workers without processes."""
+"""Which logs are cleaned and when, and the handling of failures; in-memory logs, workers without processes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_damage_is_told_and_counted_as_a_scrub_would() -> None:
 
 
 def scrub_all(fixture: CleanerFixture) -> None:
-    """A pass of the scrub through everything."""
+    """A complete pass of the scrub."""
     scrub = Scrub()
     scrub.begin(fixture.manager.logs)
     while (task := scrub.next_task(fixture.manager.logs, 1 << 20, 1)) is not None:

@@ -1,4 +1,4 @@
-"""The maintenance of logs waits for the disk on other threads, and a stop waits for the maintenance."""
+"""Log maintenance waits for the disk on other threads, and a shutdown waits for the maintenance."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.storage.support import DIR, TP, append, open_manager
 
 LONG_MS = 3_600_000
 WAITING = {"flush", "sync_file", "sync_dir", "remove", "remove_dir"}
-"""Calls that wait for the disk, where others are done when the kernel has the bytes."""
+"""Calls that wait for the disk; the others are done when the kernel has the bytes."""
 
 
 class Disk(MemoryFileSystem):
-    """Notes which calls of WAITING held up the event loop's thread; each call on another one waits for `free`."""
+    """Records the calls of WAITING made on the event loop's thread; a call on any other thread waits for `free`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def test_no_round_waits_for_the_disk_on_the_event_loop(fixture: Fixture) -> None
         fixture.logs.delete(gone.topic_partition, fixture.clock.ms)
         fixture.disk.watch()
         await fixture.maintenance.delete_old_segments()
-        await fixture.maintenance.delete_files()  # sees them for the first time
+        await fixture.maintenance.delete_files()  # notices them for the first time
         fixture.clock.ms += 11
         await fixture.maintenance.delete_files()
         await fixture.maintenance.flush()

@@ -8,7 +8,7 @@ from storage.io.file_system import LONGEST_SLEEP_S, RateLimiter, Throttle
 
 
 class Time:
-    """A clock that only sleeping moves."""
+    """A clock that only advances by sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

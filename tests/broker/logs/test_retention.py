@@ -1,4 +1,4 @@
-"""Retention as a client sees it: rounds of a whole broker, with every topic's own configuration."""
+"""Retention from a client's view: rounds of a whole broker, with each topic's configuration."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_round_removes_what_delete_records_gave_up_also_in_a_compacted_topic()
 
 @pytest.mark.parametrize(("policy", "end"), [("delete", 1), ("compact", 3)])
 def test_logs_are_loaded_by_their_own_topics_configuration(policy: str, end: int) -> None:
-    """A sealed segment without its last batch is a loss, unless Kafka's compaction may have taken it."""
+    """A sealed segment without its last batch has lost data, unless Kafka's compaction may have removed it."""
     broker = InProcessBroker(log_cleaner_enable="false")
     path = "/data/t-0/00000000000000000000.log"
 

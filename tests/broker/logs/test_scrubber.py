@@ -1,4 +1,4 @@
-"""How fast sealed segments are read again, and when."""
+"""How fast, and when, the scrub rereads sealed segments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 def filled() -> tuple[LogManager, int]:
-    """Logs, and how many bytes of them are in sealed segments."""
+    """Logs, and the size of their sealed segments."""
     manager, _ = open_manager(MemoryFileSystem(), LogConfig(segment_bytes=10_000))
     log = manager.get_or_create(TP, TOPIC_ID, manager.default_config, 0)
     for _ in range(100):
@@ -70,5 +70,5 @@ def test_never() -> None:
     manager, _ = filled()
     supervisor = Supervisor()
     scrubber = Scrubber(manager, ManualClock(), InlineExecutor(), interval_ms=-1, bytes_per_second=1)
-    scrubber.schedule(supervisor)  # outside of an event loop: it would fail if there were something to run
+    scrubber.schedule(supervisor)  # outside of an event loop: it would fail if it had work to do
     assert scrubber.scrub.checked_bytes == 0

@@ -1,4 +1,4 @@
-"""Loading logs at start: on how many threads, what is said meanwhile, and with few descriptors."""
+"""Loading logs at start: the number of threads, the progress messages, and few descriptors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def manager_on(file_system: MemoryFileSystem) -> LogManager:
 
 
 class Meeting:
-    """A disk whose reads wait until as many threads as expected are in one at the same time, for each directory."""
+    """A disk whose reads wait until the expected number of threads, for each directory, are reading at the same
+    time.
+    """
 
     def __init__(self, threads: int) -> None:
         self._barriers = {directory: threading.Barrier(threads) for directory in DIRECTORIES}
@@ -137,7 +139,7 @@ def test_rate_and_remaining_time(
 
 
 class LateExecutor(ThreadExecutor):
-    """Loads nothing before it is said that nothing is loaded yet."""
+    """Loads nothing before the message that nothing is loaded yet."""
 
     def __init__(self, threads: int, said: Callable[[], bool]) -> None:
         super().__init__(threads)
@@ -172,7 +174,7 @@ def test_a_line_each_second_while_it_lasts(caplog: pytest.LogCaptureFixture, mon
 
 
 def produce_to_all(client: WireClient, value: bytes) -> list[int]:
-    """One record into each partition of `t`; gives the error codes."""
+    """Produce one record to each partition of `t`; returns the error codes."""
     batch = build_batch([Record(0, T0, None, value)])
     data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in range(PARTITIONS)]
     topic = ProduceRequest.TopicProduceData(name="t", partition_data=data)
@@ -182,7 +184,7 @@ def produce_to_all(client: WireClient, value: bytes) -> list[int]:
 
 
 def values_of_all(client: WireClient) -> list[list[bytes | None]]:
-    """The records of each partition of `t`, one request for each."""
+    """The records of each partition of `t`, with one request for each."""
     found = []
     for number in range(PARTITIONS):
         partition = FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -196,7 +198,7 @@ def values_of_all(client: WireClient) -> list[list[bytes | None]]:
 
 @pytest.fixture
 def small_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """May have 100 files open, which is less than it has partitions, and a quarter of the files of these."""
+    """A broker limited to 100 open files: fewer than its partitions, and a quarter of their files."""
     broker = BrokerProcess(
         tmp_path,
         {"num.recovery.threads.per.data.dir": "3", "log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"},

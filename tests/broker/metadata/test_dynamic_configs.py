@@ -1,4 +1,4 @@
-"""Dynamic configurations of a real broker: they take effect at once, and outlive a kill."""
+"""Dynamic configurations of a real broker: they take effect at once, and survive a kill."""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ from tests.kit.wire_client import WireClient
 from tests.kit.wire_requests import framed, request_bytes
 
 AT_ONCE: Final = 500
-"""Connections that are open when the broker collects garbage."""
+"""Connections that are open during a garbage collection."""
 MEMBERS_OF_GROUP: Final = 100
 SESSION_MS: Final = 6_000
 NAMES: Final = 20_000
-"""Topics of a request for metadata that has the broker collect garbage."""
+"""The topics in a metadata request that triggers a garbage collection."""
 HALF_FRAME: Final = struct.pack(">i", 1_000_000) + bytes(100_000)
 PATIENCE_S: Final = 30
 SECOND_S: Final = 2.0
 """Seconds between two measurements: the broker returns memory in a second with little work, and counting is work."""
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing resets the connection, so that no port waits for minutes (TIME_WAIT)."""
+"""SO_LINGER: closing resets the connection, so that no port stays in TIME_WAIT for minutes."""
 _PLAIN_MODULE: Final = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 _COUNTING: Final = """
 import gc, os, runpy, signal, sys
@@ -63,12 +63,12 @@ class Memory(NamedTuple):
     rss_kb: int
 
     def has_grown_since(self, before: Memory) -> bool:
-        """By more than what a process does beside."""
+        """Whether it has grown by more than a process's normal fluctuation."""
         return self.objects > before.objects + 1_000 or self.rss_kb > before.rss_kb + 2_048
 
 
 class CountingBroker(BrokerProcess):
-    """A broker with listeners of each kind. SIGUSR1 has its process count."""
+    """A broker with listeners of each kind. On SIGUSR1 its process counts objects."""
 
     def __init__(self, directory: Path) -> None:
         self.ports = {name: free_port() for name in ("PLAINTEXT", "SASL_PLAINTEXT", "SSL")}
@@ -90,7 +90,7 @@ class CountingBroker(BrokerProcess):
         self.program = ("-c", _COUNTING, str(self._report))
 
     def memory(self) -> Memory:
-        """As it is now. The broker serves what came before it counts."""
+        """The current memory. Earlier requests are served before it counts."""
         self._report.unlink(missing_ok=True)
         self.send_signal(signal.SIGUSR1)
         text = eventually("the broker counts", self._report.read_text, not_yet=(FileNotFoundError,))
@@ -104,7 +104,7 @@ def _connect(port: int) -> socket.socket:
 
 
 class Visits:
-    """Connections that are made, used in some way, and reset."""
+    """Connections that are opened, used in some way, and reset."""
 
     def __init__(self, broker: CountingBroker) -> None:
         self._ports = broker.ports
@@ -118,11 +118,11 @@ class Visits:
         )
 
     def close(self) -> None:
-        """End the client that has the broker collect garbage."""
+        """Close the client that triggers garbage collections."""
         self._client.close()
 
     def make(self, connections: int, half_frames: int) -> None:
-        """Make so many connections (10 % by SASL, 1 % by TLS), and so many more that leave half a frame."""
+        """Open this many connections (10 % with SASL, 1 % with TLS), and so many more that leave half a frame."""
         self._in_rounds(connections * 89 // 100, self._ask)
         self._in_rounds(connections // 10, self._begin_sasl)
         self._in_rounds(connections // 200, self._begin_tls)
@@ -130,7 +130,7 @@ class Visits:
         self._in_rounds(half_frames, self._send_half_a_frame)
 
     def find_coordinator(self) -> None:
-        """Until there is one for all groups."""
+        """Wait until all groups have a coordinator."""
 
         def is_there() -> bool:
             self._client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
@@ -140,7 +140,9 @@ class Visits:
         eventually("the coordinator", is_there)
 
     def join(self, members: int) -> None:
-        """Have so many members join groups of a hundred. Every second one leaves, the sessions of the others expire."""
+        """Let this many members join groups of a hundred. Every second one leaves, the sessions of the others
+        expire.
+        """
         for first in range(0, members, MEMBERS_OF_GROUP):
             group = f"group-{first}"
             for number in range(first, min(first + MEMBERS_OF_GROUP, members)):
@@ -153,7 +155,7 @@ class Visits:
                 connection.close()
 
     def await_no_members(self, groups: int) -> None:
-        """Until all that joined so many groups are gone, and then without the groups."""
+        """Wait until all members of that many groups are gone, and then the groups."""
         names = [f"group-{number * MEMBERS_OF_GROUP}" for number in range(groups)]
 
         def deleted() -> bool:
@@ -199,9 +201,10 @@ class Visits:
 
 
 def measure(directory: Path, connections: int, half_frames: int, members: int = 0) -> tuple[Memory, Memory]:
-    """The broker's memory before and after so many connections and members of groups. Some have come before, which fill
-    its caches; of members as many, because Python keeps the arenas of a peak for the next one: each of 1 MiB has an
-    object that lives on.
+    """The broker's memory before and after this many connections and members of groups.
+
+    Earlier ones have filled its caches. The earlier members were as many, because Python keeps the arenas of a peak for
+    the next one: each arena of 1 MiB has an object that survives.
     """
     broker = CountingBroker(directory)
     broker.start()
@@ -229,7 +232,7 @@ def measure(directory: Path, connections: int, half_frames: int, members: int = 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print both; 1 when objects or memory stayed."""
+    """Print both; returns 1 if objects or memory remained."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=20_000)
     parser.add_argument("--half-frames", type=int, default=2_000)

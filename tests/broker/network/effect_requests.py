@@ -45,7 +45,7 @@ class Client(Protocol):
         """Ask and wait for the reply."""
 
     async def ask_together(self, asked: Sequence[tuple[Request, int]]) -> list[Response]:
-        """Ask all in one packet."""
+        """Send all requests in one packet."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Trial:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those of the topics that a trial writes to."""
+        """The partitions of the topics that a trial writes to."""
         return [TopicPartition(name, number) for name in self.topics for number in PARTITIONS]
 
     @property
@@ -82,7 +82,7 @@ class Trial:
         return self.t, self.n
 
     async def build(self, client: Client, *, flush_messages: int | None) -> None:
-        """Make what the trial needs."""
+        """Create everything that the trial needs."""
         await find_coordinators(client, self)
         await client.ask(create(self.t, {} if flush_messages is None else {"flush.messages": str(flush_messages)}), 7)
         for value in range(RECORDS):
@@ -94,14 +94,14 @@ class Trial:
         await client.ask(sync(self), 3)
 
     async def clear(self, client: Client) -> None:
-        """Remove what is left."""
+        """Remove the rest."""
         await client.ask(DeleteTopicsRequest(topic_names=list(self.topics), timeout_ms=10_000), 5)
         await client.ask(leave(self), 3)
         await client.ask(DeleteGroupsRequest(groups_names=[self.g, self.m]), 1)
 
 
 async def find_coordinators(client: Client, trial: Trial) -> None:
-    """Have the topic of the groups created, and wait until it serves them."""
+    """Make the broker create the topic of the groups, and wait until it serves them."""
     for group in (trial.g, trial.m):
         await eventually_async(
             f"a coordinator of {group}", partial(_errors_of_coordinator, client, group), lambda codes: not any(codes)
@@ -211,7 +211,7 @@ def altered(trial: Trial) -> AlterConfigsRequest:
 
 
 def altered_incrementally(trial: Trial) -> IncrementalAlterConfigsRequest:
-    """No record fits any more."""
+    """A limit that refuses every further record."""
     config = IncrementalAlterConfigsRequest.AlterableConfig(name="max.message.bytes", config_operation=0, value="10")
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=TOPIC_RESOURCE, resource_name=trial.t, configs=[config]
@@ -261,7 +261,7 @@ def fetched(trial: Trial) -> FetchRequest:
                 topic=topic,
                 partitions=[
                     FetchRequest.FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20)
-                    for each in PARTITIONS[:1]  # Kafka lists a topic twice if a partition of it is missing
+                    for each in PARTITIONS[:1]  # Kafka lists a topic twice if one of its partitions is missing
                 ],
             )
             for topic in trial.topics
@@ -340,7 +340,7 @@ def moves_cancelled(topics: Sequence[str]) -> AlterPartitionReassignmentsRequest
 
 
 def leaders_elected(topics: Sequence[str]) -> ElectLeadersRequest:
-    """ElectLeaders of preferred leaders, who lead already."""
+    """ElectLeaders of preferred leaders, which already lead."""
     topic = ElectLeadersRequest.TopicPartitions
     return ElectLeadersRequest(topic_partitions=[topic(topic=name, partitions=[0]) for name in topics])
 

@@ -68,7 +68,7 @@ from tests.broker.network.effect_requests import (
 from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end, write_marker
 
 NOBODY: Final = ("nobody", 1_000_000, 0)
-"""A transactional id, producer and epoch that no coordinator knows."""
+"""A transactional id, producer id and epoch that no coordinator knows."""
 
 # fmt: off
 TOLD: Final = frozenset((
@@ -82,7 +82,7 @@ TOLD: Final = frozenset((
 
 @dataclass(frozen=True)
 class Case:
-    """One request. `name` says what is special about it, if anything."""
+    """One request. `name` describes its special feature, if any."""
 
     api_key: ApiKey
     version: int
@@ -204,7 +204,7 @@ def essence(value: object, trial: Trial) -> Any:
     """The fields of a reply that show effects, with the trial's names replaced by neutral ones."""
     if isinstance(value, Struct):
         if getattr(value, "group_id", trial.g) not in (trial.g, trial.m):
-            return None  # a group of another trial, which cannot be deleted while a member is in it
+            return None  # a group of another trial; a group with members cannot be deleted
         told = {
             name: essence(getattr(value, name), trial)
             for name, each in ((name, getattr(value, name)) for name in value.declared_fields)

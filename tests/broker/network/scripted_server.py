@@ -1,4 +1,4 @@
-"""A SocketServer whose dispatcher answers as a test tells it, and the loops to run it on."""
+"""A SocketServer with a scripted dispatcher, and the loops to run it on."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TURNS = 50
 
 
 async def is_answered(client: Wire, request: Request | None = None) -> bool:
-    """Whether a request, one that has no effect, is answered now."""
+    """Whether a request without effects is answered now."""
     client.transport.written.clear()
     client.send(ApiVersionsRequest() if request is None else request, 0)
     for _ in range(TURNS):
@@ -47,7 +47,7 @@ async def is_answered(client: Wire, request: Request | None = None) -> bool:
 
 
 async def produced(client: Wire, size: int, acks: int = 1) -> int:
-    """The throttle time in the answer."""
+    """The throttle time in the response."""
     response = await client.ask(produce("t", [b"x" * size], acks), 9)
     assert isinstance(response, ProduceResponse)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
@@ -55,7 +55,7 @@ async def produced(client: Wire, size: int, acks: int = 1) -> int:
 
 
 async def begin(client: Wire, quota: str, limit: float) -> None:
-    """A topic `t`, and a quota of client id `limited`."""
+    """Create a topic `t`, and a quota for client id `limited`."""
     await client.ask(new_topic("t"), 7)
     assert await alter(client, ({"client-id": "limited"}, {quota: limit})) == [DONE]
 

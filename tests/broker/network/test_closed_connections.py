@@ -31,7 +31,7 @@ PACKAGES = ("broker", "client", "cluster", "config", "protocol", "storage")
 
 @contextlib.contextmanager
 def cycles_of_ours() -> Iterator[Counter[str]]:
-    """Counts the objects that only a garbage collection has freed, by class, once the block has ended."""
+    """Count the objects, by class, that only a garbage collection has freed by the end of the block."""
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()
@@ -48,7 +48,7 @@ def cycles_of_ours() -> Iterator[Counter[str]]:
 
 
 def is_ours(kind: type) -> bool:
-    """A transport of asyncio's own loop is a cycle by itself; it holds no connection once it is closed."""
+    """A transport of asyncio's standard loop is a cycle by itself; it holds no connection once it is closed."""
     package = str(kind.__module__).partition(".")[0]
     return package in PACKAGES or package == "uvloop"
 
@@ -77,7 +77,7 @@ SENT = [b"", IS_ANSWERED, WAITS, IS_NOT_READ, HALF_A_FRAME, NO_FRAME, FAILS, IS_
 
 
 async def visit(scripted: ScriptedServer, data: bytes, context: ssl.SSLContext | None, *, mutes: bool) -> None:
-    """Send and hang up, once the server has taken what was sent."""
+    """Send, and hang up once the server has received everything."""
     server = scripted.server
     port = server.ports["PLAINTEXT"]
     seen = {id(each) for each in server.connections}
@@ -97,8 +97,8 @@ async def visit(scripted: ScriptedServer, data: bytes, context: ssl.SSLContext |
 @pytest.mark.usefixtures("every_loop")
 @pytest.mark.parametrize("kind", ["PLAINTEXT", "SASL_PLAINTEXT", "SSL"])
 def test_a_closed_connection_is_in_no_cycle(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any collection: a full one may freeze what is open, and cycles would stay."""
-    # pytest keeps what is logged, with the frames of errors.
+    """Tested without any collection: a full one may freeze open objects, and cycles would stay."""
+    # pytest keeps log records, with the frames of errors.
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     securities: dict[str, Callable[[], ListenerSecurity | None]] = {
         "PLAINTEXT": lambda: None,

@@ -117,7 +117,7 @@ def test_too_many_waiting_requests_pause_reading_until_they_are_answered() -> No
 
 
 def key(number: int) -> bytes:
-    """A frame that begins as a request for that API does."""
+    """A frame that begins like a request for that API."""
     return struct.pack(">hi", number, 0)
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_taken_up_behind_what_has_effects_until_it_is_done() -> None:
         async with ScriptedServer(answer) as scripted:
             reader, writer = await scripted.connect()
             other_reader, other_writer = await scripted.connect()
-            #             produce waits, lets produce pass, but not metadata; create lets nothing pass
+            # produce waits, and lets produce pass, but not metadata; create lets nothing pass
             stream = b"".join(framed(key(number)) for number in (0, 0, 3, 0, 19, 3, 19, 0))
             for piece in (stream[:13], stream[13:50], stream[50:]):
                 writer.write(piece)

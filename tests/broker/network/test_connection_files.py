@@ -1,4 +1,4 @@
-"""Slices of files in replies: cold or warm, whole or not at all."""
+"""Slices of files in replies: cold or warm, sent completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("every_loop")
 
 
 class GeneratedFile:
-    """A File of `size` bytes whose content is known; counts what is read; cold on every second try."""
+    """A File of `size` bytes with known content; counts the bytes read; every second try is cold."""
 
     def __init__(self, size: int) -> None:
         self.path = "generated"

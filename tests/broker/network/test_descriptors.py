@@ -1,4 +1,4 @@
-"""Connections cannot take the file descriptors away that the logs need: a disk would seem to fail."""
+"""Connections cannot use up the file descriptors that the logs need: a disk would seem to fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connect(broker: BrokerProcess) -> WireClient:
 
 
 CONFIGS = {"segment.bytes": "100", "flush.messages": "1", "retention.ms": "-1"}
-"""Every record is a segment, and is flushed."""
+"""Every record gets a separate segment, and is flushed."""
 
 
 def test_more_connections_than_descriptors(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
             client.ask(new_topic("t", configs=CONFIGS), 7)
             write(client, 1)
             for number in range(CONNECTIONS):
-                with contextlib.suppress(OSError):  # refused, which is right
+                with contextlib.suppress(OSError):  # refused, as it should be
                     idle.enter_context(socket.create_connection((host, int(port)), timeout=5))
                 if number % 10 == 0:
                     write(client, 5)
-            time.sleep(0.5)  # the checkpoints' rounds
+            time.sleep(0.5)  # the rounds of the checkpoints
             write(client, 50)
             client.ask(new_topic("another", configs=CONFIGS), 7)
 
@@ -81,7 +81,9 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
 def test_many_connections_at_once_do_not_take_them_all(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They came while the broker stood still, and wait in the backlog: more than it may have files open."""
+    """The connections arrived while the broker was stopped, and wait in the backlog: more than its limit of open
+    files.
+    """
     monkeypatch.setenv("ODRADEK_LOOP", loop)
     few, many = 128, 200
     broker = BrokerProcess(tmp_path, {**EAGER, "socket.listen.backlog.size": str(2 * many)}, open_files=few)

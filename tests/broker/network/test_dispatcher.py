@@ -1,4 +1,4 @@
-"""Requests whose client hung up, and headers that come again and again."""
+"""Requests whose client hung up, and headers that repeat."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.kit.wire_requests import produce
 
 
 class Handlers:
-    """One that reads, one that writes, one that only waits; each says how it ended."""
+    """One reads, one writes, one only waits; each records how it ended."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -70,7 +70,7 @@ class Handlers:
 
 
 class Producing:
-    """Appends, and waits for ever for other replicas."""
+    """Appends, and waits forever for other replicas."""
 
     @api(ApiKey.PRODUCE, versions=(3, 9), whole="it is small")
     def produce(self, context: RequestContext, request: ProduceRequest) -> Waiting[ProduceResponse]:
@@ -87,7 +87,7 @@ class FakeConnection:
         self.kinds: dict[int, RequestKind] = {}
 
     def hold_request(self, size: int) -> None:
-        """Charge it to nothing."""
+        """Charge it to no limit."""
 
     def release_request(self, size: int) -> None:
         """Give nothing back."""
@@ -220,7 +220,9 @@ def test_work_in_slices_lets_others_have_their_turn() -> None:
 
 
 def test_a_request_that_fails_is_in_no_cycle() -> None:
-    """The traceback of its error refers to all that was decoded: it would stay until a garbage collection finds it."""
+    """The traceback of its error refers to everything that was decoded: it would stay until a garbage collection finds
+    it.
+    """
 
     class Failing:
         @api(ApiKey.DELETE_GROUPS, versions=(0, 2), whole="it is small")

@@ -1,6 +1,6 @@
-"""Thousands of elements in any array of any request that is served: no turn of the event loop is long.
+"""Thousands of elements in any array of any served request: every turn of the event loop stays short.
 
-The arrays are those of the message declarations, so that a new API is among them without anybody's doing.
+The arrays come from the message declarations, so that a new API is included automatically.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.kit.wire_requests import framed, new_topic, request_bytes
 
 MANY: Final = 1_500
 STEPS: Final = 4 * MANY + 4_000
-"""Lines that a turn may run: a pass or two over all elements that does no more than gather them, some 0.1 us each."""
+"""The limit of lines in a turn: a pass or two over all elements that only gather them, some 0.1 us each."""
 CHECKS: Final = 20
-"""A slice is over when it was looked at so often."""
+"""A slice ends after this many checks."""
 
 
 class StepsPerTurn:
@@ -49,7 +49,7 @@ class StepsPerTurn:
         sys.settrace(None)
 
     def turn(self) -> None:
-        """A turn of the event loop is over."""
+        """End a turn of the event loop."""
         self.most = max(self.most, self._steps)
         self._steps = 0
 
@@ -74,7 +74,7 @@ def arrays_of(struct: type[Struct], versions: Versions) -> Iterator[tuple[tuple[
 
 
 def flood(struct: type[Any], version: int, path: tuple[str, ...], size: int, number: int = 0) -> Any:
-    """A message or struct with `size` elements at the end of the path, one on the way to it, and no others."""
+    """A message or struct with `size` elements at the end of the path, one element on the way to it, and no others."""
     values = {}
     for spec in fields_of(struct):
         if not spec.versions.low <= version <= spec.versions.high:
@@ -92,7 +92,7 @@ def flood(struct: type[Any], version: int, path: tuple[str, ...], size: int, num
 
 
 def value_of(spec: FieldSpec, number: int) -> Any:
-    """Names that differ, and other values that a handler can do something with."""
+    """Names that differ, and other values that a handler can process."""
     if spec.name in VALUES:
         return VALUES[spec.name]
     if isinstance(spec.type, Text):
@@ -114,7 +114,7 @@ VALUES: Final = {
     "resource_type": ResourceType.TOPIC,
     "resource_type_filter": ResourceType.TOPIC,
 }
-"""Values without which a request is refused at once."""
+"""Fields without which a request is refused at once."""
 
 COUNTED: Final = {ApiKey.FETCH, ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA}
 """APIs whose slices have a fixed number of partitions, at most 5,000."""
@@ -124,7 +124,7 @@ REFUSED_AT_ONCE: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 }
-"""APIs whose refusal for want of a right names every element, in one go."""
+"""APIs whose authorization error names every element, in one go."""
 
 FLOODS: Final = [
     pytest.param(request_type, path, version, id=f"{request_type.__name__}.{'.'.join(path)}")
@@ -142,7 +142,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module", params=["served", "refused"])
 def broker(runner: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
-    """Without an authorizer, and with one that lets the client do nothing."""
+    """One broker without an authorizer, and one with an authorizer that denies the client everything."""
     settings = {"socket_request_max_bytes": "10000000", "auto_create_topics_enable": "false"}
     if request.param == "refused":
         settings["authorizer_class_name"] = "kafka.security.authorizer.AclAuthorizer"
@@ -170,7 +170,7 @@ def test_no_array_holds_the_event_loop(
     version: int,
 ) -> None:
     async def answered(size: int) -> int:
-        """The most lines that run in a turn."""
+        """The maximum number of lines in a turn."""
         wire = broker.connect()
         data = framed(request_bytes(flood(request_type, version, path, size), version))
         with StepsPerTurn() as steps:
@@ -182,8 +182,8 @@ def test_no_array_holds_the_event_loop(
         return steps.most
 
     if request_type is AlterClientQuotasRequest and path == ("entries", "entity"):
-        return  # an answer repeats the entity, and each of its elements is encoded in one go
+        return  # an answer repeats the entity, and encodes all of its elements in one go
     if request.node.callspec.params["broker"] == "refused" and request_type.api_key in REFUSED_AT_ONCE:
         return
-    runner.run(answered(4 * CHECKS))  # what is compiled is compiled
+    runner.run(answered(4 * CHECKS))  # warm up: fill the caches of compiled code
     assert runner.run(answered(MANY)) < STEPS

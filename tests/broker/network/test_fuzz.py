@@ -58,7 +58,7 @@ class Recorder(logging.Handler):
 
 
 def frames(routes: list[Route], seed: int) -> Iterator[bytes]:
-    """Endless requests: whole ones, mutated ones, truncated ones and noise."""
+    """Endless requests: valid ones, mutated ones, truncated ones and noise."""
     chance = random.Random(seed)
     source = PlausibleSource(seed)
     while True:
@@ -88,7 +88,7 @@ def frames(routes: list[Route], seed: int) -> Iterator[bytes]:
 
 
 async def fuzz(count: int, seed: int, *, commands: bool = False) -> None:
-    """Send requests of all clients, or the `commands` of those who may stop a broker."""
+    """Send requests of all clients, or those of brokers (`commands`), which may stop the broker."""
     recorder = Recorder()
     logging.getLogger().addHandler(recorder)
     logging.disable(logging.WARNING)  # a line per refused frame would be most of the work

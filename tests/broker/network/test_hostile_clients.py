@@ -1,4 +1,4 @@
-"""Clients that misbehave over real sockets, while another client goes on working."""
+"""Misbehaving clients over real sockets, while another client continues to work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def raw(broker: BrokerProcess) -> socket.socket:
 
 
 def is_served(broker: BrokerProcess) -> None:
-    """Another client produces and reads."""
+    """Another client can produce and read."""
     word = random.randbytes(8).hex().encode()
     with connect(broker) as client:
         answer = client.ask(produce("t", [word]), 9)
@@ -129,13 +129,13 @@ def test_a_wrong_crc_and_lying_counts_are_refused_and_change_nothing(broker: Bro
         (CompressionType.GZIP, ErrorCode.INVALID_RECORD),
         (CompressionType.LZ4, ErrorCode.INVALID_RECORD),
         (CompressionType.ZSTD, ErrorCode.INVALID_RECORD),
-        (CompressionType.SNAPPY, ErrorCode.MESSAGE_TOO_LARGE),  # it cannot make so little of so much
+        (CompressionType.SNAPPY, ErrorCode.MESSAGE_TOO_LARGE),  # it cannot compress that much to so little
     ],
 )
 def test_a_compression_bomb_is_refused_and_costs_nothing(
     tmp_path: Path, codec: CompressionType, refusal: ErrorCode
 ) -> None:
-    """More zeros in one batch than may come out of one, for a broker that decodes every record."""
+    """One batch with more zeros than the decompression limit, for a broker that decodes every record."""
     zeros = bytes(MAX_DECOMPRESSED_BYTES + (4 << 20))
     bomb = build_batch([Record(0, 1_700_000_000_000, None, zeros, [])], compression=codec)
     broker = BrokerProcess(tmp_path, {"log.validate.records": "deep"})
@@ -179,7 +179,7 @@ def test_many_connections_cost_little_and_everyone_is_served(broker: BrokerProce
             assert len(connection.recv(4, socket.MSG_WAITALL)) == 4
         is_served(broker)
         assert resident_bytes(broker) - before < MANY * 16_384
-        # All of them leave a request half-sent, claiming a large one.
+        # Each leaves a request half-sent, whose header declares a large one.
         for connection in connections:
             connection.sendall(struct.pack(">i", 1_900_000) + b"x" * 50)
         is_served(broker)
@@ -192,7 +192,7 @@ def test_many_connections_cost_little_and_everyone_is_served(broker: BrokerProce
 
 
 def open_connections(broker: BrokerProcess) -> int:
-    """Sockets of the broker's process; those that close while we look are not counted."""
+    """Sockets of the broker's process, except for those that close meanwhile."""
     count = 0
     for descriptor in os.listdir(f"/proc/{broker.pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -214,7 +214,7 @@ def test_clients_that_stop_reading_cost_a_chunk_each(broker: BrokerProcess) -> N
             connection.sendall(frame * 20)
         time.sleep(0.5)
         is_served(broker)
-        # 30 clients x 20 answers of 50 MB are asked for.
+        # 30 clients request 20 answers of 50 MB each.
         assert resident_bytes(broker) - before < 150 << 20
     is_served(broker)
 
@@ -241,7 +241,7 @@ def test_a_client_that_asks_for_thousands_of_large_replies_and_leaves(broker: Br
     used_s = cpu_seconds(broker)
     for _ in range(3):
         is_served(broker)
-    # All 8000 replies would have taken a minute.
+    # Computing all 8000 replies would have taken a minute.
     assert cpu_seconds(broker) - used_s < 5
     assert resident_bytes(broker) - before < 60 << 20
 

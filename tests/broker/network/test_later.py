@@ -22,7 +22,7 @@ HEARTBEAT, LIST = 4, 4
 
 
 class Handlers:
-    """Heartbeats wait for `answer`; they let each other pass, and nothing else."""
+    """Heartbeats wait for `answer`; only other heartbeats may pass them."""
 
     def __init__(self) -> None:
         self.waiting: list[Later[HeartbeatResponse]] = []

@@ -1,4 +1,4 @@
-"""Connection limits and the memory of requests: who waits, who is refused, who comes next."""
+"""Connection limits and the memory of requests: which connections wait, are refused, or come next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.waiting import eventually_on_loop
 
 
 class FakeConnection:
-    """Records why it does not read."""
+    """Records why it is not reading."""
 
     def __init__(self, address: str = "127.0.0.1", listener: str = "PLAINTEXT") -> None:
         self.client_address = address
@@ -53,7 +53,7 @@ def test_an_address_over_its_limit_is_refused_with_kafkas_words() -> None:
         "Rejected connection from /127.0.0.1, address already has the configured maximum of 2 connections."
     )
     assert limits.admit(FakeConnection("127.0.0.2")) is None
-    limits.release(third)  # was never counted
+    limits.release(third)  # it was never counted
     limits.release(first)
     assert limits.admit(FakeConnection()) is None
 
@@ -105,7 +105,7 @@ def test_connections_leave_the_logs_their_descriptors() -> None:
         "Rejected connection from /127.0.0.2, 3 connections are open, and the other files that this process may open "
         "(ulimit -n) are reserved for the logs."
     )
-    limits.release(connections[2])  # one that waited
+    limits.release(connections[2])  # a waiting one
     assert limits.admit(FakeConnection()) is None
     assert limits.admit(FakeConnection()) is not None
 
@@ -115,7 +115,7 @@ def test_request_memory_is_given_in_order_and_never_starves_the_last() -> None:
         memory = RequestMemory(100)
         first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
         memory.take(first, 90)
-        memory.take(second, 90)  # something was left, so it may overdraw
+        memory.take(second, 90)  # some was left, so it may overdraw
         assert not second.paused
         memory.take(third, 500)
         assert third.paused
@@ -140,7 +140,7 @@ def test_request_memory_forgets_those_that_hang_up_while_they_wait() -> None:
         memory.give_back(second)
         memory.give_back(first)
         assert not third.paused
-        assert second.paused  # nobody resumes a connection that is gone
+        assert second.paused  # a closed connection is never resumed
 
     asyncio.run(scenario())
 
@@ -151,7 +151,7 @@ def test_request_memory_that_is_needed_no_longer_goes_to_those_that_wait() -> No
         first, second = FakeConnection(), FakeConnection()
         memory.take(first, 150)
         memory.take(second, 10)
-        assert not memory.shrink(second, 5)  # it has none yet
+        assert not memory.shrink(second, 5)  # it has no memory yet
         assert memory.shrink(first, 120)
         assert second.paused
         assert memory.shrink(first, 90)
@@ -172,7 +172,7 @@ def test_a_connection_that_waits_for_more_memory_keeps_what_it_has() -> None:
         assert not memory.shrink(first, 60)
         memory.give_back(first)
         assert not second.paused
-        assert first.paused  # it waits no longer, and has none
+        assert first.paused  # it stopped waiting, and has no memory
         memory.give_back(second)
         third = FakeConnection()
         memory.take(third, 100)
@@ -266,7 +266,7 @@ def test_without_a_limit_nobody_waits() -> None:
 
 
 class FakeAnswered:
-    """Counts how often it may go on."""
+    """Counts how often it is resumed."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.client_address = address
@@ -335,7 +335,7 @@ def test_incomplete_frames_are_freed_one_in_a_turn() -> None:
 
 
 def waiting(connections: list[FakeConnection]) -> list[int]:
-    """The numbers of those that are not read."""
+    """The numbers of the paused ones."""
     return [number for number, each in enumerate(connections) if each.paused]
 
 

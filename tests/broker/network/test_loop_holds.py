@@ -1,4 +1,4 @@
-"""No request holds the event loop: whatever is asked of thousands of things is done in slices."""
+"""No request holds the event loop: work on thousands of elements is done in slices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kit.wire_requests import framed, request_bytes
 
 MANY = 3000
 CALLS = 45_000
-"""In one turn: some 11 ms of work, a little more than two slices."""
+"""The limit for one turn: some 11 ms of work, a little more than two slices."""
 
 Asked = tuple[Request, int]
 
@@ -62,7 +62,7 @@ async def produced(wire: Wire) -> None:
 
 
 async def nothing(_wire: Wire) -> None:
-    """The request needs nothing."""
+    """Do nothing: the request needs no preparation."""
 
 
 def commit() -> Asked:
@@ -234,13 +234,13 @@ def test_a_large_request_is_decoded_no_further_when_the_client_hangs_up() -> Non
                 before = calls.total
                 for _ in range(20):
                     await asyncio.sleep(0)
-                assert calls.total - before < CALLS  # the slice that had begun
+                assert calls.total - before < CALLS  # the slice that was already running
 
     asyncio.run(scenario())
 
 
 def test_requests_that_are_decoded_at_once_share_a_slice() -> None:
-    """Others wait no longer because there are several."""
+    """Other clients wait no longer if there are several."""
 
     async def scenario() -> None:
         calls = CallsPerTurn()
@@ -261,7 +261,7 @@ def test_requests_that_are_decoded_at_once_share_a_slice() -> None:
 
 
 def test_a_long_request_that_ends_too_early_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
-    """It has been decoded in part when that is found."""
+    """Part of it has been decoded when the error is found."""
 
     async def scenario() -> None:
         async with InProcessBroker() as broker:

@@ -27,11 +27,11 @@ from tests.kit.wire_client import WireClient
 T = TypeVar("T")
 TIMES_WITH_KAFKA = 3
 LATE_IN_KAFKA = ("INCREMENTAL_ALTER_CONFIGS then PRODUCE", "ALTER_CONFIGS then PRODUCE")
-"""A Kafka broker learns of a topic's new configuration from ZooKeeper, some time after it has acknowledged it."""
+"""A Kafka broker learns of a topic's new configuration from ZooKeeper, some time after acknowledging it."""
 
 
 class LateExecutor(InlineExecutor):
-    """Does its work after some turns of the event loop, as threads do."""
+    """Does its work after some turns of the event loop, like threads."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)
@@ -116,7 +116,7 @@ BETWEEN_BROKERS = (
     ApiKey.ALTER_PARTITION,
     ApiKey.ALLOCATE_PRODUCER_IDS,
 )
-"""APIs that no client pipelines with its own: they carry the epochs of a controller or of a broker."""
+"""APIs that no client pipelines with its other requests: they carry the epochs of a controller or of a broker."""
 
 
 def test_every_api_is_among_the_cases() -> None:
@@ -138,7 +138,7 @@ async def replies_to(
 
 
 def wrong_pairs(pairs: Sequence[tuple[Case, Case]], times: int) -> dict[str, Any]:
-    """The pairs whose replies depend on whether they came in one packet, with both kinds of replies."""
+    """The pairs whose replies depend on whether they came in one packet, with both variants of the replies."""
     wrong: dict[str, Any] = {}
 
     async def play() -> None:
@@ -174,7 +174,7 @@ def test_it_does_so_a_hundred_times(first: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", due(case for case in CASES if case.api_key is not ApiKey.JOIN_GROUP), ids=str)
 def test_every_pair_of_requests(first: Case) -> None:
-    """All but JoinGroup, which declares that everything may pass while it waits for other members."""
+    """All except JoinGroup, which lets every request pass while it waits for other members."""
     assert wrong_pairs([(first, second) for second in CASES], 1) == {}
 
 

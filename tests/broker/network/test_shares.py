@@ -102,7 +102,7 @@ def test_a_joined_answer_is_encoded_as_it_grows() -> None:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     encoded = joined.response().to_bytes(5)
-    assert taken < 1.2 * len(encoded)  # as objects ten times as much
+    assert taken < 1.2 * len(encoded)  # ten times as much as objects
 
 
 @pytest.mark.parametrize("count", range(2, 8))
@@ -125,7 +125,7 @@ def test_every_array_is_split_or_whole_for_a_reason() -> None:
     class Forgetful:
         @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
         def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> None:
-            """Says nothing of its array."""
+            """Does not declare its array for splitting."""
 
     with pytest.raises(ValueError, match="describe_groups says of an array of DESCRIBE_GROUPS neither"):
         HandlerRegistry([Forgetful()])
@@ -200,7 +200,7 @@ async def _deny(wire: Client, topic: str) -> None:
 @pytest.mark.parametrize("count", [2, 1500])
 @pytest.mark.parametrize("acks", [0, 1])
 def test_a_produce_that_is_refused_in_part(count: int, acks: int) -> None:
-    """The guard looks at shares of a large request; the handler gets the rest as a whole."""
+    """The guard checks the shares of a large request; the handler gets the remaining elements together."""
 
     async def scenario(_broker: InProcessBroker, wire: Client) -> None:
         await _create(wire, ["allowed", "denied"])

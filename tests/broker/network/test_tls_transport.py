@@ -1,4 +1,4 @@
-"""TLS connections: everything arrives whichever way it is cut, and handshakes are limited."""
+"""TLS connections: all data arrives, however it is fragmented, and handshakes are limited."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_whoever_is_not_let_in_is_told_and_forgotten(tmp_path: Path, caplog: pyt
                 client_context(AUTHORITY.issue("mallory"), tmp_path),
             ]
             for context in outsiders:
-                # In TLS 1.3 a client knows only after its own part whether the server likes it.
+                # In TLS 1.3 a client learns only after its own last message whether the server accepts it.
                 with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                     await echoes(*await scripted.connect(context))
             reader, writer = await scripted.connect()
@@ -130,7 +130,7 @@ def test_files_and_pipelined_requests_arrive_whole() -> None:
             reader, writer = await scripted.connect(client_context())
             large = random.Random(7).randbytes(900_000)
             writer.write((framed(b"file") + framed(large) + framed(b"x") * 1000) * 3)
-            # The client reads nothing until the socket is full.
+            # The client does not read until the socket is full.
             await eventually_on_loop(
                 "replies wait", lambda: any(each.unsent_bytes for each in scripted.server.connections)
             )
@@ -186,7 +186,7 @@ def test_a_silent_client_is_closed_and_counts_before_its_handshake(monkeypatch: 
 
 
 class GatedExecutor(ThreadExecutor):
-    """Threads that begin what they are given once the gate is open."""
+    """Threads that start their work once the gate is open."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -237,7 +237,7 @@ def hello() -> bytes:
 
 
 def test_half_open_handshakes_keep_nobody_waiting() -> None:
-    """However many clients say nothing, half of a message, or nothing after the first one."""
+    """However many clients send nothing, half a message, or nothing after the first one."""
 
     async def scenario() -> None:
         async with ScriptedServer(lambda frame: [frame], security=server_tls(most_stalled=2)) as scripted:
@@ -256,7 +256,7 @@ def test_half_open_handshakes_keep_nobody_waiting() -> None:
 
 
 async def is_ended(reader: asyncio.StreamReader) -> bool:
-    """Waits for the end, whatever comes before it."""
+    """Wait for the end, skipping all data before it."""
     try:
         while await reader.read(1 << 16):
             pass
@@ -266,7 +266,7 @@ async def is_ended(reader: asyncio.StreamReader) -> bool:
 
 
 class Stalled:
-    """A handshake that waits."""
+    """A stalled handshake."""
 
     def __init__(self) -> None:
         self.gave_way = False
@@ -290,7 +290,7 @@ def test_the_oldest_handshake_of_the_peers_that_have_most_ends() -> None:
 
 def test_peers_take_turns_and_those_that_left_have_none() -> None:
     class Manual:
-        """Runs each step at once, and is done with it when the test says so."""
+        """Runs each step at once, but reports its completion when the test says so."""
 
         def __init__(self) -> None:
             self.futures: list[asyncio.Future[None]] = []

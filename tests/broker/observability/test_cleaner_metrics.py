@@ -1,4 +1,4 @@
-"""Metrics of compaction and of moves, as Prometheus reads them; damage that the cleaner finds among them."""
+"""Metrics of compaction and of moves, as Prometheus reads them, including damage found by the cleaner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = {
 
 
 class Broker:
-    """With a compacted topic of small segments, which the cleaner has not seen yet."""
+    """A broker with a compacted topic of small segments, which the cleaner has not seen yet."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -96,7 +96,7 @@ def test_damage_that_the_cleaner_meets_is_told_once_and_counted(broker: Broker) 
     broker.until("kafka_log_logcleanermanager_uncleanable_partitions_count", 1)
     assert broker.total("kafka_log_logcleanermanager_uncleanable_bytes") > 0
     assert broker.total("odradek_log_corruptions_total") == 1
-    # The scrub meets it, too.
+    # The scrub finds it, too.
     eventually("a full pass", lambda: broker.total("odradek_log_scrub_last_full_pass_timestamp_seconds"))
     (told,) = broker.lines("(kafka.log.UnifiedLog)")
     assert f"{path} is corrupt at byte " in told

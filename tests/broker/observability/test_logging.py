@@ -1,4 +1,4 @@
-"""A broker's log lines: their form, their files, and levels that change while it runs."""
+"""A broker's log lines: format, files, and levels that change while it runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def configs(broker: BrokerProcess, *arguments: str) -> str:
 
 
 def written(path: Path) -> str:
-    """A log file, behind those of the hours that ended meanwhile."""
+    """A log file, after those of the hours that have ended meanwhile."""
     return "".join(each.read_text() for each in (*sorted(path.parent.glob(f"{path.name}.*")), path) if each.exists())
 
 
@@ -83,7 +83,7 @@ def test_a_daemons_files_and_levels_that_change_while_it_runs(tmp_path: Path, mo
     assert "Completed request" not in server_log
     assert [line for line in server_log.splitlines() if not LINE.fullmatch(line)] == []
     assert "INFO" in written(logs / "controller.log")
-    # The terminal's lines are those of server.log.
+    # The terminal shows the lines of server.log.
     assert server_log == broker.output.read_text()
 
 
@@ -126,7 +126,7 @@ def test_a_log_directory_that_cannot_be_written_is_told(tmp_path: Path, monkeypa
     monkeypatch.setenv("ODRADEK_DAEMON", "1")
     monkeypatch.setenv("LOG_DIR", str(tmp_path / "file" / "logs"))
     broker = BrokerProcess(tmp_path)
-    # Its end is awaited, not its port: any other program may listen there meanwhile.
+    # Wait for its exit, not for its port: another program may listen there meanwhile.
     with broker.output.open("ab") as output, broker.spawn(output) as process:
         assert process.wait(PATIENCE_S) == 1
     assert re.search("cannot write logs to .*/file/logs: Not a directory", broker.output.read_text())

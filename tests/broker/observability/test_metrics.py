@@ -28,7 +28,7 @@ from tests.kit.wire_requests import fetch, new_topic, produce
 
 
 def test_connections_that_send_nothing_keep_no_scrape_waiting() -> None:
-    """Each had a thread for as long as it liked, and so did those that read nothing."""
+    """Each used to hold a thread for as long as it liked, and so did connections that read nothing."""
     server = metrics.MetricsServer("127.0.0.1:0")
     threads = threading.active_count()
     try:

@@ -49,7 +49,7 @@ LISTENER = "B"
 
 
 class DirectConnection:
-    """One broker's questions to another, called directly. Everything is encoded and decoded, as on the wire."""
+    """One broker's requests to another, as direct calls. Everything is encoded and decoded, as on the wire."""
 
     def __init__(self, nodes: Nodes, asker: int, leader_id: int) -> None:
         self._nodes = nodes
@@ -163,7 +163,7 @@ class Node:
         self.replicas.isr_changes.connect(nodes)
 
     async def _keep_log_starts(self) -> None:
-        if self.is_full:  # no checkpoint can be written
+        if self.is_full:  # a checkpoint cannot be written
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
         self.logs.checkpoints.write_log_start_offsets()
 
@@ -182,7 +182,7 @@ class Node:
 
 
 class Nodes:
-    """Three brokers with topic t. `states` is what the controller has decided, by partition."""
+    """Three brokers with topic t. `states` are the controller's decisions, by partition."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Nodes:
         config: LogConfig | None = None,
         racks: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """With `racks`, by broker, consumers are sent to replicas in theirs."""
+        """With `racks`, by broker, consumers are directed to replicas in their rack."""
         self.quota_clock = ManualClock()
         self.limits: dict[str, int] = {}
         """Dynamic limits of all brokers, by key; they take effect with the next `configure`."""
@@ -205,7 +205,7 @@ class Nodes:
         self.cut: set[tuple[int, int]] = set()
         """(source, target) pairs that cannot communicate."""
         self.damages = 0
-        """Answers with records that are still to be damaged on their way."""
+        """How many of the next answers with records are damaged in flight."""
         self.asked: list[tuple[int, Request, int]] = []
         """(broker, request, version) of every request."""
         self.states = {each: PartitionImage(each, 1, 0, BROKERS, BROKERS, 0, 1) for each in range(partitions)}
@@ -215,7 +215,7 @@ class Nodes:
         self._nodes = {each: Node(self, each, MemoryFileSystem(), config or LogConfig()) for each in BROKERS}
 
     def damaged(self, answer: R) -> R:
-        """The answer as it arrives."""
+        """The answer as received."""
         for topic in getattr(answer, "responses", ()):
             for data in topic.partitions:
                 if data.records and self.damages:
@@ -241,7 +241,7 @@ class Nodes:
             node.metadata.update_configs({(ConfigResourceType.TOPIC, "t"): config})
 
     async def tell(self, *broker_ids: int, is_new: bool = False, topic_id: Uuid = ID) -> list[Answer]:
-        """Send brokers (default: all) the roles of the day."""
+        """Send the current roles to brokers (default: all)."""
         states = (TopicStates("t", topic_id, tuple(self.states.values()), is_new),)
         return [
             await self[each].replicas.hosted.become_leader_or_follower(LeaderAndIsr(1, 1, -1, topics=states))
@@ -253,7 +253,7 @@ class Nodes:
         return await self[broker_id].replicas.hosted.stop_replicas(StopReplica(1, 1, -1, partitions=(stopped,)))
 
     def elect(self, leader: int, *numbers: int, isr: tuple[int, ...] | None = None) -> None:
-        """A new leader of partitions (default: all)."""
+        """Elect a new leader of partitions (default: all)."""
         for number in numbers or tuple(self.states):
             state = self.states[number]
             self.states[number] = state.replace(
@@ -286,7 +286,7 @@ class Nodes:
         return self.states[number]
 
     def append(self, broker_id: int, *values: bytes, number: int = 0, acks: int = ACKS_ALL) -> int:
-        """Append a batch; its last offset."""
+        """Append a batch; returns its last offset."""
         info = self[broker_id].replicas.append(TopicPartition("t", number), batch_of(*values), required_acks=acks)
         return info.last_offset
 

@@ -1,4 +1,6 @@
-"""Followers hear at once of records that are gone: deletions are answered when every live replica has (KIP-107)."""
+"""Followers learn at once of deleted records: deletions are answered when every live replica has applied them
+(KIP-107).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from tests.kit.waiting import eventually_on_loop
 
 COUNT = 10
 LONG_MS = 600_000
-"""So long that nothing in a test is due to it."""
+"""So long that no timer fires in a test."""
 
 
 async def with_records(nodes: Nodes) -> None:
-    """COUNT records that all followers have."""
+    """Append COUNT records, and wait until all followers have them."""
     await nodes.tell(is_new=True)
     for number in range(COUNT):
         await nodes.acknowledged(1, nodes.append(1, b"%d" % number))
@@ -36,7 +38,7 @@ def delete(nodes: Nodes, offset: int, timeout_ms: int = LONG_MS) -> asyncio.Futu
 
 
 async def outcome(answer: asyncio.Future[DeleteRecordsResponse]) -> tuple[int, ErrorCode]:
-    """The low watermark and the error code of the one partition."""
+    """The low watermark and the error code of the single partition."""
     partition = (await answer).topics[0].partitions[0]
     return partition.low_watermark, ErrorCode(partition.error_code)
 
@@ -74,7 +76,7 @@ async def test_a_deletion_that_a_follower_does_not_hear_of_times_out(nodes: Node
 
 @on_nodes(wait_max_ms=LONG_MS)
 async def test_a_deletion_that_a_follower_cannot_keep_is_not_confirmed(nodes: Nodes) -> None:
-    """It would be undone if that follower died and then led."""
+    """The deletion would be undone if that follower died and then led."""
     await with_records(nodes)
     nodes[3].is_full = True
     assert await outcome(delete(nodes, 4, timeout_ms=50)) == (0, ErrorCode.REQUEST_TIMED_OUT)

@@ -1,4 +1,4 @@
-"""Appends that wait to be acknowledged: what ends the wait, and how."""
+"""Appends that wait for acknowledgement: what ends the wait, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 class FakePartition:
-    """Acknowledges what is below `end`, unless something is wrong."""
+    """Acknowledges everything below `end`, unless it has an error."""
 
     def __init__(self) -> None:
         self.end = 0

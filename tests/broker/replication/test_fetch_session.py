@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
+"""Incremental fetch sessions (KIP-227): what is always included, what only after a change, and what is refused."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ def test_a_reader_that_goes_back_is_told_all_once_more() -> None:
 
 
 def test_a_follower_that_truncates_is_told_all_once_more() -> None:
-    """It may go back to where it was, when an epoch without records is all that it drops."""
+    """It may return to its old position, if it only drops an epoch without records."""
     cache, _ = cache_of()
     session, _ = answer(opened(cache, request(0, 0, 0, 1, offset=5), 12, NAMES.get))
     diverging = data(0, 10)

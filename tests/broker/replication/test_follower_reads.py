@@ -29,7 +29,7 @@ async def ask(
     leader_epoch: int = -1,
     max_wait_ms: int = 0,
 ) -> FetchResponse.PartitionData:
-    """The answer of a broker about t-0."""
+    """A broker's answer for t-0."""
     asked = FetchRequest.FetchPartition(
         partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=leader_epoch
     )
@@ -45,7 +45,7 @@ async def ask(
 
 
 async def latest(nodes: Nodes, broker_id: int, replica_id: int) -> tuple[int, int]:
-    """The error code and the latest offset that a broker gives."""
+    """The error code and the latest offset that a broker returns."""
     asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(
         replica_id=replica_id, topics=[ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked])]
@@ -60,7 +60,7 @@ def values(data: FetchResponse.PartitionData) -> Sequence[bytes | None]:
 
 
 async def produce(nodes: Nodes, *records: bytes) -> None:
-    """Until every replica has them, and knows that they are committed."""
+    """Append, and wait until every replica has the records and knows that they are committed."""
     for value in records:
         assert await nodes.acknowledged(1, nodes.append(1, value)) is ErrorCode.NONE
     end = nodes[1].partition().high_watermark
@@ -84,7 +84,7 @@ async def test_a_follower_serves_what_it_knows_to_be_committed(nodes: Nodes) -> 
 
 @on_nodes(wait_max_ms=60_000, racks=RACKS)
 async def test_a_record_above_a_followers_high_watermark_is_there_but_not_seen(nodes: Nodes) -> None:
-    """Offsets that are not committed hold nothing yet; those beyond the log are out of range."""
+    """Offsets above the high watermark return nothing yet; those beyond the log are out of range."""
     await nodes.tell(is_new=True)
     await produce(nodes, b"a")
     nodes.cut = {(3, 1)}
@@ -100,7 +100,7 @@ async def test_a_record_above_a_followers_high_watermark_is_there_but_not_seen(n
 
 @on_nodes()
 async def test_a_replica_without_a_leader_serves_nobody(nodes: Nodes) -> None:
-    """It may have lost its end, and would say that the offset of a consumer is out of range."""
+    """It may have lost its end, and would answer that a consumer's offset is out of range."""
     await nodes.tell(is_new=True)
     await produce(nodes, b"a")
     nodes[1].replicas.hosted.resign_all()
@@ -180,7 +180,7 @@ async def test_a_replica_that_is_not_in_sync_is_not_preferred(nodes: Nodes) -> N
 
 @on_nodes(wait_max_ms=60_000, racks=RACKS)
 async def test_followers_hear_of_the_high_watermark_at_once_when_consumers_read_from_them(nodes: Nodes) -> None:
-    """Without it they would not before the next record, or the end of a wait."""
+    """Otherwise they would learn it only with the next record, or at the end of a wait."""
     await nodes.tell(is_new=True)
     await produce(nodes, b"a")
     reading = ask(nodes, 3, offset=1, max_wait_ms=60_000)

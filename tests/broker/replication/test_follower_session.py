@@ -1,4 +1,4 @@
-"""Both sides of a follower's fetch session (KIP-227): the leader always reads what the follower wants."""
+"""Both sides of a follower's fetch session (KIP-227): the leader always reads the positions that the follower wants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Both:
         self.leader = FetchSessionCache(10, SeededRandom(), lambda: 0.0)
 
     def request(self) -> tuple[FetchRequest, int]:
-        """The next request, as it arrives."""
+        """The next request, as received."""
         request, version = self.follower.request()
         return FetchRequest.decode(memoryview(request.to_bytes(version)), version), version
 
@@ -62,7 +62,7 @@ class Both:
         return FetchResponse.decode(memoryview(response.to_bytes(version)), version)
 
     def fetch(self, high_watermark: int = 0) -> list[TopicPartition]:
-        """One fetch; the partitions that were answered."""
+        """One fetch; returns the partitions in the answer."""
         request, version = self.request()
         return [name for name, _, _ in self.follower.accept(self.serve(request, version, high_watermark))]
 

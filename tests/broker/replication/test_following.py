@@ -1,4 +1,4 @@
-"""Followers over real connections."""
+"""Followers fetch over real connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = SimpleNamespace(network=TcpNetwork(50), clock=SystemClock(), execu
 
 @on_nodes(partitions=4)
 async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None:
-    """A leader that restarts elsewhere is found where the metadata say."""
+    """A leader that restarts at another address is found through the metadata."""
     follower = nodes[2]
     nodes.states = {number: state.replace(replicas=(1, 2), isr=(1, 2)) for number, state in nodes.states.items()}
     fence = follower.metadata._fence

@@ -1,4 +1,4 @@
-"""A broker obeys its controller's commands, and only those that are not of the past (Kafka 3.9's ReplicaManager)."""
+"""A broker obeys its controller's commands, except stale ones (Kafka 3.9's ReplicaManager)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Broker:
         self.hosted.add_leadership_listener(lambda partition, leads: self.led.append((partition, leads)))
         self.hosted.strays.settle_with(self._note_settlement)
         self.at_settlement: list[list[str]] = []
-        """`directories`, each time when checkpoints had to forget strays."""
+        """`directories`, at each time when checkpoints had to forget strays."""
 
     async def _note_settlement(self) -> None:
         self.at_settlement.append(self.directories())
@@ -77,7 +77,7 @@ class Broker:
         broker_epoch: int = 50,
         number: int = NO_NUMBER,
     ) -> dict[int, ErrorCode]:
-        """Send LeaderAndIsr; the answer by number of the partition."""
+        """Send LeaderAndIsr; returns the answer by partition number."""
         topics = (TopicStates(topic, topic_id, states, is_new),) if states else ()
         command = LeaderAndIsr(9, controller_epoch, broker_epoch, number, topics, is_full)
         answer = await self.hosted.become_leader_or_follower(command)
@@ -101,7 +101,7 @@ class Broker:
         return [info.name for path in (A, B) for info in self.disks.list_dir(path) if info.is_dir]
 
     def next_life(self) -> Broker:
-        """The process ends, and another begins."""
+        """Replace the process."""
         self.logs.directories.unlock()
         return Broker(self.disks)
 
@@ -193,7 +193,7 @@ async def test_a_leader_epoch_that_is_not_newer_changes_nothing(broker: Broker) 
 
 @on_loop
 async def test_a_broker_that_resigned_leads_again_when_it_is_told_so(broker: Broker) -> None:
-    """M10: its session was gone, so others may have been elected meanwhile."""
+    """M10: its session was gone, so another leader may have been elected meanwhile."""
     await broker.lead(state(), is_new=True)
     broker.hosted.resign_all()
     assert not role(broker)[0]
@@ -314,7 +314,7 @@ async def test_a_stray_does_not_become_the_log_of_a_new_topic(broker: Broker) ->
 
 @on_loop
 async def test_checkpoints_forget_a_stray_before_a_log_of_its_name_is_made(broker: Broker) -> None:
-    """A crash would have the high watermark and the log start of the stray applied to the new log."""
+    """After a crash, the high watermark and the log start of the stray would apply to the new log."""
     for is_full in (False, True):
         await broker.lead(state(), is_new=True)
         broker = broker.next_life()
@@ -394,7 +394,7 @@ async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None
 
 @on_loop
 async def test_a_registration_that_ends_between_two_partitions_of_a_command(broker: Broker) -> None:
-    """The broker leads nothing then, and does not obey the rest of the command."""
+    """The broker then leads nothing, and ignores the rest of the command."""
     making = asyncio.ensure_future(broker.lead(*(state(number=number) for number in range(60)), is_new=True))
     await turns(2)
     assert 0 < len(broker.led) < 60
@@ -408,7 +408,7 @@ async def test_a_registration_that_ends_between_two_partitions_of_a_command(brok
 
 @on_loop
 async def test_the_first_full_command_to_a_registration_may_be_of_an_older_tree(broker: Broker) -> None:
-    """Later ones may not, nor commands that are not full: they are late copies."""
+    """Later ones may not, nor may commands that are not full: they are late copies."""
     stale = {0: ErrorCode.STALE_CONTROLLER_EPOCH}
     await broker.lead(state(epoch=5), is_full=True)
     assert await broker.lead(state(epoch=3), is_full=True) == stale

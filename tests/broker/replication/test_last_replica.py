@@ -1,4 +1,4 @@
-"""A leader with fewer replicas in sync than min.insync.replicas has flushed all that is committed (trap M8)."""
+"""A leader with fewer in-sync replicas than min.insync.replicas has flushed all committed records (trap M8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUES = [b"a", b"b"]
 
 
 async def committed(nodes: Nodes) -> None:
-    """Records that all three brokers have, in their page caches only."""
+    """Append records that all three brokers have, in their page caches only."""
     await nodes.tell(is_new=True)
     for value in VALUES:
         assert await nodes.acknowledged(1, nodes.append(1, value)) is ErrorCode.NONE
@@ -26,7 +26,7 @@ async def committed(nodes: Nodes) -> None:
 
 
 async def leave(nodes: Nodes, *broker_ids: int) -> None:
-    """These followers of broker 1 are cut off, and miss a record, until they are no longer in sync."""
+    """Cut off these followers of broker 1 and let them miss a record, until they are out of sync."""
     nodes.cut.update((each, 1) for each in broker_ids)
     nodes.append(1, b"missed", acks=1)
 
@@ -58,7 +58,7 @@ async def test_the_leader_flushes_when_its_followers_have_left(nodes: Nodes) -> 
     await committed(nodes)
     await leave(nodes, 3)
     await nodes[1].replicas.group_commit.idle()
-    assert nodes[1].partition().log.recovery_point == 0  # there are enough of them still
+    assert nodes[1].partition().log.recovery_point == 0  # still enough of them
     await leave(nodes, 2)
     await is_flushed(nodes, 1)
     assert values_after_power_cut(nodes, 1) == [*VALUES, b"missed", b"missed"]

@@ -1,4 +1,4 @@
-"""Moves between log directories keep to their limit, and away from the cleaner: a broker in memory, on its own time."""
+"""Moves between log directories respect their limit, and exclude the cleaner: an in-memory broker on virtual time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def fill(wire: Wire, count: int = 40) -> None:
 
 
 async def rest() -> None:
-    """Long enough for everything that may happen now."""
+    """Wait long enough for everything that may happen now."""
     for _ in range(5):
         await asyncio.sleep(0.002)
 
@@ -97,7 +97,7 @@ def test_the_limit_changes_during_a_move() -> None:
         broker.clock.ms += 10_000_000
         await rest()
         assert (moves.copied_bytes, moves.max_lag) == (0, 40)
-        # Its own goes before that of all.
+        # The broker's own value takes precedence over the default of all.
         assert await configure(wire, "0", "1") is ErrorCode.NONE
         await rest()
         once = moves.copied_bytes
@@ -147,7 +147,7 @@ def test_bad_limits(value: str) -> None:
 
 
 def test_a_limit_in_the_file_is_none() -> None:
-    """As in Kafka: only a dynamic configuration has it."""
+    """As in Kafka, only a dynamic configuration sets the limit."""
 
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         await fill(wire)
@@ -169,7 +169,7 @@ async def write(wire: Wire, clock_ms: int, count: int) -> None:
 
 
 def flush(broker: InProcessBroker) -> None:
-    """Only what is on stable storage is cleaned."""
+    """Only flushed records are cleaned."""
     assert broker.server.serving.logs.log_manager is not None
     broker.server.serving.logs.log_manager.logs[TopicPartition("t", 0)].flush(broker.clock.ms)
 

@@ -1,4 +1,4 @@
-"""Waiting operations: woken once a turn, expired in time, forgotten when cancelled."""
+"""Delayed operations: woken once a turn, expired in time, forgotten when cancelled."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Replicas move between log directories while they are written and read, and go on moving after a start."""
+"""Replicas move between log directories during writes and reads, and resume after a restart."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_replica_moves_while_it_is_written_and_read() -> None:
             assert isinstance(response, ProduceResponse)
             assert response.responses[0].partition_responses[0].base_offset == number
             number += 1
-            await asyncio.sleep(0)  # what is answered at once gives nobody else a turn
+            await asyncio.sleep(0)  # an immediate answer gives no one else a turn
         await wire.ask(produce("t", [b"last"]), 11)
         assert values_in(await wire.ask(fetch("t", 0), 12)) == [*sent, b"last"]
         assert (await described(wire))[B] == [("t-0", 0, False)]
@@ -204,7 +204,7 @@ def test_a_replica_that_is_not_here_yet_is_made_where_it_was_wanted() -> None:
 
 
 def hold(broker: InProcessBroker, *paths: str) -> None:
-    """No future log in `paths` gets on."""
+    """Stop the progress of future logs in `paths`."""
     broker.file_system.inject = lambda operation, path: (
         Fault(errno.ENOSPC) if operation == "append" and path.startswith(paths) else None
     )

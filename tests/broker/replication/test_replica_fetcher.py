@@ -1,4 +1,4 @@
-"""Followers fetch what their leaders have, over whatever happens in between."""
+"""Followers replicate their leaders' records, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.storage.support import batch_of
 
 
 async def all_have(nodes: Nodes, *values: bytes, number: int = 0) -> None:
-    """Wait until every replica has just these records, and knows that they are committed."""
+    """Wait until every replica has exactly these records, and knows that they are committed."""
     wanted = list(values)
 
     def is_so() -> bool:
@@ -116,7 +116,7 @@ async def test_a_new_leader_is_followed_and_the_records_of_the_old_one_are_cut_o
 
 @on_nodes(wait_max_ms=60_000)
 async def test_a_partition_that_is_added_does_not_wait_for_the_fetch_that_is_under_way(nodes: Nodes) -> None:
-    """The leader has nothing for the partitions before it, and lets that fetch wait."""
+    """The leader has nothing new for the earlier partitions, and delays that fetch."""
     nodes.states = {0: nodes.states[0]}
     await nodes.tell(is_new=True)
     await nodes.acknowledged(1, nodes.append(1, b"a"))
@@ -150,7 +150,7 @@ async def test_a_leader_that_has_forgotten_the_session_gets_another(nodes: Nodes
 
 @on_nodes()
 async def test_a_follower_that_is_told_before_its_leader_waits(nodes: Nodes) -> None:
-    """The leader answers NOT_LEADER_OR_FOLLOWER, or that it does not know the epoch, until it hears of it."""
+    """The leader answers NOT_LEADER_OR_FOLLOWER or UNKNOWN_LEADER_EPOCH, until it learns its role."""
     await nodes.tell(2, 3, is_new=True)
     await turns()
     await nodes.tell(1, is_new=True)
@@ -200,7 +200,7 @@ async def test_a_follower_confirms_no_more_than_it_has_flushed(nodes: Nodes) -> 
 
 @on_nodes(config=LogConfig(flush_messages=1), wait_max_ms=10)
 async def test_a_follower_that_has_flushed_knows_what_is_committed(nodes: Nodes) -> None:
-    """The leader tells its high watermark with the records, and not again."""
+    """The leader sends its high watermark with the records, and not again."""
     nodes.elect(1, isr=(1, 2))
     await nodes.tell(1, 2, is_new=True)
     assert await nodes.acknowledged(1, nodes.append(1, b"a")) is ErrorCode.NONE
@@ -209,7 +209,7 @@ async def test_a_follower_that_has_flushed_knows_what_is_committed(nodes: Nodes)
 
 
 def survivors(nodes: Nodes, broker_id: int) -> list[bytes | None]:
-    """The records of a broker that a power cut at this moment would leave."""
+    """The records of a broker that would survive a power cut now."""
     disk = nodes[broker_id].disks.copy()
     disk.cut_power(PowerCut.LOSE, lambda _count: 0)
     path = "/logs/t-0/00000000000000000000.log"

@@ -1,4 +1,4 @@
-"""Throttled replicas take no more than they may (KIP-73)."""
+"""Throttled replicas stay within their limit (KIP-73)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.waiting import eventually_on_loop, turns
 T0 = TopicPartition("t", 0)
 VALUE = b"v" * 10_000
 ROUNDS = 20
-"""Fetches that show that nothing comes."""
+"""How many fetches prove that no data arrives."""
 
 
 def quota_of(clock: ManualClock, bytes_per_second: int) -> ReplicationQuota:
@@ -63,7 +63,7 @@ def test_without_a_limit_nothing_is_exceeded() -> None:
 
 
 async def out_of_sync(nodes: Nodes) -> None:
-    """Broker 3 is not in sync and has nothing; the others have 30 batches of 10 kB."""
+    """Broker 3 is out of sync and empty; the others have 30 batches of 10 kB."""
     nodes.cut = {(3, 1)}
     nodes.states = {0: nodes.states[0].replace(isr=(1, 2))}
     await nodes.tell(is_new=True)
@@ -73,7 +73,7 @@ async def out_of_sync(nodes: Nodes) -> None:
 
 
 async def fetches_of(nodes: Nodes, broker_id: int, count: int) -> None:
-    """Until that broker has sent some more fetches."""
+    """Wait until that broker has sent some more fetches."""
 
     def sent() -> int:
         return sum(asker == broker_id and isinstance(request, FetchRequest) for asker, request, _ in nodes.asked)

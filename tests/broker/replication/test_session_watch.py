@@ -1,5 +1,5 @@
-"""A follower's session reads what changed: the leader knows of its followers what it would know if it read everything,
-and tells them the same.
+"""A follower's session reads only changes: the leader has the same state of its followers, and answers the same, as if
+it read everything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEADER = 1
 
 
 class HandClock(Clock):
-    """A clock that the test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.ms = 1_000_000
@@ -42,7 +42,7 @@ class HandClock(Clock):
 
 
 class Follower:
-    """The fetches of one follower. It has as many records as it has taken from the answers."""
+    """The fetches of one follower. It has as many records as it got from the answers."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -55,7 +55,7 @@ class Follower:
 
 
 class Side:
-    """A leader and its followers, which read all partitions in each fetch if they are not `lazy`."""
+    """A leader and its followers, which read all partitions in each fetch unless they are `lazy`."""
 
     def __init__(self, *, lazy: bool) -> None:
         self.lazy = lazy
@@ -137,7 +137,7 @@ class Side:
         return self.node.partition(number)
 
     def known(self) -> Mapping[int, object]:
-        """Everything that the leader knows."""
+        """The leader's complete state."""
         return {number: self.known_of(self.partition(number)) for number in PARTITIONS}
 
     def known_of(self, partition: Partition) -> object:

@@ -1,4 +1,4 @@
-"""Plants a bug in a copy of the code, and runs the tests that have to fail then."""
+"""Plants a bug in a copy of the code, and runs the tests that must then fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("broker", "client", "cluster", "config", "security")
 
 
 class Mutant(NamedTuple):
-    """`code`, which is once in the file, becomes `bug`; that fails the tests."""
+    """Replace `code`, which occurs once in the file, by `bug`; the tests must then fail."""
 
     file: str
     code: str
@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
 
 
 def assert_caught(name: str, mutant: Mutant, directory: Path) -> None:
-    """Fail unless the tests of the mutant fail, in a copy of the code in `directory`."""
+    """Fail unless the mutant's tests fail, in a copy of the code in `directory`."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     for each in ROOT.iterdir():

@@ -26,13 +26,13 @@ from tests.broker.network.scripted_server import ScriptedServer, framed
 PASSWORDS = 'user_alice="secret" user_bob="other"'
 R = TypeVar("R", bound=Response)
 BEFORE_DEADLINE_S = sasl_session.AUTHENTICATION_S / 2
-"""Before the deadline of those who are not authenticated closes what should have been closed by itself."""
+"""Shorter than the authentication deadline, which would close connections that should already be closed."""
 
 TOKEN = Login("SCRAM-SHA-256", "token-id", "token's hmac", has_token=True)
 
 
 def security(token_lifetime_ms: int = 0, **overrides: str) -> SecuredListener:
-    """A listener, and a token of alice's that ends in this time."""
+    """A listener, and a token for alice that expires after this time."""
     module = f"org.apache.kafka.common.security.plain.PlainLoginModule required {PASSWORDS};"
     settings = {
         "sasl.enabled.mechanisms": "PLAIN" if token_lifetime_ms == 0 else "PLAIN,SCRAM-SHA-256",
@@ -59,7 +59,7 @@ def security_of(settings: dict[str, str], token_lifetime_ms: int = 0) -> Secured
 
 
 class Client:
-    """Sends single requests. The server answers those that pass with OK."""
+    """Sends single requests. The server answers OK to those that it lets through."""
 
     def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         self.reader, self._writer = streams
@@ -91,7 +91,7 @@ class Client:
         return await self.ask(SaslAuthenticateRequest(auth_bytes=token), version, SaslAuthenticateResponse)
 
     async def log_in(self, login: Login = TOKEN) -> SaslAuthenticateResponse:
-        """All of an authentication by SCRAM; gives the last answer."""
+        """A complete SCRAM authentication; returns the last answer."""
         await self.shake_hands(mechanism=login.mechanism)
         tokens = exchange(login, "nonce")
         challenge = await self.authenticate(next(tokens))

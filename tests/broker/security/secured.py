@@ -1,4 +1,4 @@
-"""A broker in memory with an authorizer, and clients of several principals."""
+"""An in-memory broker with an authorizer, and clients of several principals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SecuredBroker(InProcessBroker):
         return wire
 
     async def allow(self, *creations: Creation) -> list[Any]:
-        """Create ACLs; gives the outcomes."""
+        """Create ACLs; returns the results."""
         answer: Any = await self.wire(ADMIN).ask(CreateAclsRequest(creations=list(creations)), 3)
         results: list[Any] = answer.results
         return results
@@ -51,7 +51,7 @@ def acl(
     permission: AclPermissionType = ALLOW,
     pattern: PatternType = PatternType.LITERAL,
 ) -> Creation:
-    """An ACL that allows something, unless said otherwise."""
+    """An ACL, which allows by default."""
     return Creation(
         resource_type=resource_type,
         resource_name=name,

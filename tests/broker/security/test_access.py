@@ -1,4 +1,4 @@
-"""Requests of clients with few rights: what they see, what they do not learn, and what is logged."""
+"""Requests of clients with few rights: what they see, what they must not learn, and what is logged."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_topic_that_may_not_be_seen_is_not_named_when_it_is_deleted_by_id() ->
 
 
 def test_a_client_that_is_remembered_heeds_changes() -> None:
-    """Contexts are those of two principals in turn, many more than are remembered."""
+    """The contexts alternate between two principals, with many more than the cache holds."""
     rules = AclRules()
     access = AclAccess(rules)
     entry = AccessControlEntry("User:alice", "*", AclOperation.WRITE, AclPermissionType.ALLOW)

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the authorization: each makes the tests fail that are named with it."""
+"""Deliberate bugs in the authorization: each must fail the tests listed with it."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_what_kafka_writes_is_heeded() -> None:
         await session.create("/kafka-acl-changes/acl_changes_", encode_change(TOPIC), sequential=True)
         await heard(cluster, {AclBinding(TOPIC, BOB)})
         await session.delete("/kafka-acl/Topic/t")
-        # A notice that nobody understands could be about anything.
+        # A notice that cannot be parsed could affect any resource.
         await session.create("/kafka-acl-extended-changes/acl_changes_", b"?", sequential=True)
         await heard(cluster, set())
         await session.create("/kafka-acl/Topic/t", encode_acls([BOB]))
@@ -135,7 +135,7 @@ def test_what_kafka_writes_is_heeded() -> None:
 
 
 def test_lists_that_can_never_be_read_deny_everything() -> None:
-    """Kafka takes such a node for one without entries, so that whoever it denied may do anything."""
+    """Kafka treats such a node as empty, which removes its denials."""
     other = TOPIC._replace(name="u")
     denied = AccessControlEntry("User:*", "*", AclOperation.ALL, AclPermissionType.DENY)
 
@@ -145,7 +145,7 @@ def test_lists_that_can_never_be_read_deny_everything() -> None:
         await session.create("/kafka-acl/Topic/t", b"{")
         await session.create("/kafka-acl/Topic/u", encode_acls([ALICE]))
         for broker_id in (0, 1):
-            await cluster.expire_session(broker_id)  # a new session reads everything, as a start does
+            await cluster.expire_session(broker_id)  # a new session reads everything, like a start
         await heard(cluster, {AclBinding(TOPIC, denied), AclBinding(other, ALICE)})
         await session.set("/kafka-acl/Topic/t", encode_acls([ALICE]))
         await session.create("/kafka-acl-changes/acl_changes_", encode_change(TOPIC), sequential=True)
@@ -169,7 +169,7 @@ def test_a_new_session_reads_everything(broker_id: int) -> None:
 
 @pytest.mark.parametrize("removed", range(4))
 def test_what_is_left_of_a_pattern_goes_on_to_deny(removed: int) -> None:
-    """CVE-2024-27309: at once, in a new session and after a restart, whichever of its ACLs was removed."""
+    """CVE-2024-27309: at once, in a new session and after a restart, whichever of the pattern's ACLs was removed."""
     entries = [ALICE, BOB, *(each._replace(permission=AclPermissionType.DENY) for each in (ALICE, BOB))]
 
     async def scenario(cluster: InProcessCluster) -> None:

@@ -1,4 +1,4 @@
-"""Clients that are refused and try again, those who authenticate again, and those who go."""
+"""Refused clients that retry, clients that reauthenticate, and clients that leave."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nothing_is_served_while_a_client_authenticates_again(
             if has_mechanism:
                 await client.shake_hands()
             else:
-                # A handshake of no mechanism: whether it is answered first does not matter.
+                # A handshake with an unknown mechanism: whether it is answered first does not matter.
                 client.send(SaslHandshakeRequest(mechanism="none"), 1)
             client.send(request_, version)
             async with asyncio.timeout(BEFORE_DEADLINE_S):

@@ -1,4 +1,4 @@
-"""Deliberate bugs in TLS, SASL and the rules of principals: each makes the fast tests fail that are named with it."""
+"""Deliberate bugs in TLS, SASL and the rules of principals: each must fail the fast tests listed with it."""
 
 from __future__ import annotations
 

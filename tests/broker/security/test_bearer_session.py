@@ -1,4 +1,4 @@
-"""Sessions by OAUTHBEARER: how long they count, and whom they are refused."""
+"""Sessions by OAUTHBEARER: how long they last, and which tokens are refused."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_whose_token_ends_shows_another_one_in_time(monkeypatch: pytest.MonkeyPa
             assert await client.is_served()
             await client.shake_hands(mechanism="OAUTHBEARER")
             assert "Cannot change principals" in ((await client.authenticate(bearer(sub="bob"))).error_message or "")
-            # The end of a token is the end of its session, though the clock may be another one.
+            # The session ends with the token, even if the issuer's clock differs.
             late, answer = await with_token(scripted, bearer(exp=claims_of()["iat"] + 2))
             assert answer.error_code == ErrorCode.NONE
             loop = asyncio.get_running_loop()

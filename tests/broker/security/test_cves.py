@@ -110,7 +110,7 @@ def test_whoever_knows_a_password_is_not_somebody_else() -> None:
 
 
 def test_secrets_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CVE-2021-38153: nothing but `compare_digest` decides."""
+    """CVE-2021-38153: only `compare_digest` decides."""
     tokens = [(plain, b"\0alice\0%s"), (scram, b"n,,n=alice,r=own")]
     for new, token in tokens:
         assert log_in(new(), token.replace(b"%s", b"secret")) == "alice"
@@ -126,9 +126,9 @@ def test_secrets_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) 
     "nonce", ["own", "ownmorf", "nmore", "more", "ownmoremore", "Xownmore", "ownMore", "ownXownmore", "ownownownmore"]
 )
 def test_a_nonce_that_is_not_the_servers(nonce: str) -> None:
-    """CVE-2024-56128: the client signs what it says, so that only the comparison of nonces can refuse it.
+    """CVE-2024-56128: the client signs its own message, so only the comparison of nonces can refuse it.
 
-    librdkafka before 2.6.1 says its own nonce twice, and Kafka takes it.
+    librdkafka before 2.6.1 repeats its own nonce, and Kafka accepts it.
     """
     for right in ("ownmore", "ownownmore"):
         assert log_in(scram(), b"n,,n=alice,r=own", nonce=right) == "alice"
@@ -146,7 +146,7 @@ def test_a_nonce_that_is_not_the_servers(nonce: str) -> None:
     ],
 )
 def test_tokens_are_not_believed_without_a_source_of_keys(others: dict[str, str]) -> None:
-    """CVE-2026-33557, CVE-2026-110985, CVE-2025-27817: unless they are asked for by name, a start is refused."""
+    """CVE-2026-33557, CVE-2026-110985, CVE-2025-27817: unless enabled by name, they prevent the start."""
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
     prefix = "listener.name.sasl_plaintext.oauthbearer."
@@ -210,7 +210,7 @@ def test_a_transactional_batch_needs_a_transactional_id() -> None:
 
 
 class Site:
-    """A broker with a listener in plain text and one that wants a password."""
+    """A broker with a plain-text listener and one that requires a password."""
 
     def __init__(self, process: BrokerProcess, sasl_port: int, metrics_port: int) -> None:
         self.process = process
@@ -277,13 +277,13 @@ def test_a_request_costs_no_more_than_its_bytes(site: Site, listener: str, sent:
 
 @pytest.mark.parametrize("api_key", [71, 72])
 def test_telemetry_is_not_taken(site: Site, api_key: int) -> None:
-    """CVE-2026-111073: what clients would have to say is not even decompressed."""
+    """CVE-2026-111073: telemetry from clients is not even decompressed."""
     request = struct.pack(">hhih", api_key, 0, 1, -1) + b"\0" * 20
     assert f"api key {api_key} which is not enabled" in site.refusal("PLAINTEXT", framed(request))
 
 
 def test_nothing_is_changed_over_http(site: Site) -> None:
-    """CVE-2026-82266: the metrics are all that there is, where they are asked for."""
+    """CVE-2026-82266: HTTP serves only the metrics, if configured."""
     assert BrokerConfig({"broker.id": "0"}).metrics_listener is None
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         connection = HTTPConnection("127.0.0.1", site.metrics_port, timeout=60)

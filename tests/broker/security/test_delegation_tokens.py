@@ -1,4 +1,4 @@
-"""Delegation tokens of one broker: made, used, renewed, expired and described."""
+"""Delegation tokens of one broker: created, used, renewed, expired and described."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ ACLS = {"authorizer.class.name": ACL_AUTHORIZER, "super.users": "User:admin"}
 
 
 def play(*scenarios: Scenario, settings: Mapping[str, str] = TOKENS) -> None:
-    """As `tests.kit.in_process.play`, with SASL."""
+    """Like `tests.kit.in_process.play`, with SASL."""
     play_scenarios(*scenarios, **SECURITY, **settings)
 
 
 async def by_password(broker: InProcessBroker, user: str) -> Wire:
-    """A connection of a user."""
+    """A connection authenticated by password."""
     wire = broker.connect()
     await wire.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     answer: Any = await wire.ask(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0{user}".encode()), 2)
@@ -71,7 +71,7 @@ async def by_password(broker: InProcessBroker, user: str) -> Wire:
 
 
 async def by_token(broker: InProcessBroker, token_id: str, hmac: bytes, mechanism: str = "SCRAM-SHA-512") -> Any:
-    """A connection and the last answer of its authentication."""
+    """A connection authenticated by token, and the last answer of its authentication."""
     wire = broker.connect()
     await wire.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
     tokens = exchange(Login(mechanism, token_id, base64.b64encode(hmac).decode(), has_token=True), "nonce")
@@ -99,7 +99,7 @@ def expiry(hmac: bytes, period_ms: int = -1) -> ExpireDelegationTokenRequest:
 
 
 async def owners_seen(wire: Wire, *owners: str) -> Mapping[str, str]:
-    """Owners by the ids of the tokens that are described to a client; of all owners unless some are named."""
+    """Owners by the ids of the tokens in a description, of all owners by default."""
     asked = [Owner(principal_type="User", principal_name=each) for each in owners] or None
     answer: Any = await wire.ask(DescribeDelegationTokenRequest(owners=asked), 3)
     assert answer.error_code == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Users of SCRAM that are made before brokers start."""
+"""SCRAM users that are created before brokers start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def config_of(connect: str, node: str = NODE) -> dict[str, str]:
 
 
 def write(connect: str, config: dict[str, str]) -> None:
-    """Replace what is kept of the user."""
+    """Replace the user's stored configuration."""
 
     async def change() -> None:
         session = new_session(connect)
@@ -67,7 +67,7 @@ def test_users_are_made_once(tree: str, tmp_path: Path) -> None:
     parts = dict(part.split("=", 1) for part in made["SCRAM-SHA-512"].split(","))
     assert parts["iterations"] == "4096"
     write(connect, {**made, "producer_byte_rate": "1"})
-    # A second start adds what is missing and leaves the rest.
+    # A second start adds the missing ones and keeps the rest.
     assert run(tmp_path, connect, users, "SCRAM-SHA-256,SCRAM-SHA-512") == 0
     again = config_of(connect)
     assert again.keys() == {"SCRAM-SHA-256", "SCRAM-SHA-512", "producer_byte_rate"}

@@ -1,5 +1,5 @@
-"""Without its right a request changes nothing and shows nothing: every API, every version, against a client that may
-do nothing; and each API with exactly the right that Kafka asks for.
+"""Without its right a request changes nothing and shows nothing: every API and version, against a client without
+rights; and each API with exactly the right that Kafka requires.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 
 async def snapshot(wire: Wire, trial: Trial) -> list[str]:
-    """Everything, as somebody sees it who may see everything."""
+    """The whole state, as a client with all rights sees it."""
     offsets = OffsetFetchRequest(group_id=trial.g, topics=None)
     asked: list[tuple[Any, int]] = [
         (MetadataRequest(topics=None, allow_auto_topic_creation=False), 9),
@@ -121,18 +121,18 @@ OTHER_FORMS = (
         "brokers",
     ),
 )
-"""Requests of versions that say the same otherwise."""
+"""Requests for versions with a different form of the same content."""
 SAID_OTHERWISE = {(ApiKey.DELETE_TOPICS, 6)}
 """Versions whose request in CASES is empty."""
 
 
 def of_others(permission: AclPermissionType | None) -> list[Creation]:
-    """ACLs that are of no use to NOBODY."""
+    """ACLs that do not help NOBODY."""
     if permission is None:
         return []
     names = {TOPIC: "t", GROUP: "m", TRANSACTION: "no"}
     if permission is AclPermissionType.ALLOW:
-        # Of shorter names and for somebody else; WRITE on any topic would be enough to be idempotent.
+        # For shorter names and another user; WRITE on any topic would be enough for idempotence.
         operations = {each: set(SUPPORTED_OPERATIONS[each]) - {AclOperation.WRITE} for each in names}
         mine = [acl(each, names[each], what, principal=NOBODY) for each in names for what in operations[each]]
         return [*mine, *(acl(each, "*", AclOperation.ALL, principal="Group:nobody") for each in names)]
@@ -166,7 +166,7 @@ def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | 
             try:
                 answer: Any = await wire.ask(case.build(trial), version)
             except (EncodeError, ApiError):
-                continue  # that version says it otherwise
+                continue  # that version has a different form
             if (case.api_key, version) in SAID_OTHERWISE and case.name == "":
                 continue
             asked += 1
@@ -207,7 +207,7 @@ def test_each_api_has_a_rule_and_a_request_here() -> None:
 
 
 def commands(version: int) -> list[Any]:
-    """The requests that only brokers may send, about partition 0 of the topic t."""
+    """The requests that only brokers may send, for partition 0 of the topic t."""
     state = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
         topic_name="t", partition_index=0, controller_epoch=99, leader=7, leader_epoch=9, isr=[7], partition_epoch=1,
         replicas=[7],
@@ -318,7 +318,7 @@ def test_nobody_commands_a_broker(number: int) -> None:
     ],
 )  # fmt: skip
 def test_the_right_is_enough(request_of: Any, version: int, rights: list[Right]) -> None:
-    """With all of the rights it is not refused; without one of them it is, whatever else the client may do."""
+    """With all of the rights it is allowed; without one of them it is refused, whatever other rights the client has."""
 
     async def scenario(broker: SecuredBroker) -> None:
         for name in ("t", "t1", "n1"):

@@ -1,4 +1,4 @@
-"""How often stores of keys are read, and where: opening one holds up every thread for a third of a second."""
+"""How often key stores are read, and on which thread: opening one blocks every thread for a third of a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ read_key = tls.read_key
 
 
 class CountingExecutor(InlineExecutor):
-    """Knows whether a function of it is running."""
+    """Knows whether one of its functions is running."""
 
     is_running = False
 
@@ -42,13 +42,13 @@ class CountingExecutor(InlineExecutor):
 
 
 class Site:
-    """The security of a broker with two listeners of one key store, one of them for brokers."""
+    """The security of a broker with two listeners that share a key store, one of them for brokers."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.key = AUTHORITY.issue("broker").write_pem(directory / "broker.pem")
         self.executor = CountingExecutor()
         self.reads: list[bool] = []
-        """One for each reading of a key store: whether it was off the event loop."""
+        """One entry for each read of a key store: whether it happened off the event loop."""
         monkeypatch.setattr(tls, "read_key", self._read_key)
         self.config = BrokerConfig.of(
             {
@@ -78,7 +78,7 @@ class Site:
         return read_key(store)
 
     async def alter(self, **changes: str) -> None:
-        """A dynamic change of this broker, with underscores for dots. Raises ApiError."""
+        """A dynamic change on this broker, with underscores for dots. Raises ApiError."""
         changed = {name.replace("_", "."): value for name, value in changes.items()}
         await self.configs.validate_broker(changed, per_broker=True)
         self.cache.update_configs({(int(ConfigResourceType.BROKER), "0"): changed})
@@ -98,7 +98,7 @@ def test_a_start_reads_a_store_once_for_all_listeners(tmp_path: Path, monkeypatc
 
 
 def test_unrelated_changes_read_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does one that is half written stop them."""
+    """A half-written store does not stop them either."""
 
     async def scenario() -> None:
         site = Site(tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""A client before it is authenticated, and how long it counts."""
+"""A client before authentication, and the lifetime of its session."""
 
 from __future__ import annotations
 

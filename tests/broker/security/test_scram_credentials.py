@@ -1,4 +1,4 @@
-"""SCRAM offers a name that no user has what a user would get, everywhere and always the same."""
+"""For an unknown user name, SCRAM offers the same parameters as for a real user, consistently on all brokers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STRANGERS = [f"stranger-{number}" for number in range(40)]
 
 
 def credentials_of(cluster: InProcessCluster, broker_id: int) -> ScramCredentials:
-    """As a broker has them that has just started."""
+    """The credentials as a freshly started broker has them."""
     coordination = cluster.brokers[broker_id].serving.coordination
     return ScramCredentials(coordination.membership, coordination.metadata, SeededRandom(broker_id))
 
 
 async def set_users(cluster: InProcessCluster, iterations: dict[str, int]) -> None:
-    """Give these users credentials of SCRAM-SHA-256, and wait until every broker knows."""
+    """Give these users SCRAM-SHA-256 credentials, and wait until every broker knows them."""
     changes = {}
     for user, count in iterations.items():
         credential = ScramCredential.from_salted_password(SHA_256, user.encode(), b"salt", count)

@@ -1,4 +1,4 @@
-"""Signed tokens: which count, whatever else clients send, and where the keys are that say so."""
+"""Signed tokens: which are valid, whatever else clients send, and where the keys come from."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 
 def tokens(url: str, **others: Any) -> Tokens:
-    """Those of a listener whose keys are at `url`."""
+    """The token validator of a listener whose keys are at `url`."""
     rules = TokenRules("url", url, None, (AUDIENCE,), ISSUER, 30, "scope", "sub", 3_600_000, 50, 100)
     config = BrokerConfig({"broker.id": "0"})
     return tokens_of(rules._replace(**others), environment_of_this_machine(config))
@@ -88,7 +88,7 @@ def test_a_token_that_the_issuer_signed_counts(algorithm: str, provider: Identit
 
 
 def hs256(key: SigningKey) -> str:
-    """Signed with the public key, as if that were a secret."""
+    """Sign with the public key, as if it were a shared secret."""
     secret = key.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return signed_with(secret, {"alg": "HS256", "kid": key.kid})
 
@@ -191,7 +191,7 @@ def test_a_token_without_a_kid_needs_a_key_that_stands_alone(provider: IdentityP
 
 
 class Time(Clock):
-    """A clock that is set by hand; the wall clock is this machine's."""
+    """A manual clock; its wall clock is this machine's."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -218,7 +218,7 @@ async def _run(awaited: Awaitable[None]) -> None:
 
 def test_an_unknown_key_has_the_keys_read_within_limits(provider: IdentityProvider) -> None:
     async def scenario(listener: Tokens, clock: Time) -> None:
-        # All wait for the first answer.
+        # All of them wait for the first answer.
         answers = await asyncio.gather(*(answer(listener, provider.key.token()) for _ in range(5)))
         assert (answers, len(provider.asked)) == (["alice"] * 5, 1)
         strange = SigningKey(kid="strange")
@@ -232,7 +232,7 @@ def test_an_unknown_key_has_the_keys_read_within_limits(provider: IdentityProvid
         provider.jwks = {"keys": [strange.jwk()]}
         assert await answer(listener, strange.token()) == "alice"
         assert len(provider.asked) == 2
-        # A key that is gone counts no more.
+        # A removed key is no longer valid.
         assert await answer(listener, provider.key.token()) == INVALID
 
     with_time(provider, scenario)
@@ -244,7 +244,7 @@ def test_keys_count_while_their_endpoint_is_down(provider: IdentityProvider) -> 
         provider.status = 503
         assert await answer(listener, provider.key.token()) == INVALID
         await listener.keys.refresh()
-        # One second after the first failure, then two, then four.
+        # Retries after one second, then two, then four.
         for pause_s in (1, 2, 4, 4):
             asked = len(provider.asked)
             clock.seconds += pause_s - 0.5

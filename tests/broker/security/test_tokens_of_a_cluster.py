@@ -18,7 +18,7 @@ ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 
 
 def play(scenario: Callable[[InProcessCluster, Coordination], Awaitable[None]]) -> None:
-    """On two brokers, with a session of the test's own."""
+    """Run on two brokers, with a separate session for the test."""
 
     async def run() -> None:
         settings = {"delegation_token_secret_key": "secret", "controlled_shutdown_max_retries": "1"}

@@ -1,4 +1,4 @@
-"""Markers on their way: to whoever leads, again and again, and given up only where nobody needs them."""
+"""Delivery of markers: to the current leader, with retries, and abandoned only if they are not needed."""
 
 from __future__ import annotations
 

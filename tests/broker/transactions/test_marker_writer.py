@@ -1,4 +1,4 @@
-"""Markers are answered when they cannot be lost any more."""
+"""Markers are acknowledged once they cannot be lost any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transactions over the wire, at a broker in this process: what is written, who is fenced, and what counts."""
+"""Transactions over the wire, at a broker in this process: what is written, who is fenced, and which results are
+visible.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ ID = "payments"
 
 
 def on_a_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Give a test a broker with a topic, and a producer that is connected to it."""
+    """Run a test with a broker that has a topic, and a producer connected to it."""
 
     names = inspect.signature(test).parameters
 

@@ -1,4 +1,4 @@
-"""Transactions over three brokers in one process: each leads a partition, and coordinators are asked over the wire."""
+"""Transactions over three brokers in one process: each leads a partition, and coordinators are used over the wire."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.kit.transactions.transactional_producer import TransactionalProducer,
 from tests.kit.waiting import eventually_async, eventually_on_loop
 
 AT = [TopicPartition("t", number) for number in range(3)]
-"""Each is led by the broker of that number."""
+"""Each partition is led by the broker of that number."""
 
 ID = "payments"
 
 
 class Connected:
-    """A connection to one broker, for as long as it lives and again when it does."""
+    """A connection to one broker, reopened when the broker restarts."""
 
     def __init__(self, cluster: InProcessCluster, broker_id: int) -> None:
         def address() -> tuple[str, int] | None:
@@ -61,7 +61,7 @@ class Place:
         self.wires = [Connected(cluster, broker_id) for broker_id in range(3)]
 
     async def coordinator_of(self, key: str, key_type: int) -> int:
-        """The broker that coordinates a transactional id or a group, once there is one."""
+        """The coordinator of a transactional id or a group, once it is elected."""
         request = find_coordinator(key)
         request.key_type = key_type
 
@@ -72,7 +72,7 @@ class Place:
         return await eventually_async("a coordinator", found, lambda broker_id: broker_id >= 0)
 
     async def producer(self, transactional_id: str = ID) -> TransactionalProducer:
-        """A new one, which has begun its session."""
+        """A new producer with a session."""
         coordinator = await self.coordinator_of(transactional_id, 1)
         producer = TransactionalProducer(self.wires[coordinator], transactional_id)
         producer.leaders |= dict(zip(AT, self.wires, strict=True))
@@ -80,7 +80,7 @@ class Place:
         return producer
 
     async def sees(self, at: TopicPartition, values: list[bytes]) -> None:
-        """Wait until a consumer of committed records sees these."""
+        """Wait until a read_committed consumer gets these."""
         wire = self.wires[at.partition]
 
         async def seen() -> list[bytes] | None:
@@ -212,7 +212,7 @@ def test_offsets_of_a_group_on_another_broker() -> None:
 
 
 def test_a_coordinator_that_takes_over_writes_the_markers() -> None:
-    """A partition's leader is away when the transaction ends, and so is the coordinator when the leader comes back."""
+    """A partition's leader is away when the transaction ends, and the coordinator is away when that leader returns."""
 
     async def scenario(place: Place) -> None:
         producer = await place.producer()

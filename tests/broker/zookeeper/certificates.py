@@ -1,4 +1,4 @@
-"""An authority of a test's own, and certificates that it gives, in the PEM files that ZooKeeper and brokers read."""
+"""A private authority and its certificates, in the PEM files that ZooKeeper and brokers read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
 
 
 def with_password(key_store: Path, password: str) -> Path:
-    """A copy of the file whose key needs `password`."""
+    """A copy of the file whose key is encrypted with `password`."""
     locked = key_store.with_suffix(".locked.pem")
     _openssl("pkey", "-in", str(key_store), "-aes256", "-passout", f"pass:{password}", "-out", str(locked))
     with locked.open("a") as file:

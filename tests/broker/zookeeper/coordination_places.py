@@ -1,4 +1,4 @@
-"""The implementations of Coordination, each as a place where a scenario with sessions is played."""
+"""The implementations of Coordination, each as a place that runs scenarios with sessions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.simulation.coordination import SimEnsemble
 from tests.simulation.world import SimClock, World
 
 NewSession = Callable[[], Awaitable[Coordination]]
-"""Gives a session that has begun."""
+"""Starts a session."""
 Scenario = Callable[[NewSession], Awaitable[None]]
 
 PATIENCE_S = 60
 
 
 class Place(Protocol):
-    """Plays scenarios, each on an empty tree."""
+    """Runs scenarios, each on an empty tree."""
 
     def play(self, scenario: Scenario) -> None:
         """Run the scenario to its end."""
@@ -30,7 +30,7 @@ class Place(Protocol):
 
 
 class EmbeddedPlace:
-    """The tree in the process, on a disk in memory."""
+    """The tree in the process, on an in-memory disk."""
 
     def play(self, scenario: Scenario) -> None:
         ensemble = Machine().open()
@@ -65,7 +65,7 @@ class SimulatedPlace:
 
 
 class RealPlace:
-    """A real ZooKeeper, or what speaks as one, below a chroot of the scenario's own."""
+    """A real ZooKeeper, or a compatible server, below a new chroot for each scenario."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -91,7 +91,7 @@ class RealPlace:
 
 
 async def end(session: Coordination) -> None:
-    """Close a session, if it has not ended yet."""
+    """Close a session, unless it has ended."""
     from cluster.zookeeper.coordination import SessionExpiredError
 
     try:

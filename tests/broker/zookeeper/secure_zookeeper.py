@@ -1,4 +1,4 @@
-"""A real ZooKeeper that is reached by TLS, with certificates on both sides."""
+"""A real ZooKeeper with TLS and certificates on both sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kit.zookeeper import real_zookeeper, tls_listener, tls_session
 
 
 class SecureZookeeper(NamedTuple):
-    """A server whose certificate is for localhost, and which wants one from its clients."""
+    """A server whose certificate is for localhost, and which requires client certificates."""
 
     port: int
     authority: Authority
@@ -30,7 +30,7 @@ class SecureZookeeper(NamedTuple):
 
 @contextlib.contextmanager
 def secure_zookeeper(directory: Path) -> Iterator[SecureZookeeper]:
-    """One that serves, for a block. Skips the test without Java or jars."""
+    """Run a secure ZooKeeper for the duration of a block. Skips the test without Java or jars."""
     authority, port = Authority(directory / "keys"), free_port()
     listener = tls_listener(port, authority.issue("localhost"), authority.certificate)
     with real_zookeeper(directory, settings=listener):

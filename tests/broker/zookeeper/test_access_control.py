@@ -1,4 +1,4 @@
-"""Access control lists: the same calls get the same answers of ZooKeeper and of the served tree."""
+"""Access control lists: ZooKeeper and the served tree give the same answers to the same calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = ("", "r", "w", "c", "d", "a", "rwcda")
 
 @contextlib.contextmanager
 def client(address: str, *credentials: tuple[str, str]) -> Iterator[KazooClient]:
-    """A client that has shown `credentials`."""
+    """A client authenticated with `credentials`."""
     kazoo = KazooClient(address)
     kazoo.start(30)
     try:
@@ -39,12 +39,12 @@ def client(address: str, *credentials: tuple[str, str]) -> Iterator[KazooClient]
 
 
 def entry(letters: str, scheme: str = "world", name: str = "anyone") -> ACL:
-    """An entry that gives these permissions, of r, w, c, d and a."""
+    """An entry with these permissions, of r, w, c, d and a."""
     return ACL(sum(bit for bit, letter in NAMES.items() if letter in letters), Id(scheme, name))
 
 
 def ask(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """The comparable part of the answer, which is neither a time nor a zxid, or the name of the error."""
+    """The comparable part of the answer, without times and zxids, or the name of the error."""
     try:
         answer = call(*arguments, **options)
     except KazooException as error:
@@ -87,7 +87,7 @@ def permissions(address: str) -> None:
             ):
                 expected = answer if needed in letters else "NoAuthError"
                 assert ask(call, *arguments) == expected, (letters, call, arguments)
-            # The hash is for those who may change the list.
+            # Only clients that may change the list see the hash.
             seen = OWNER_ID if "a" in letters else "owner:x"
             shown = sorted([f"{letters} world:anyone", f"rwcda digest:{seen}"])
             is_shown = "r" in letters or "a" in letters
@@ -137,7 +137,7 @@ def lists(address: str) -> None:
 
 
 def create(kazoo: KazooClient, path: str, acl: list[ACL]) -> Any:
-    """As its own `create`, which takes an empty list for none."""
+    """Like kazoo's `create`, which treats an empty list as none."""
     answer = kazoo.handler.async_result()
     kazoo._call(Create(path, b"", acl, 0), answer)
     return answer.get()

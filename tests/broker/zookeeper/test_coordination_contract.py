@@ -1,5 +1,6 @@
-"""The promises of `cluster.zookeeper.coordination`, kept by the embedded tree, in process and served,
-by ZooKeeper and by the simulation."""
+"""The guarantees of `cluster.zookeeper.coordination`, for the embedded tree in process and served, for ZooKeeper and
+for the simulation.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The same random calls to the embedded tree in process, served over the network, and to a real ZooKeeper: the same
-answers, errors and events.
+"""The same random calls to the embedded tree in process, served over the network, and to a real ZooKeeper: answers,
+errors and events must be equal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VERSIONS = st.sampled_from([-1, -1, -1, 0, 1, 2])
 
 
 class Read(Value):
-    """A call of get, exists or children, with a watch or without."""
+    """A call of get, exists or children, with or without a watch."""
 
     kind: str
     path: str
@@ -70,7 +70,7 @@ CALLS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Read, st.sampled_from(["get", "exists", "children"]), PATHS | BAD_PATHS, st.booleans()),
     st.builds(Read, st.sampled_from(["get", "exists", "children"]), PATHS, st.booleans()),
     st.builds(ReadEach, st.lists(PATHS, min_size=1, max_size=4).map(tuple)),
-    # ZooKeeper's own client, too, refuses the deletion of the root before it tries what stands before it.
+    # ZooKeeper's own client, too, refuses to delete the root before it tries the preceding operations.
     st.lists(
         (OPERATIONS | CHECKS).filter(lambda each: not isinstance(each, Delete) or each.path != "/"),
         min_size=1,
@@ -81,14 +81,14 @@ CALLS: st.SearchStrategy[Any] = st.one_of(
 
 
 class Subject:
-    """One implementation: carries out calls and notes what came of them."""
+    """One implementation: executes calls and records their results."""
 
     def __init__(self, session: Coordination) -> None:
         self.session = session
         self.events: list[WatchEvent] = []
 
     async def answer(self, call: Any) -> Any:
-        """The answer as a caller sees it, without its parts that differ from one tree to another."""
+        """The answer as a caller sees it, without the parts that differ between trees."""
         try:
             return plain(await self._carry_out(call))
         except MultiError as error:
@@ -138,7 +138,7 @@ async def compare(address: str, calls: list[Any]) -> int:
     await ours.session.connect()
     await theirs.session.connect()
     try:
-        # A tree's own root is empty; a chroot, which stands for it here, is null when it was made.
+        # A tree's own root is empty; a new chroot, which replaces it here, is null.
         await ours.session.set("/", b"")
         await theirs.session.set("/", b"")
         for number, call in enumerate(calls):
@@ -152,7 +152,7 @@ async def compare(address: str, calls: list[Any]) -> int:
 
 
 def play(address: str, examples: int) -> int:
-    """Compare that many sequences of calls; gives the number of calls."""
+    """Compare that many sequences of calls; returns the number of calls."""
     played = 0
 
     @settings(

@@ -1,4 +1,4 @@
-"""Sessions, watches and group commit over the embedded tree: what `cluster.zookeeper.coordination` promises."""
+"""Sessions, watches and group commit over the embedded tree: the guarantees of `cluster.zookeeper.coordination`."""
 
 from __future__ import annotations
 

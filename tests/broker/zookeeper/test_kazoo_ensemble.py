@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 class Counter:
-    """Counts in a node, by compare-and-set: an outcome that is not known is read back."""
+    """Counts in a node, by compare-and-set: after an unknown outcome it reads the node."""
 
     def __init__(self, session: Coordination) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class Counter:
                 self.count += 1
 
     async def count_on(self) -> None:
-        """Return when it has counted some more."""
+        """Wait until it has counted some more."""
         goal = self.count + 50
         await eventually_on_loop("it counts", lambda: self.count > goal, pause_s=0.01)
 

@@ -1,6 +1,6 @@
-"""A session over kazoo when something is in the way: connections, the event loop, the other end.
+"""A session over kazoo with trouble in the connection, the event loop, or the server.
 
-On the other end is a real ZooKeeper, or the embedded tree that is served as one.
+The server is a real ZooKeeper, or the embedded tree served as one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def some_chroot() -> str:
 async def sessions(
     server: ZookeeperProcess, session_timeout_ms: int = 6000
 ) -> AsyncIterator[tuple[CuttingProxy, KazooCoordination, KazooCoordination]]:
-    """A proxy, a session that goes through it, and one with the same tree that does not."""
+    """A proxy, a session through it, and a session with the same tree that bypasses it."""
     proxy = CuttingProxy(server.port)
     chroot = some_chroot()
     through = new_session(f"127.0.0.1:{await proxy.start()}{chroot}", session_timeout_ms=session_timeout_ms)
@@ -226,7 +226,7 @@ async def test_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> No
 
 @in_loop
 async def test_thousands_of_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> None:
-    """Their paths need several SetWatches."""
+    """Their paths need several SetWatches requests."""
     async with sessions(server) as (proxy, session, beside):
         events: list[WatchEvent] = []
         paths = [f"/{'long' * 20}-{number}" for number in range(4000)]
@@ -268,7 +268,7 @@ async def test_a_session_that_was_away_too_long_has_expired(server: ZookeeperPro
         await expect_the_end(session, events, states)
         with pytest.raises(SessionExpiredError):
             await waiting
-        # kazoo would begin a second session by itself, whose nodes nobody knows of.
+        # kazoo would start a second session by itself, whose nodes no one would know.
         await eventually_on_loop("kazoo's thread ends", one_kazoo_thread_is_left, pause_s=0.01)
         assert proxy.connections == connections + 1
 
@@ -279,7 +279,7 @@ def one_kazoo_thread_is_left() -> bool:
 
 @in_loop
 async def test_a_loop_that_is_stuck_loses_its_session_before_it_turns_again(server: ZookeeperProcess) -> None:
-    """Trap M27: kazoo's own thread would keep the session alive for ever."""
+    """Trap M27: kazoo's own thread would keep the session alive forever."""
     gone_after: list[float] = []
     chroot = some_chroot()
 
@@ -309,14 +309,14 @@ async def test_a_loop_that_is_stuck_loses_its_session_before_it_turns_again(serv
     observer = threading.Thread(target=watch_from_outside, args=(began,))
     observer.start()
     await eventually_on_loop("the observer has begun", began.is_set, pause_s=0.01)
-    observer.join()  # the loop is stuck
+    observer.join()  # the loop is blocked
     assert gone_after[0] < 3.9
     await expect_the_end(session, events, states)
 
 
 @in_loop
 async def test_a_loop_that_was_stopped_ends_its_session_itself() -> None:
-    """As after SIGSTOP and SIGCONT: both threads go on at once, and the loop may be the first to notice."""
+    """As after SIGSTOP and SIGCONT: both threads resume at once, and the loop may be the first to notice."""
     from broker.zookeeper.kazoo_handler import LoopPulse
 
     gaps: list[bool] = []

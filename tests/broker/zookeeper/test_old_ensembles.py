@@ -1,4 +1,4 @@
-"""Ensembles that do not know every request that brokers would like to send."""
+"""Ensembles that lack some of the requests that brokers would use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @in_loop
 async def test_an_ensemble_that_reads_one_node_at_a_time(server: ZookeeperProcess) -> None:
-    """As ZooKeeper 3.5, which answers a request of a type that it does not know and hangs up."""
+    """Like ZooKeeper 3.5, which answers an unknown request type with an error and closes the connection."""
     session = new_session(f"{server.address}/{secrets.token_hex(4)}")
     await session.connect()
     _, stat = await session.create("/a", b"1")

@@ -1,4 +1,4 @@
-"""Servers that hang up on a session: the reason is found and said."""
+"""Servers that close a session's connection: the reason is found and logged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_data_that_were_set_back(tmp_path: Path, caplog: pytest.LogCapture
         await asyncio.to_thread(start_zookeeper, restored)
         await eventually_on_loop("the reason is said", lambda: "its data are older" in caplog.text, pause_s=0.05)
         assert f"127.0.0.1:{before.port} is at zxid 0x" in caplog.text
-        # With what it knew again, it goes on.
+        # After restoring the data, it continues.
         await asyncio.to_thread(restored.kill)
         await asyncio.to_thread(start_zookeeper, before)
         assert await session.exists("/19") is not None
@@ -69,7 +69,7 @@ async def test_data_that_were_set_back(tmp_path: Path, caplog: pytest.LogCapture
 async def test_an_ensemble_without_a_quorum(read_only: bool, reason: str, tmp_path: Path) -> None:
     with without_quorum(tmp_path, read_only=read_only) as address:
         words = ""
-        while reason not in words:  # it needs a while to find out; the test has a time limit
+        while reason not in words:  # finding the reason takes a while; the test has a time limit
             with pytest.raises(ConnectionLossError) as caught:
                 await new_session(address, connection_timeout_ms=500).connect()
             words = str(caught.value)

@@ -1,4 +1,4 @@
-"""The embedded tree served as a ZooKeeper: what clients send that a broker does not, bad bytes, and its own deaths."""
+"""The embedded tree served as a ZooKeeper: requests that brokers do not send, invalid bytes, and its own crashes."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class RawClient:
         self._socket.close()
 
     def send(self, *frames: bytes) -> None:
-        """All in one packet."""
+        """Send all frames in one packet."""
         self._socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data)
 
     def receive(self) -> bytes:
-        """One frame. Raises EOFError at the end of the connection."""
+        """Receive one frame. Raises EOFError at the end of the connection."""
         return self._exactly(struct.unpack(">i", self._exactly(4))[0])
 
     def rest(self) -> bytes:
@@ -82,7 +82,7 @@ class RawClient:
         return data
 
     def connect(self, *, timeout_ms: int = 6000, session_id: int = 0, password: bytes = b"", zxid: int = 0) -> Self:
-        """Begin or resume a session; `timeout_ms` is 0 afterwards when it has expired."""
+        """Begin or resume a session; afterwards `timeout_ms` is 0 if it has expired."""
         self.send(struct.pack(">iqiq", 0, zxid, timeout_ms, session_id) + encode_buffer(password) + b"\0")
         _, self.timeout_ms, self.session_id = struct.unpack_from(">iiq", frame := self.receive())
         self.password = frame[20:36]
@@ -117,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProces
 
 @pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.java)])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ZookeeperProcess]:
-    """The embedded tree, or the real ZooKeeper that it takes the place of."""
+    """The embedded tree, or the real ZooKeeper that it replaces."""
     with (served_tree if request.param == "embedded" else real_zookeeper)(tmp_path) as running:
         yield running
 
@@ -128,7 +128,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Zookeeper
 def test_a_watch_fires_behind_the_reply_that_set_it_and_before_the_change_is_confirmed(
     server: ZookeeperProcess,
 ) -> None:
-    """All three in one packet: they share a journal frame, and still come out in order."""
+    """All three in one packet: they share a journal frame, and still appear in order."""
     path = some_path()
     with RawClient(server).connect() as client:
         client.call(OpCode.CREATE, create(path))
@@ -141,7 +141,8 @@ def test_a_watch_fires_behind_the_reply_that_set_it_and_before_the_change_is_con
         replies = [client.reply() for _ in range(5)]
     assert [reply.xid for reply in replies] == [2, 3, EVENT_XID, 4, 5]
     assert replies[2].body == struct.pack(">ii", 3, 3) + encode_string(path)
-    # A reply's zxid is the last one that it shows: what comes later would be missed after a lost connection.
+    # A reply's zxid is the last one that it reflects: with a later one, changes would be missed after a lost
+    # connection.
     assert replies[0].zxid == replies[1].zxid < replies[3].zxid == replies[4].zxid
 
 
@@ -255,7 +256,7 @@ def test_watches_set_again_fire_when_something_was_missed(server: ZookeeperProce
 def test_a_client_that_has_seen_more_is_refused_without_a_word(
     either: ZookeeperProcess, session_id: int | None
 ) -> None:
-    """Whether its session is known or not: only a server that is not behind can know that it has expired."""
+    """Whether or not its session is known: only an up-to-date server can know that it has expired."""
     with RawClient(either) as first, RawClient(either) as later:
         first.connect()
         own = first.session_id if session_id is None else session_id
@@ -315,7 +316,7 @@ async def test_sessions_nodes_and_watches_outlive_a_killed_server(tmp_path: Path
         await session.exists("/theirs", events.append)
         server.kill()
         await eventually_on_loop("the connection is lost", lambda: states, pause_s=0.01)
-        leaving._client.end_session()  # dies while the server is dead: nobody says goodbye
+        leaving._client.end_session()  # dies while the server is down: no close request is sent
         await asyncio.to_thread(server.start)
         assert (await session.get("/mine"))[1].ephemeral_owner == session.session_id
         assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
@@ -375,7 +376,7 @@ def test_a_stopped_server_leaves_in_order(number: signal.Signals, tmp_path: Path
 
 
 def test_one_address_leaves_room_for_others(tmp_path: Path) -> None:
-    """One client could take all connections that the system allows, and brokers lost their sessions."""
+    """One client could use all connections that the system allows, and brokers would lose their sessions."""
 
     with served_tree(tmp_path, settings={"maxClientCnxns": "2"}) as server, contextlib.ExitStack() as held:
 
@@ -412,7 +413,7 @@ def test_the_keys_of_zookeeper() -> None:
 
 def test_the_file_that_comes_with_it_opens_no_port_to_other_machines() -> None:
     properties = load_properties((ROOT / "config" / "zookeeper.properties").read_bytes())
-    assert properties["clientPortAddress"] == "127.0.0.1"  # for a real ZooKeeper too
+    assert properties["clientPortAddress"] == "127.0.0.1"  # a real ZooKeeper uses it too
     assert TreeServerConfig.parse(properties).host == "127.0.0.1"
 
 

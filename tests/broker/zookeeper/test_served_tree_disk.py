@@ -1,4 +1,4 @@
-"""The served tree on a disk that is full, or fails: clients lose their connection, as an outcome is unknown to them."""
+"""The served tree on a full or failing disk: clients lose their connection, because the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.zookeeper import new_session
 
 @asynccontextmanager
 async def served(machine: Machine) -> AsyncIterator[str]:
-    """The tree of a machine, served by this event loop; gives `host:port`."""
+    """Serve a machine's tree on this event loop; yields `host:port`."""
     port = free_port()
     server = await open_tree_server(
         TreeServerConfig(DIRECTORY, "127.0.0.1", port, 1000, 60_000),

@@ -1,4 +1,4 @@
-"""A real ZooKeeper and a real KDC: brokers whose user is a Kerberos principal."""
+"""A real ZooKeeper and a real KDC: brokers that authenticate with a Kerberos principal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Z
 
 
 def login_of(keytab: str, principal: str) -> KerberosLogin:
-    """The login that a JAAS file gives."""
+    """The login configured by a JAAS file."""
     text = f"Client {{ {module(keytab, principal, 'serviceName=ignored')} }};"
     login = zookeeper_login({"java.security.auth.login.config": "/jaas.conf"}, lambda _path: text)
     assert isinstance(login, KerberosLogin)

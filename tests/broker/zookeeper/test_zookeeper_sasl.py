@@ -72,7 +72,7 @@ def jaas_options(directory: Path, password: str) -> str:
 def test_the_nodes_of_a_broker_are_its_users(
     server: ZookeeperProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lists are what a broker of Apache Kafka 3.9.1 left with the same settings."""
+    """The lists equal those left by an Apache Kafka 3.9.1 broker with the same settings."""
     monkeypatch.setenv("KAFKA_OPTS", jaas_options(tmp_path, KAFKA.password))
     broker = BrokerProcess(tmp_path, {"zookeeper.connect": f"{server.address}/k", "zookeeper.set.acl": "true"})
     broker.start()
@@ -124,7 +124,7 @@ async def test_a_session_is_the_users_on_each_connection(server: ZookeeperProces
 
 
 def test_access_control_needs_an_identity() -> None:
-    """As Kafka, which says so when it starts."""
+    """Like Kafka, which says so when it starts."""
     config = BrokerConfig({"zookeeper.connect": "localhost", "zookeeper.set.acl": "true"})
     with pytest.raises(ConfigError, match=r"zookeeper\.set\.acl is true, but .* no JAAS login file"):
         SessionSecurity.of(config, None)

@@ -1,4 +1,4 @@
-"""A real ZooKeeper that is reached by TLS, with certificates on both sides."""
+"""A real ZooKeeper with TLS and certificates on both sides."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureZookeeper
 
 
 async def use(settings: dict[str, str]) -> None:
-    """A session that writes and reads a lot, and hears of a change."""
+    """A session with many writes and reads, and one change event."""
     config = BrokerConfig(settings)
     assert config.zookeeper_address is not None
     session = KazooEnsemble(config.zookeeper_address, config).session()
     await session.connect()
     try:
         await session.multi([Create(f"/{number}", b"x" * 50_000) for number in range(10)])
-        # Several answers arrive in one record, and one answer in several.
+        # One record carries several answers, and one answer spans several records.
         reads = await asyncio.gather(*[session.get(f"/{number % 10}") for number in range(100)])
         assert {data for data, _ in reads} == {b"x" * 50_000}
         events: list[WatchEvent] = []
@@ -98,12 +98,12 @@ async def test_the_server_is_who_the_certificate_says(secure: SecureZookeeper) -
 
 @in_loop
 async def test_a_stranger_is_refused_at_once(secure: SecureZookeeper, tmp_path: Path) -> None:
-    """On either side, and long before the time of the first connection is over."""
+    """On either side, and long before the timeout of the first connection."""
     stranger = Authority(tmp_path)
     patient = {"zookeeper.connection.timeout.ms": "600000"}
     with pytest.raises(CoordinationError, match=f"No session with ZooKeeper at localhost:{secure.port}: .*verify fail"):
         await use(secure.settings(ssl_truststore_location=str(stranger.certificate)) | patient)
-    # The system trusts no authority of a test.
+    # The system does not trust a test's authority.
     with pytest.raises(CoordinationError, match="verify failed"):
         await use(secure.settings(ssl_truststore_location="") | patient)
     for version in ("TLSv1.2", "TLSv1.3"):
