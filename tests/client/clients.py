@@ -1,4 +1,4 @@
-"""Our own client as tests use it."""
+"""Helpers for tests of our own client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
 
 PATIENCE_S = 100.0
-"""How long what must happen may take; a test has 120 s."""
+"""How long to wait for an expected event; a test has 120 s."""
 
 
 def now_ms() -> int:
@@ -36,7 +36,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def read_all(client: KafkaClient, topic: str, partitions: int = 1, **settings: str) -> dict[int, list[Record]]:
-    """Every record of a topic that a consumer with these `settings` is shown, by partition."""
+    """Every record of a topic that a consumer with these `settings` gets, by partition."""
     every = [TopicPartition(topic, number) for number in range(partitions)]
     given = {name.replace("_", "."): value for name, value in settings.items()}
     consumer_settings = ConsumerSettings.parse({"auto.offset.reset": "earliest", **given})

@@ -24,7 +24,7 @@ class Proxy:
             task.cancel()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until a side ends it or it is cut."""
+        """Forward one connection until either side closes it or it is cut."""
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -48,7 +48,7 @@ class Proxy:
         raise ConnectionResetError
 
     async def close(self) -> None:
-        """Cut, and wait until all is quiet."""
+        """Cut, and wait until all connections have ended."""
         tasks = list(self._open)
         self.cut()
         await asyncio.gather(*tasks, return_exceptions=True)

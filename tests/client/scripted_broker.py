@@ -1,4 +1,4 @@
-"""A broker that answers as a test tells it, over a real socket."""
+"""A broker with scripted answers, over a real socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Callable[["Peer", RequestHeader, Request | None], Awaitable[None]]
 
 
 class Peer:
-    """One connection, seen from the broker."""
+    """One connection, from the broker's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -34,12 +34,12 @@ class Peer:
         self.send(header + response.to_bytes(version))
 
     def send(self, frame: bytes) -> None:
-        """Send bytes behind their length."""
+        """Send bytes with their length in front."""
         self.writer.write(LENGTH.pack(len(frame)) + frame)
 
 
 async def offer_versions(peer: Peer, header: RequestHeader, request: Request | None) -> None:
-    """Answer ApiVersions with a broker that speaks Metadata v1 to v12, and FindCoordinator."""
+    """Answer ApiVersions as a broker that supports Metadata v1 to v12, and FindCoordinator."""
     del request
     versions = ApiVersionsResponse.ApiVersion
     offered = [
@@ -67,8 +67,8 @@ async def _serve(peer: Peer, answers: dict[ApiKey, Answer]) -> None:
 
 @asynccontextmanager
 async def broker(answers: dict[ApiKey, Answer], context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """The port of a broker with one answer for each API; ApiVersions is answered unless `answers` do. It speaks TLS
-    with a `context`.
+    """Run a broker with one answer for each API; yields its port. ApiVersions is answered unless it is in `answers`. It
+    uses TLS with a `context`.
     """
     everything = {ApiKey.API_VERSIONS: offer_versions, **answers}
     handlers: set[asyncio.Task[None]] = set()
@@ -97,7 +97,7 @@ async def broker(answers: dict[ApiKey, Answer], context: ssl.SSLContext | None =
 
 @asynccontextmanager
 async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 60_000) -> AsyncIterator[Connection]:
-    """A connection to such a broker."""
+    """A connection to a scripted broker."""
     async with broker(answers) as port:
         connection = await connect(
             LoopNetwork(),

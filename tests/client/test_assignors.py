@@ -1,4 +1,4 @@
-"""Assignors: what Kafka's range and roundrobin give, and what cooperative-sticky promises."""
+"""Assignors: range and roundrobin as in Kafka, and the guarantees of cooperative-sticky."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_topic_without_partitions_or_readers_is_left_out() -> None:
 
 
 def rebalance(counts: dict[str, int], members: dict[str, Subscription]) -> tuple[Assignment, int]:
-    """Rounds of joining until nobody has to let go; the assignment and how many rounds there were."""
+    """Rejoin until no member must revoke anything; returns the assignment and the number of rounds."""
     for rounds in range(1, 5):
         assignment = assign_cooperative_sticky(counts, members)
         gone = any(set(each.owned) - set(assignment[member]) for member, each in members.items())

@@ -19,7 +19,7 @@ SETTINGS = {"retry.backoff.ms": "1", "default.api.timeout.ms": "20000"}
 
 
 class MovingBroker:
-    """Where broker 7 is, as all brokers tell it."""
+    """The address of broker 7 in the metadata of all brokers."""
 
     def __init__(self) -> None:
         self.port = 0

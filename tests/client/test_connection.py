@@ -1,4 +1,4 @@
-"""One connection: versions, pipelining, deadlines, and peers that do not behave."""
+"""One connection: versions, pipelining, deadlines, and misbehaving peers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_longer_timeout_does_not_hide_a_shorter_one() -> None:
                 await connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout_ms=50)
             assert isinstance(patient.exception(), DisconnectedError)
 
-    # The first deadline is looked at when its timer ends: the second request must not wait for that.
+    # The first deadline is checked when its timer fires: the second request must not wait for that.
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
@@ -161,7 +161,7 @@ def test_who_stops_waiting_does_not_disturb_the_others() -> None:
 
 def test_a_plain_connection_to_a_listener_with_tls_says_what_may_be_wrong() -> None:
     async def run() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate: no handshake gets that far
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate: handshakes fail before they need it
         network = LoopNetwork()
         async with broker({}, context) as port:
             with pytest.raises(DisconnectedError, match=r"if the listener wants TLS, set security\.protocol"):

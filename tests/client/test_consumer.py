@@ -1,4 +1,4 @@
-"""A consumer against our broker: idle partitions beside busy ones, forgotten members, topics that go during a join."""
+"""A consumer against our broker: idle partitions next to busy ones, expired members, topics deleted during a join."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("records_a_poll", ["1", "500"])
 def test_an_idle_partition_does_not_hold_up_a_busy_one(broker: BrokerProcess, records_a_poll: str) -> None:
-    """Each answer brings one batch of two records, and `fetch.max.wait.ms` is longer than all may take."""
+    """Each answer has one batch of two records, and `fetch.max.wait.ms` is longer than the time for all of them."""
     topic = f"busy-{records_a_poll}"
     busy, idle = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
@@ -59,7 +59,7 @@ def test_an_idle_partition_does_not_hold_up_a_busy_one(broker: BrokerProcess, re
 
 
 def test_a_member_that_was_forgotten_commits_nothing(broker: BrokerProcess) -> None:
-    """An empty group takes commits without a generation: they are those of an administrator, not of its old members."""
+    """An empty group accepts commits without a generation: those of an administrator, but not of its former members."""
     topic = "forgotten"
     partition = TopicPartition(topic, 0)
 
@@ -88,7 +88,7 @@ def test_a_member_that_was_forgotten_commits_nothing(broker: BrokerProcess) -> N
 
 
 class _Owned:
-    """A listener that keeps what a member owns."""
+    """A listener that records the partitions that a member owns."""
 
     def __init__(self) -> None:
         self.partitions: list[TopicPartition] = []
@@ -105,7 +105,7 @@ class _Owned:
 def test_a_member_that_hears_in_a_join_that_it_was_forgotten_goes_on_where_others_ended(
     broker: BrokerProcess, assignor: str
 ) -> None:
-    """Others have read on and committed meanwhile: its own position is not good any more."""
+    """Other members have read on and committed meanwhile: its own position is outdated."""
     topic = f"forgotten-in-a-join-{assignor}"
     partition = TopicPartition(topic, 0)
 
@@ -131,7 +131,7 @@ def test_a_member_that_hears_in_a_join_that_it_was_forgotten_goes_on_where_other
                 offsets: list[int] = []
                 while not offsets:
                     records = (await consumer.poll(0.05)).get(partition, [])
-                    if not member.needs_join:  # until then it may be given what it had fetched
+                    if not member.needs_join:  # until then it may get the records that it had fetched
                         offsets += [each.offset for each in records]
                 assert offsets[0] == 7
                 assert owned.partitions == [partition]
@@ -140,7 +140,7 @@ def test_a_member_that_hears_in_a_join_that_it_was_forgotten_goes_on_where_other
 
 
 class _Deletion:
-    """A listener that deletes a topic between a member's look at the metadata and its join."""
+    """A listener that deletes a topic between a member's metadata update and its join."""
 
     def __init__(self, client: KafkaClient, topic: str) -> None:
         self._client = client
@@ -154,7 +154,7 @@ class _Deletion:
 
 
 def test_a_topic_that_was_away_while_the_group_joined_is_read_when_it_is_back(broker: BrokerProcess) -> None:
-    """No fetch of the topic can fail, because nobody was assigned it: the leader has to look for it."""
+    """No fetch can report the topic, because no one was assigned it: the leader must look for it."""
     kept, renewed = TopicPartition("kept", 0), TopicPartition("renewed", 0)
 
     async def test() -> None:

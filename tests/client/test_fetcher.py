@@ -1,4 +1,4 @@
-"""A consumer is given fetched records from its position on, and none of aborted transactions."""
+"""A consumer gets fetched records from its position on, without those of aborted transactions."""
 
 from __future__ import annotations
 
@@ -154,13 +154,13 @@ class OneLeader:
 
 
 class RefusingBroker:
-    """It leads nothing any more."""
+    """A broker that leads no partition any more."""
 
     def version_of(self, _request: Any, _most: Any) -> int:
         return 12
 
     async def ask(self, request: FetchRequest, *_: Any) -> FetchResponse:
-        """NOT_LEADER_OR_FOLLOWER for all that is asked for."""
+        """Answer NOT_LEADER_OR_FOLLOWER for every partition."""
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         topics = [
             FetchResponse.FetchableTopicResponse(
@@ -178,7 +178,7 @@ class RefusingBroker:
 
 
 def fetcher_of(*partitions: TopicPartition) -> Fetcher:
-    """A fetcher that is to read the partitions from their starts."""
+    """A fetcher for the partitions, from their starts."""
     client: Any = AbsentBroker()
     metadata: Any = OneLeader()
     fetcher = Fetcher(client, ConsumerSettings.parse({}), metadata, asyncio.Event())
@@ -189,7 +189,7 @@ def fetcher_of(*partitions: TopicPartition) -> Fetcher:
 
 
 def test_a_fetch_that_begins_after_the_assignment_has_changed_ends() -> None:
-    """Otherwise nothing is fetched from that leader again."""
+    """Otherwise it would never fetch from that leader again."""
 
     async def scenario() -> None:
         fetcher = fetcher_of(TopicPartition("t", 0))
@@ -203,7 +203,7 @@ def test_a_fetch_that_begins_after_the_assignment_has_changed_ends() -> None:
 
 
 def test_a_leader_is_asked_for_all_its_partitions_or_for_none() -> None:
-    """A fetch without the buffered partition would be waited for, with that partition drained long since."""
+    """Otherwise a fetch without the buffered partition would delay that partition, which is drained long before."""
 
     async def scenario() -> None:
         first, second = TopicPartition("t", 0), TopicPartition("t", 1)

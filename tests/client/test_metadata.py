@@ -1,4 +1,4 @@
-"""Answers of brokers that know the cluster as it was."""
+"""Brokers whose metadata is outdated."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_brokers_that_tell_no_epochs_are_believed() -> None:
 
 
 def test_a_leader_that_has_refused_is_left_alone_for_a_while() -> None:
-    """Else a reader asks it, and for metadata, as fast as both answer. Another leader, or epoch, is asked at once."""
+    """Otherwise a reader would alternate between it and metadata requests, as fast as both are answered. Another
+    leader, or epoch, is asked at once.
+    """
 
     async def scenario() -> None:
         client: Any = SimpleNamespace(settings=SimpleNamespace(retry_backoff_ms=30, metadata_max_age_ms=300_000))

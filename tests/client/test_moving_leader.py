@@ -20,7 +20,7 @@ from tests.client.test_sender import LEADER, CheckingLeader, FailingNetwork, Lea
 
 
 class MovingPartition:
-    """Two leaders of partition 0, one after the other. The old one holds back its answer to "b", which is a refusal."""
+    """Two successive leaders of partition 0. The old one delays its answer to "b", which is a refusal."""
 
     def __init__(self, new: CheckingLeader) -> None:
         self.old, self.new = Leader(), new
@@ -71,7 +71,7 @@ class MovingPartition:
             answer()
 
     async def sender_had_turns(self) -> None:
-        """Wait until the sender has looked for something to send a few times: it asks for metadata each time."""
+        """Wait until the sender has looked for work a few times: it requests metadata each time."""
         until = self.metadata_count + 5
         while self.metadata_count < until:
             await asyncio.sleep(0)
@@ -121,7 +121,9 @@ def test_batches_wait_for_those_in_flight_to_the_old_leader() -> None:
 
 
 def test_the_first_batch_goes_alone_to_a_new_leader() -> None:
-    """It refuses the batch in passing, and takes any number for the first of a producer that it does not know."""
+    """The old leader refuses the batch meanwhile; the new one accepts any sequence number as the first of an unknown
+    producer.
+    """
     moving = MovingPartition(CheckingLeader({b"b": ErrorCode.NOT_ENOUGH_REPLICAS}))
 
     async def test(producer: Producer) -> None:

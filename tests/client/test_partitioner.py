@@ -1,4 +1,6 @@
-"""Keys go where Kafka's own clients send them; records without keys fill one partition after the other."""
+"""Keyed records go to the same partitions as with Kafka's clients; records without keys fill one partition after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from client.producer import StickyPartition, murmur2, partition_for_key
 
 @pytest.mark.parametrize(
     ("text", "signed_hash"),
-    [  # the values of Kafka's own test of Utils.murmur2
+    [  # the values of Kafka's test of Utils.murmur2
         ("21", -973932308),
         ("foobar", -790332482),
         ("a-little-bit-long-string", -985981536),

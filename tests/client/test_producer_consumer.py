@@ -1,5 +1,6 @@
-"""Producer and consumer against our broker: order and exactly one copy through cut connections and a killed broker,
-groups that join, leave, crash and rebalance."""
+"""Producer and consumer against our broker: order and exactly one copy across cut connections and a killed broker;
+groups that join, leave, crash and rebalance.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "2",
     "num.partitions": "1",
-    "log.retention.ms": "-1",  # records here are of 1970
+    "log.retention.ms": "-1",  # these records have timestamps of 1970
 }
 
 
@@ -74,7 +75,7 @@ def test_every_codec_and_acks(broker: BrokerProcess, topic: str, compression: st
                 batch = await producer.send_batch(topic, [b"x"] * 100)
             assert (batch.result().offset >= 0) == (acks != "0")
             while len((await read_all(client, topic))[0]) < 300:
-                await asyncio.sleep(0.01)  # nobody waited for the last of them
+                await asyncio.sleep(0.01)  # the last ones were never awaited
             (records,) = (await read_all(client, topic)).values()
             assert [record.value for record in records] == [b"%d" % number for number in range(200)] + [b"x"] * 100
 
@@ -128,7 +129,7 @@ def test_exactly_one_copy_in_order_through_cut_connections(tmp_path: Path, topic
                 for number in range(count):
                     deliveries.append(await producer.send(topic, b"%d" % number, partition=number % 2))
                     if number % 2_000 == 1_000:
-                        # The first batch of these is through, most of them are on their way.
+                        # The first batch of these is acknowledged, most of them are in flight.
                         await deliveries[-900]
                         way.cut()
                 await producer.flush()
@@ -345,6 +346,6 @@ def test_groups_from_the_outside(broker: BrokerProcess, topic: str) -> None:
                 assert group_id in [group.group_id for group in listed]
             assert await groups.delete_offsets(client, group_id, [partition]) == {partition: ErrorCode.NONE}
             with pytest.raises(ApiError):
-                await groups.delete_group(client, group_id)  # its last offset was all there was of it
+                await groups.delete_group(client, group_id)  # its last offset was all that was left of it
 
     run(test)

@@ -1,4 +1,6 @@
-"""A producer's batches arrive in order and once, whatever happens to connections, to other batches or to the log."""
+"""A producer's batches arrive in order and exactly once, whatever happens to connections, to other batches or to the
+log.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,22 @@ class FailingNetwork:
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         if host == LEADER and self._failures_left:
             self._failures_left -= 1
-            for _ in range(3 * BATCHES):  # the sender has had turns enough to take every batch
+            for _ in range(3 * BATCHES):  # the sender has had enough turns to take every batch
                 await asyncio.sleep(0)
             raise ConnectionRefusedError(f"{host}:{port}")
         return await self._network.connect(protocol_factory, "127.0.0.1", port)
 
 
 class Leader:
-    """A broker that leads every partition, and the sequence numbers of the batches in the order of their arrival."""
+    """A broker that leads every partition, and records the sequence numbers of the batches in the order of their
+    arrival.
+    """
 
     def __init__(self) -> None:
         self.port = 0
         self.sequences: list[int] = []
         self.first_epoch = 0
-        """That of the first producer id."""
+        """The epoch of the first producer id."""
         self._last_producer_id = 6
 
     async def versions(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
@@ -114,7 +118,7 @@ class CheckingLeader(Leader):
     def __init__(
         self, answers: Mapping[bytes, ErrorCode | Sequence[ErrorCode]], appended: frozenset[bytes] = frozenset()
     ) -> None:
-        """A batch of a value in `answers` is appended all the same if it is in `appended`."""
+        """A refused batch of a value in `answers` is appended anyway if the value is in `appended`."""
         super().__init__()
         self.logs: defaultdict[int, list[bytes]] = defaultdict(list)
         """The values in each partition."""
@@ -127,7 +131,7 @@ class CheckingLeader(Leader):
         self._known: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
 
     def lose_end(self, partition: int) -> None:
-        """Lose the last record, as a power cut can."""
+        """Lose the last record, as in a power cut."""
         self.logs[partition].pop()
         self._known[partition].pop()
 
@@ -239,7 +243,9 @@ def test_batches_behind_one_that_is_refused_arrive_in_order(caplog: pytest.LogCa
 
 
 def test_a_batch_is_not_sent_again_behind_one_whose_retry_is_under_way() -> None:
-    """The broker knows nothing of the producer, and takes any number for its first: that of the oldest batch."""
+    """The broker does not know the producer, and accepts any number as its first one: it must be that of the oldest
+    batch.
+    """
     refused = ErrorCode.NOT_ENOUGH_REPLICAS
     leader = CheckingLeader({b"a": (refused, refused), b"b": refused})
 
@@ -252,7 +258,7 @@ def test_a_batch_is_not_sent_again_behind_one_whose_retry_is_under_way() -> None
 
 
 def test_a_gap_in_one_partition_makes_no_duplicates_in_another() -> None:
-    """The broker has the batch of partition 1, and could not say so, when the one of partition 0 is refused."""
+    """When the batch of partition 0 is refused, the broker has that of partition 1, but its acknowledgement is lost."""
     leader = CheckingLeader(
         {b"x": ErrorCode.MESSAGE_TOO_LARGE, b"y": ErrorCode.REQUEST_TIMED_OUT}, appended=frozenset([b"y"])
     )
@@ -271,7 +277,7 @@ def test_a_gap_in_one_partition_makes_no_duplicates_in_another() -> None:
 
 
 def test_a_batch_that_was_given_up_makes_no_duplicates_behind_it() -> None:
-    """The broker has two batches: it says of one that it failed, and of the next nothing certain."""
+    """The broker has two batches: it reports that one failed, and the outcome of the next is unknown."""
     leader = CheckingLeader(
         {b"a": ErrorCode.UNKNOWN_SERVER_ERROR, b"b": ErrorCode.REQUEST_TIMED_OUT}, appended=frozenset([b"a", b"b"])
     )
@@ -290,7 +296,7 @@ def test_a_batch_that_was_given_up_makes_no_duplicates_behind_it() -> None:
 
 
 def test_the_first_batch_of_a_producer_goes_alone() -> None:
-    """The broker would take the second one for the first of a producer that it does not know."""
+    """Otherwise the broker could take the second one as the first of an unknown producer."""
     leader = CheckingLeader({b"a": ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
     async def test(producer: Producer) -> None:

@@ -1,4 +1,4 @@
-"""Settings under Kafka's names: defaults, errors in Kafka's words, and nothing insecure by surprise."""
+"""Settings under Kafka's names: defaults, errors in Kafka's words, and no insecure surprises."""
 
 from __future__ import annotations
 

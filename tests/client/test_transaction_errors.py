@@ -1,5 +1,5 @@
-"""Errors that brokers answer a transactional producer: after some it is of no more use, after others it aborts and goes
-on, as Kafka's `TransactionManager` does; what passes by itself is asked again.
+"""Errors for a transactional producer: some are fatal, after others it aborts and continues, like Kafka's
+`TransactionManager`; transient ones are retried.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ OFFSETS = {TopicPartition("t", 0): OffsetAndMetadata(1)}
 
 
 class Script:
-    """A broker that coordinates and leads everything, and answers with the error codes that it is given."""
+    """A broker that coordinates and leads everything, and answers with scripted error codes."""
 
     def __init__(self, codes: Mapping[ApiKey, Sequence[ErrorCode]], versions: Versions = VERSIONS) -> None:
         self.port = 0
         self._versions = versions
         self.seen: list[str] = []
-        """The requests about transactions, in few words."""
+        """The transactional requests, abbreviated."""
         self._codes = {key: list(each) for key, each in codes.items()}
         self._epoch = -1
 
     @property
     def answers(self) -> dict[ApiKey, Answer]:
-        """A handler for each API, whose method has its name."""
+        """One handler for each API, named after its method."""
         return {ApiKey(key): self._handler(ApiKey(key)) for key in VERSIONS}
 
     def _handler(self, key: ApiKey) -> Answer:
@@ -320,7 +320,7 @@ def test_after_other_errors_a_producer_is_of_no_more_use(key: ApiKey, code: Erro
 
 
 class RefusesSecond(Script):
-    """Refuses the second batch of its first epoch, and what is behind it."""
+    """Refuses the second batch of its first epoch, and all later ones."""
 
     def produce(self, request: ProduceRequest, code: int) -> Response:
         records = request.topic_data[0].partition_data[0].records
@@ -341,7 +341,7 @@ def test_records_behind_one_that_the_broker_misses_fail_with_the_transaction() -
         producer.begin_transaction()
         await (await producer.send_batch("t", [b"first"], partition=0))
         sent = []
-        with contextlib.suppress(TransactionError):  # when an answer is there before the last of them
+        with contextlib.suppress(TransactionError):  # if an answer arrives before the last of them
             for number in range(4):
                 sent.append(await producer.send_batch("t", [b"%d" % number], partition=0))
         outcomes = await asyncio.gather(*sent, return_exceptions=True)

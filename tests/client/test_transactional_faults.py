@@ -1,4 +1,4 @@
-"""Our producer's transactions through cut connections and a killed broker: whole, once and in order."""
+"""Our producer's transactions across cut connections and a killed broker: complete, once and in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("is_committed", [True, False], ids=["commit", "abort"])
 def test_a_broker_that_is_killed_amid_a_transaction(own_broker: BrokerProcess, is_committed: bool) -> None:
-    """In each of its steps; the producer notices nothing but a pause."""
+    """The broker is killed in each step of the transaction; the producer only notices a pause."""
     steps = ["begun", "queued", "flushed", "offsets sent", "ending", "ended"]
     broker, topic, partition = own_broker, "t", TopicPartition("source", 0)
 

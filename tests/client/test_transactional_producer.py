@@ -1,4 +1,6 @@
-"""Our producer's transactions against our broker and Apache Kafka: what others see of them, and who is fenced."""
+"""Our producer's transactions against our broker and Apache Kafka: what other clients see of them, and which producers
+are fenced.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,7 @@ def test_offsets_are_committed_with_the_records(address: str, topic: str) -> Non
 
 
 def test_a_consumer_waits_for_an_offset_that_may_be_committed(address: str, topic: str) -> None:
-    """It would read again what the transaction has dealt with (KIP-447)."""
+    """It would reread records that the transaction has processed (KIP-447)."""
 
     async def test() -> None:
         partition = TopicPartition(topic, 0)
@@ -205,7 +207,7 @@ def test_a_consumer_waits_for_an_offset_that_may_be_committed(address: str, topi
 
 
 def test_a_zombie_of_a_group_is_fenced(address: str, topic: str) -> None:
-    """Its transaction fails, the producer itself goes on (KIP-447)."""
+    """Its transaction fails, but the producer can continue (KIP-447)."""
 
     async def test() -> None:
         async with client_of(address) as client, producer_of(client, topic) as producer:
@@ -301,7 +303,7 @@ def test_a_producer_whose_transaction_timed_out_is_fenced(address: str, topic: s
 
 
 async def _is_open(client: KafkaClient, topic: str) -> bool:
-    """Whether the last stable offset is not at the end yet."""
+    """Whether the last stable offset is below the end."""
     partition = TopicPartition(topic, 0)
     ends = [
         (await admin.list_offsets(client, {partition: admin.LATEST_TIMESTAMP}, isolation_level=level))[partition]
@@ -311,7 +313,7 @@ async def _is_open(client: KafkaClient, topic: str) -> bool:
 
 
 def test_a_transaction_with_a_record_that_is_refused_is_aborted(address: str, topic: str) -> None:
-    """The producer goes on under a higher epoch, as it does not know which sequence numbers the broker has."""
+    """The producer continues under a higher epoch, as it does not know the broker's sequence numbers."""
 
     async def test() -> None:
         async with client_of(address) as client, producer_of(client, topic) as producer:

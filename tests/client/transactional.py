@@ -1,4 +1,4 @@
-"""A broker for transactions, our producer with a transactional id, and what consumers see of it."""
+"""A broker for transactions, our producer with a transactional id, and the records that consumers get."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ async def values_of(client: KafkaClient, topic: str, *, committed: bool = True) 
 
 
 async def await_values(client: KafkaClient, topic: str, expected: list[bytes]) -> None:
-    """A commit is answered before its markers are written."""
+    """Wait for the values: a commit is answered before its markers are written."""
     while await values_of(client, topic) != expected:
         await asyncio.sleep(0.05)

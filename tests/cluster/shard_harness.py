@@ -1,4 +1,4 @@
-"""A coordinator's shard on a log in memory, with a clock that tests move."""
+"""A coordinator's shard on an in-memory log, with a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ START_MS = 1_700_000_000_000
 
 
 class ShardHarness(Generic[S]):
-    """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`; with
-    `fails_with` they fail.
+    """`log` is the committed content: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`;
+    with `fails_with` they fail.
     """
 
     shard: S
@@ -33,7 +33,7 @@ class ShardHarness(Generic[S]):
         return Moment(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
 
     def make(self, appends: Appends) -> None:
-        """Make the appends that an event has led to, and those that follow."""
+        """Execute the appends of an event, and those that follow from them."""
         self.waiting.extend(appends)
         while self.waiting and not self.hold:
             if self.fails_with is None:
@@ -49,13 +49,13 @@ class ShardHarness(Generic[S]):
         self.make(self.shard.complete(self.now(), append, base_offset))
 
     def committed(self, append: Append, base_offset: int) -> None:
-        """The records of `append` are in the log from `base_offset` on."""
+        """The records of `append` are committed from `base_offset` on."""
 
     def fail_one(self, error_code: ErrorCode) -> None:
         self.make(self.shard.fail(self.now(), self.waiting.popleft(), error_code))
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, running what falls due at its own moment."""
+        """Advance the time, firing each timer when it is due."""
         end_ms = self.now_ms + milliseconds
         while (next_ms := self.shard.deadlines.next_ms + START_MS) <= end_ms:
             self.now_ms = max(self.now_ms, int(next_ms))

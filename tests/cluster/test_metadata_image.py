@@ -1,4 +1,4 @@
-"""The image: looking up, replacing, sharing."""
+"""The image: lookups, replacements, sharing."""
 
 from __future__ import annotations
 

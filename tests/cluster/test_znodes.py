@@ -1,4 +1,4 @@
-"""Payloads as Apache Kafka 3.9.1 wrote them into its ZooKeeper, read and written back byte for byte."""
+"""Payloads as written by Apache Kafka 3.9.1 to its ZooKeeper, decoded and encoded byte for byte."""
 
 from __future__ import annotations
 

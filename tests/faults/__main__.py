@@ -15,7 +15,7 @@ from tests.faults.tally import Tally
 
 
 def table(rows: Sequence[tuple[object, ...]]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
+    """Columns as wide as necessary; numbers right-aligned."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     numeric = [[isinstance(cell, int) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -30,7 +30,7 @@ def table(rows: Sequence[tuple[object, ...]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what was asked for, print the table; 1 when anything was violated."""
+    """Run the requested parts and print the table; returns 1 if any check was violated."""
     parser = argparse.ArgumentParser(prog="scripts/fault-matrix", description=__doc__)
     parser.add_argument("--case", metavar="ID", help="run this case alone, and say what is wrong")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth call and so on (default: all)")
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Outcome(NamedTuple):
-    """Of one part: its table, what was done, and how much of it went wrong."""
+    """The outcome of one part: its table, and the numbers of cases and violations."""
 
     text: str
     done: str

@@ -1,4 +1,6 @@
-"""Every byte of every kind of file flipped once; what a flip may do is in tests/storage/recovery/test_corruption.py."""
+"""Flips every byte of every kind of file once; tests/storage/recovery/test_corruption.py defines the allowed
+effects.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.storage.recovery import test_corruption
 
 
 def all_flips() -> list[tuple[str, bool]]:
-    """Kinds of files, each after an orderly stop (True) and after another; the long ones first."""
+    """Kinds of files, each after a clean shutdown (True) and after a crash; the long ones first."""
     return [(kind, clean) for kind in test_corruption.KINDS for clean in (True, False)]
 
 

@@ -1,9 +1,9 @@
-"""The possible contents of one log: a plain list of records, and how sure each of them is.
+"""The possible contents of one log: a plain list of records, and the certainty of each.
 
-A scenario tells its History what it asks of the log and what the log answers. After a restart, `reconcile` holds what
-is there against it: nothing flushed is lost, nothing acknowledged is lost to mere process death, nothing is served
-that was never written so, no batch is cut in two. Where an end left several outcomes open (an append that was never
-answered, a truncation that was not flushed), each of them is right, and the one found is believed from then on.
+A scenario reports its requests to the log and the answers to its History. After a restart, `reconcile` compares the log
+with it: no flushed record is lost, no acknowledged record is lost by mere process death, no record is served that was
+never written so, no batch is cut in two. If an end left several outcomes open (an unanswered append, an unflushed
+truncation), each is allowed, and the one found is assumed from then on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.faults.rows import ProducerState, Row, aborted_in, latest_values, pro
 
 
 class Violation(AssertionError):
-    """The log broke a promise."""
+    """The log broke a guarantee."""
 
 
 class Observation(NamedTuple):
-    """The state of a loaded log. `first_base` is where its oldest segment begins."""
+    """The state of a loaded log. `first_base` is the base offset of its oldest segment."""
 
     start: int
     end: int
@@ -36,8 +36,8 @@ class Observation(NamedTuple):
 
 @dataclass
 class Version:
-    """A content that the log may have. `end` is its log end; at least the records up to `acked_end` outlive the
-    process, those up to `flushed_end` a power cut.
+    """A possible content of the log. `end` is its log end; at least the records up to `acked_end` survive process
+    death, those up to `flushed_end` a power cut.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Version:
         return self.copy()
 
     def cut(self, end: int) -> None:
-        """Only what lies below `end` is left, which becomes the end."""
+        """Drop everything from `end` on, which becomes the end."""
         self.rows = [row for row in self.rows if row.batch_end <= end]
         self.end = end
         self.acked_end = min(self.acked_end, end)
@@ -60,7 +60,7 @@ class Version:
 
 
 class FlushMark(NamedTuple):
-    """Where a flush began."""
+    """The start of a flush."""
 
     end: int
     truncations: int
@@ -68,29 +68,29 @@ class FlushMark(NamedTuple):
 
 @dataclass
 class History:
-    """See the module's docstring."""
+    """The history of the module docstring."""
 
     is_compacted: bool = False
     now: Version = field(default_factory=Version)
     sent: list[Row] = field(default_factory=list)
-    """Appended and not answered."""
+    """Appended and unanswered."""
     unsure: list[Version] = field(default_factory=list)
-    """The log before operations that were never answered."""
+    """The log before unanswered operations."""
     undoable: list[Version] = field(default_factory=list)
     """The log before operations that a power cut may undo."""
     optional: set[int] = field(default_factory=set)
-    """Offsets that compaction was free to remove."""
+    """Offsets that compaction may have removed."""
     start_on_disk: int = 0
     """The lowest log start after process death ..."""
     start_durable: int = 0
     """... and after a power cut."""
     start_asked: int = 0
-    """The highest log start that anybody asked for."""
+    """The highest log start that was ever requested."""
     watermarks: list[int] = field(default_factory=lambda: [0])
     """High watermarks that the checkpoint may have."""
     truncations: int = 0
     horizons: dict[int, int] = field(default_factory=dict)
-    """When the tombstones and markers that compaction has seen may go, by offset."""
+    """When compaction may remove the tombstones and markers that it has seen, by offset."""
 
     # -- what is asked and answered -----------------------------------------------------------------------------------
 
@@ -99,14 +99,14 @@ class History:
         return self.now.end
 
     def next_sequence(self, producer_id: int) -> int:
-        """The number that the producer's next record has to have."""
+        """The required sequence number of the producer's next record."""
         for row in reversed(self.now.rows):
             if row.producer.producer_id == producer_id and row.producer.sequence != NO_SEQUENCE:
                 return row.producer.sequence + 1
         return 0
 
     def sending(self, rows: Iterable[Row]) -> None:
-        """These are on their way to the log."""
+        """These records are about to be appended."""
         self.sent = list(rows)
 
     def acknowledged(self) -> None:
@@ -129,11 +129,11 @@ class History:
             self.undoable = []
 
     def claimed(self, recovery_point: int) -> None:
-        """The log says that everything below is on stable storage."""
+        """The log reports that everything below is on stable storage."""
         self.now.flushed_end = max(self.now.flushed_end, min(recovery_point, self.now.end))
 
     def shortening(self, end: int) -> None:
-        """The log is to lose its tail from `end` on."""
+        """The log is about to be truncated to `end`."""
         self.unsure.append(self.now.copy())
         self.truncations += 1
         self.now.cut(end)
@@ -142,7 +142,7 @@ class History:
         self.now.flushed_end = min(self.now.flushed_end, left)
 
     def _end_of_what_is_left(self) -> int:
-        """Where the log ends at least: it ends with its last batch, and compaction may have removed the very last."""
+        """The minimum log end: the end of its last batch, where compaction may have removed the last batches."""
         return max((row.batch_end for row in self.now.rows if row.offset not in self.optional), default=0)
 
     def shortened(self, end: int, asked: int) -> None:
@@ -162,12 +162,14 @@ class History:
         self.unsure = []
 
     def not_shortened(self) -> None:
-        """It was refused, and is whole."""
+        """The truncation was refused, and the log is unchanged."""
         self.now = self.unsure.pop()
         self.now.acked_end = self.now.end
 
     def compacting(self, bound: int, now_ms: int, delete_retention_ms: int) -> None:
-        """Note a cleaning: superseded records below `bound` are to go, and tombstones and markers seen for so long."""
+        """Note a cleaning: superseded records below `bound` are removed, and so are tombstones and markers seen for
+        this long.
+        """
         rows = [row for row in self.now.rows if row.offset < bound]
         aborted = aborted_in(rows)
         latest = {row.key: row.offset for row in rows if not row.is_marker and row.offset not in aborted}
@@ -179,7 +181,7 @@ class History:
                 self.optional.add(row.offset)
 
     def must_be_compact(self, found: Observation, bound: int) -> None:
-        """Below `bound` no key is twice, and nothing is left of aborted transactions. Raises Violation."""
+        """Below `bound` no key occurs twice, and aborted transactions are gone. Raises Violation."""
         aborted = aborted_in(self.now.rows)
         seen: dict[bytes | None, Row] = {}
         for row in found.rows:
@@ -189,7 +191,7 @@ class History:
                 seen[row.key] = row
 
     def starting_at(self, offset: int) -> None:
-        """The log start is to move."""
+        """The log start is about to move."""
         self.start_asked = max(self.start_asked, offset)
 
     def starts_at(self, offset: int, *, is_checkpointed: bool) -> None:
@@ -199,7 +201,7 @@ class History:
             self.start_on_disk = self.start_durable = offset
 
     def checkpointing(self, high_watermark: int) -> None:
-        """The high watermark is to be checkpointed."""
+        """The high watermark is about to be checkpointed."""
         self.watermarks.append(high_watermark)
 
     def checkpointed(self) -> None:
@@ -209,13 +211,13 @@ class History:
     # -- what is found ------------------------------------------------------------------------------------------------
 
     def reconcile(self, found: Observation, *, lost_power: bool) -> None:
-        """Hold what is there against what may be, and believe it. Raises Violation."""
+        """Compare the log with the allowed contents, and assume what was found. Raises Violation."""
         start_low = self.start_durable if lost_power else self.start_on_disk
         if not start_low <= found.start <= max(self.start_asked, start_low):
             raise Violation(f"the log starts at {found.start}, not from {start_low} to {self.start_asked}")
         allowed = {min(value, found.end) for value in self.watermarks}
         if found.start == found.end:
-            # Records were deleted up to the high watermark: that of a log without its end was there or above.
+            # Records were deleted up to the high watermark, so a log without its end had at least this high watermark.
             allowed.add(found.start)
         if found.high_watermark not in allowed:
             raise Violation(f"high watermark {found.high_watermark} is not one of {allowed}")
@@ -237,7 +239,7 @@ class History:
         raise Violation("; or ".join(dict.fromkeys(reasons)))
 
     def must_equal(self, found: Observation) -> None:
-        """Compare with the state of a working log now. Raises Violation."""
+        """Compare with the current state of a working log. Raises Violation."""
         reason = self._contradiction(self.now, found, lost_power=False)
         if reason is None and found.end != self.now.end:
             reason = f"the log ends at {found.end}, not at {self.now.end}"
@@ -245,7 +247,7 @@ class History:
             raise Violation(reason)
 
     def _candidates(self, *, lost_power: bool) -> list[Version]:
-        """All contents that would be right, the likely one first."""
+        """All allowed contents, the most likely one first."""
         found = [self.now, *self.unsure]
         if self.sent:
             answered = self.now.copy()
@@ -255,7 +257,7 @@ class History:
         return found + self.undoable if lost_power else found
 
     def _contradiction(self, version: Version, found: Observation, *, lost_power: bool) -> str | None:
-        """The part of `found` that cannot be a beginning of `version`."""
+        """The part of `found` that cannot be a prefix of `version`."""
         must_end = version.flushed_end if lost_power else version.acked_end
         if not must_end <= found.end <= version.end:
             return f"the log ends at {found.end}, not from {must_end} to {version.end}"
@@ -274,7 +276,7 @@ class History:
         )
 
     def _wrong_compaction(self, version: Version, found: Observation) -> str | None:
-        """Compaction changes nothing for those who read all of the log."""
+        """Compaction must not change the result of reading the whole log."""
         if not self.optional:
             return None
         rows = [row for row in version.rows if row.offset >= found.start and row.batch_end <= found.end]
@@ -314,8 +316,8 @@ class History:
         return None
 
     def _believe(self, version: Version, candidates: list[Version], found: Observation, *, lost_power: bool) -> None:
-        # A truncation that was done by half is no more durable than one that was done: until the next flush, a power
-        # cut can bring back what the process after it does not see.
+        # A half-done truncation is no more durable than a complete one: until the next flush, a power cut can bring
+        # back data that the next process does not see.
         is_cut_by_half = found.end < version.end and any(version is each for each in self.unsure)
         others = [other for other in candidates if other is not version or is_cut_by_half]
         self.undoable = [] if lost_power else self.undoable + others

@@ -1,4 +1,4 @@
-"""A log under random commands behaves as a plain list of records does, restarts of every kind included."""
+"""A log under random commands behaves like a plain list of records, including all kinds of restarts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICIES = [frozenset({"delete"}), frozenset({"compact"}), frozenset({"compact",
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Commands on one log, and on the History that it must agree with."""
+    """Commands on one log, and on the History that it must match."""
 
     steps_done: ClassVar[int] = 0
 
@@ -217,7 +217,7 @@ def _with_crc(data: memoryview) -> memoryview:
 
 
 def run_machine(examples: int) -> int:
-    """So many random trials of 40 steps; gives how many steps that were. Raises what a step raised."""
+    """Run this many random trials of 40 steps; returns the number of steps. Raises the steps' errors."""
     LogMachine.steps_done = 0
     run_state_machine_as_test(
         LogMachine,

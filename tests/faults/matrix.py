@@ -58,7 +58,7 @@ class FaultKind(Enum):
 
     @property
     def concerns_writes(self) -> bool:
-        """Whether it differs from another kind only in calls that write."""
+        """Whether it differs from other kinds only in calls that write."""
         return "short" in self.value or self is FaultKind.CRASH_AMID
 
 
@@ -68,7 +68,7 @@ ENDS = (DEATH, *(mode.value for mode in PowerCut))
 
 
 class Ending(NamedTuple):
-    """The end of the machine: "death" of the process, or how the power is cut, drawn with `seed`."""
+    """The end of the machine: "death" of the process, or the kind of power cut, drawn with `seed`."""
 
     how: str
     seed: int = 0
@@ -89,7 +89,7 @@ class Point(NamedTuple):
 
 
 class Case(NamedTuple):
-    """`again`: a crash in the recovery from the first."""
+    """`again`: a crash in the recovery from the first one."""
 
     scenario: str
     first: Point
@@ -100,7 +100,7 @@ class Case(NamedTuple):
 
     @property
     def category(self) -> str:
-        """The row of the table that the case counts in."""
+        """The row of the table that counts the case."""
         if self.again is not None:
             return "crash in the recovery from a crash"
         how = self.first.ending.how
@@ -108,7 +108,7 @@ class Case(NamedTuple):
 
 
 def parse_case(text: str) -> Case:
-    """The case of an id. Raises ValueError."""
+    """The case with this id. Raises ValueError."""
     scenario, *parts = text.split("/")
     if scenario not in SCENARIOS or len(parts) not in {3, 6}:
         raise ValueError(f"'{text}' is not the id of a case")
@@ -168,7 +168,7 @@ def run_trial(scenario: str, disk: Disk, *, in_reads: bool = False) -> Trial:
 
 
 def _check_offline(trial: Trial, disk: Disk, seen: int) -> None:
-    """A failure that may have lost something is not lived with."""
+    """A directory must go offline after a failure that may have lost data."""
     assert disk.kind is not None
     if "eio" not in disk.kind.value:
         return
@@ -180,7 +180,7 @@ def _check_offline(trial: Trial, disk: Disk, seen: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def calls_of(scenario: str, *, in_reads: bool = False) -> tuple[str, ...]:
-    """The calls that a trial without faults makes."""
+    """The calls of a trial without faults."""
     disk = Disk()
     run_trial(scenario, disk, in_reads=in_reads)
     return tuple(disk.calls)
@@ -192,7 +192,7 @@ def _tried(scenario: str, kind: FaultKind, call: int) -> Trial:
 
 
 def forget() -> None:
-    """The code is another one from now on."""
+    """Clear the caches: the code is about to change."""
     calls_of.cache_clear()
     _tried.cache_clear()
 
@@ -201,7 +201,7 @@ def forget() -> None:
 
 
 def chooser(seed: int) -> Callable[[int], int]:
-    """Numbers below the one asked for, always the same ones for a seed."""
+    """Numbers below the given one, reproducible for a seed."""
     state = seed * 2654435761 + 1
 
     def choose(count: int) -> int:
@@ -213,7 +213,7 @@ def chooser(seed: int) -> Callable[[int], int]:
 
 
 def end(trial: Trial, ending: Ending, salt: int) -> None:
-    """The end of the process, or of the power."""
+    """Kill the process, or cut the power."""
     if ending.how == DEATH:
         trial.file_system.kill_process()
     else:
@@ -223,7 +223,7 @@ def end(trial: Trial, ending: Ending, salt: int) -> None:
 
 
 def recovery_calls(trial: Trial) -> int:
-    """How many calls the next start makes."""
+    """The number of calls of the next start."""
     twin = trial.file_system.copy()
     disk = Disk()
     twin.inject = disk.inject
@@ -232,7 +232,7 @@ def recovery_calls(trial: Trial) -> int:
 
 
 def crash_in_recovery(trial: Trial, point: Point) -> None:
-    """The next process dies as it starts."""
+    """The next process dies during its start."""
     disk = Disk(point.kind, point.call)
     trial.file_system.inject = disk.inject
     try:
@@ -244,7 +244,7 @@ def crash_in_recovery(trial: Trial, point: Point) -> None:
 
 
 def run_case(case: Case) -> None:
-    """Live, end, start again, and judge. Raises Violation, or what storage should not have raised."""
+    """Run, end, restart, and check. Raises Violation, or unexpected errors of storage."""
     trial = _tried(case.scenario, case.first.kind, case.first.call).fork()
     trial.file_system.faults_in_reads = False
     end(trial, case.first.ending, case.first.call)
@@ -257,7 +257,9 @@ def run_case(case: Case) -> None:
 
 
 def judge(trial: Trial, salt: int) -> None:
-    """The machine is back: what is there is right, stays so, and the log goes on. Raises Violation."""
+    """After the machine's restart: the content is allowed, stays so, and the log continues to work. Raises
+    Violation.
+    """
     first = _look(trial, trial.file_system)
     end(trial, Ending("lose") if trial.lost_power else Ending(DEATH), salt)
     second = _look(trial, trial.file_system)
@@ -323,7 +325,7 @@ _READS_PER_GROUP = 10
 
 
 class Group(NamedTuple):
-    """The cases of one call of a scenario, or of some reads from that one on; they share what came before."""
+    """The cases of one call of a scenario, or of some reads from that one on; they share the steps before it."""
 
     scenario: str
     call: int
@@ -331,7 +333,7 @@ class Group(NamedTuple):
 
 
 def all_groups() -> list[Group]:
-    """In an order of no meaning, always the same: a part of them is a sample."""
+    """In a fixed but arbitrary order: any part of them is a sample."""
     groups = []
     for scenario in SCENARIOS:
         groups += [Group(scenario, call) for call in range(1, len(calls_of(scenario)) + 1)]
@@ -341,7 +343,7 @@ def all_groups() -> list[Group]:
 
 
 def cases_of(group: Group) -> Iterator[Case]:
-    """All cases of a group. Those with a second crash are found by looking at the first."""
+    """All cases of a group. Those with a second crash depend on the result of the first."""
     scenario, call, is_read = group
     if is_read:
         end = len(calls_of(scenario, in_reads=True)) + 1

@@ -12,14 +12,14 @@ from tests.storage.support import TP
 
 @with_log
 def begin_move(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """The log is to be in the other directory."""
+    """Start moving the log to the other directory."""
     targets = [each for each in manager.directories if each is not log.directory and each.failure is None]
     if targets and TP not in manager.futures.logs:
         trial.attempt(lambda: manager.futures.create(log, targets[0], trial.now_ms))
 
 
 def copy(max_bytes: int) -> Step:
-    """Some of the log is copied."""
+    """Copy part of the log."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -41,7 +41,7 @@ def _copy(trial: Trial, manager: LogManager, log: UnifiedLog, max_bytes: int) ->
 
 @with_log
 def end_move(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """The copy takes the place of the log."""
+    """Replace the log by the copy."""
     if TP not in manager.futures.logs:
         return
 

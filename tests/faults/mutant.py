@@ -1,4 +1,4 @@
-"""A deliberate bug, and the means to make it."""
+"""A deliberate bug, and the means to plant it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug, and how it is made."""
+    """A bug, and how to plant it."""
 
     name: str
     scenario: str
@@ -22,7 +22,7 @@ class Mutant:
 
 
 def everywhere(patch: Patch, original: object, replacement: object) -> None:
-    """Replace a function in every module that has imported it."""
+    """Replace a function in every module that imported it."""
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith(("storage.", "tests.storage.", "tests.faults.")):
             for name, value in list(vars(module).items()):

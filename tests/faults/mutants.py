@@ -1,6 +1,7 @@
-"""Deliberate bugs. The fault matrix has to catch each of them, which shows that it checks for such bugs.
+"""Deliberate bugs. The fault matrix must catch each of them, to show that it checks for such bugs.
 
-A mutant changes one thing in the code while it is applied, as a mistake there would. `scenario` is where to look first.
+A mutant changes one thing in the code while it is applied, as a mistake there would. `scenario` is the first one to
+try.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(scenario: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Registers a mutant under the name of its function."""
+    """Register a mutant under the name of its function."""
 
     def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
         name = apply.__name__.replace("_", " ")
@@ -318,7 +319,7 @@ def cleaned_segment_is_not_fsynced(patch: Patch) -> None:
 
 @mutant("compacted")
 def lost_tail_is_taken_for_compacted(patch: Patch) -> None:
-    # As in a directory that Kafka has written.
+    # As in a directory written by Kafka.
     everywhere(patch, log_checkpoints.whole_segment_marks, lambda _directories, _logs, _unsure: {})
 
 

@@ -1,4 +1,4 @@
-"""Steps of scenarios about a second topic that comes and goes."""
+"""Steps of scenarios with a second topic that is created and deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.storage.support import delete_expired
 
 
 def create_neighbour(trial: Trial) -> None:
-    """A second topic is made and written to."""
+    """Create a second topic and write to it."""
     if trial.manager is None:
         return
     manager, before = trial.manager, trial.neighbour
@@ -35,7 +35,7 @@ def create_neighbour(trial: Trial) -> None:
 
 
 def use_neighbour(trial: Trial) -> None:
-    """The second topic is written to, and its log start moves; so the checkpoints know it."""
+    """Write to the second topic, and move its log start, so that the checkpoints contain it."""
     log = None if trial.manager is None else trial.manager.get(OTHER)
     if trial.manager is None or log is None or log.directory.failure is not None:
         return
@@ -56,7 +56,7 @@ def use_neighbour(trial: Trial) -> None:
 
 
 def delete_neighbour(trial: Trial) -> None:
-    """And deleted, which leaves nothing of it."""
+    """Delete the second topic, with everything that belongs to it."""
     log = None if trial.manager is None else trial.manager.get(OTHER)
     if trial.manager is None or log is None:
         return
@@ -68,7 +68,7 @@ def delete_neighbour(trial: Trial) -> None:
         returning=before.returning | before.there,
         deleted=before.deleted | before.there,
     )
-    was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
+    was_online = log.directory.failure is None  # otherwise it is found again, as a log without a topic
     if trial.attempt(lambda: manager.delete(OTHER, trial.now_ms)) and was_online and not trial.disk_stays_full:
         trial.neighbour.there = frozenset()
     delete_expired(manager, trial.now_ms)

@@ -1,4 +1,4 @@
-"""Records as a History keeps them, and the state of producers and keys that follows from them."""
+"""Records as a History keeps them, and the resulting state of producers and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DELETE_HORIZON = 0x40
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _ABORT = b"\0\0\0\0"
-"""Key of an abort marker: version and type."""
+"""The key of an abort marker: version and type."""
 
 
 class Producer(NamedTuple):
@@ -23,7 +23,7 @@ class Producer(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One record and what its batch says about it. `attributes` are the batch's, without the cleaner's mark."""
+    """One record and the fields of its batch. `attributes` are the batch's, without the cleaner's mark."""
 
     offset: int
     batch_base: int
@@ -64,7 +64,7 @@ def rows_of(batch: RecordBatch) -> list[Row]:
 
 
 class ProducerState(NamedTuple):
-    """The state of a producer that must survive: its epoch, its last sequence number and the offset of that."""
+    """The state of a producer that must survive: its epoch, its last sequence number and that record's offset."""
 
     epoch: int
     last_sequence: int
@@ -87,13 +87,13 @@ def producers_in(rows: Sequence[Row], end: int) -> dict[int, ProducerState]:
 
 
 def latest_values(rows: Iterable[Row], aborted: dict[int, int]) -> dict[bytes | None, bytes]:
-    """The value of each key after all rows; keys that were deleted are left out."""
+    """The value of each key after all rows, without deleted keys."""
     found = {row.key: row.value for row in rows if not row.is_marker and row.offset not in aborted}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def aborted_in(rows: Iterable[Row]) -> dict[int, int]:
-    """The offsets of aborted transactions, each with that of the marker."""
+    """The offsets of aborted transactions, with those of their markers."""
     ongoing: dict[int, list[int]] = {}
     found = {}
     for row in rows:

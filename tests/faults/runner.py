@@ -1,4 +1,4 @@
-"""Runs many cases on all processors, and tells what they showed."""
+"""Runs many cases on all processors, and reports the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MACHINES, _EXAMPLES = 8, 250
 
 
 def try_case(case: Case) -> str | None:
-    """Run a case. Gives its violation, None when there is none."""
+    """Run a case; returns its violation, or None."""
     before, began = signal.signal(signal.SIGALRM, _hangs), time.monotonic()
     left, _ = signal.setitimer(signal.ITIMER_REAL, _CASE_SECONDS)
     try:
@@ -40,7 +40,7 @@ def try_case(case: Case) -> str | None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if left:  # the time of the test that runs the case goes on
+        if left:  # the time limit of the test that runs the case continues
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001))
     return None
 
@@ -79,7 +79,7 @@ def spread(
 
 
 def run_matrix(sample: int = 1, seconds: float | None = None) -> Tally:
-    """Every `sample`th group of the matrix, for at most `seconds`."""
+    """Run every `sample`th group of the matrix, for at most `seconds`."""
     total = Tally()
     for tally in spread(run_group, all_groups()[::sample], seconds):
         total.add(tally)
@@ -87,7 +87,7 @@ def run_matrix(sample: int = 1, seconds: float | None = None) -> Tally:
 
 
 def run_flips(sample: int = 1) -> Tally:
-    """Every byte of every `sample`th kind of file."""
+    """Flip every byte of every `sample`th kind of file."""
     total = Tally()
     for tally in spread(flip, all_flips()[::sample]):
         total.add(tally)
@@ -113,7 +113,7 @@ def run_machines(sample: int = 1) -> Tally:
 
 
 class Caught(NamedTuple):
-    """The discovery of a mutant: the part of the matrix that saw it first, after how many cases, and as what."""
+    """How a mutant was found: by which part of the matrix, after how many cases, and as which violation."""
 
     mutant: str
     part: str

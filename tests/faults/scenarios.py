@@ -1,4 +1,4 @@
-"""The trials that the fault matrix goes through, call by call."""
+"""The trials that the fault matrix runs, call by call."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _FOLLOWER = (
 )
 
 
-# Batches of one size, each as long as another that recovery may cut off.
+# Batches of one size, so that recovery may truncate any of them for another.
 _TORN = (
     steps.start,
     *[steps.append(size=100)] * 14,
@@ -235,7 +235,7 @@ _GAPPED = (
     steps.follow(9, gap=3),
 )
 
-# A log that Kafka wrote, whose gaps no loss has made; and a copy that has to end without a record, too.
+# A log written by Kafka, whose gaps are not losses; and a copy whose end has no record, either.
 _ADOPTED = (
     steps.adopt,
     steps.start,

@@ -1,4 +1,4 @@
-"""Steps of scenarios that make a log shorter: DeleteRecords, retention and truncation."""
+"""Steps of scenarios that shorten a log: DeleteRecords, retention and truncation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.trial import Trial
 
 
 def delete_records(count: int) -> Step:
-    """The log start moves up by `count` offsets."""
+    """Move the log start up by `count` offsets."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -28,7 +28,7 @@ def delete_records(count: int) -> Step:
 
 
 def retain(passing_ms: int) -> Step:
-    """Time passes, and retention gives up what is too old or too much."""
+    """Advance the time, and let retention delete old or excess segments."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -45,14 +45,14 @@ def retain(passing_ms: int) -> Step:
 
 
 def _check_retention(trial: Trial, log: UnifiedLog, before: int) -> None:
-    """Check that exactly the expired segments went."""
+    """Check that exactly the expired segments were deleted."""
     config, start = log.config, log.log_start_offset
     if not config.is_deleted:
         if start != before:
             raise Violation(f"retention moved the start of a log that is only compacted from {before} to {start}")
         return
     size = sum(segment.size for segment in log.segments if segment.base_offset >= start)
-    optional = trial.history.optional  # compaction may have taken them before, and with them the newest timestamp
+    optional = trial.history.optional  # compaction may have removed them before, and the newest timestamp with them
     gone = [row for row in trial.history.now.rows if before <= row.offset < start and row.offset not in optional]
     too_old = trial.now_ms - config.retention_ms
     if config.retention_bytes < 0 and any(row.timestamp >= too_old for row in gone):
@@ -74,7 +74,7 @@ def _check_retention(trial: Trial, log: UnifiedLog, before: int) -> None:
 
 
 def truncate(batches: int) -> Step:
-    """The last batches are cut off, as a follower does that has what the new leader has not."""
+    """Truncate the last batches, like a follower that diverges from a new leader."""
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -83,7 +83,7 @@ def truncate(batches: int) -> Step:
             return
         offset = bases[-batches]
         if offset < trial.high_watermark and trial.history.is_compacted:
-            return  # what is committed is never cut off, and compaction relies on it
+            return  # committed records are never truncated, and compaction relies on it
         trial.history.shortening(
             max((row.batch_end for row in trial.history.now.rows if row.batch_end <= offset), default=0)
         )

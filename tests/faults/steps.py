@@ -1,4 +1,4 @@
-"""The steps of scenarios: each is one thing that a broker asks of its logs."""
+"""The steps of scenarios: each is one request of a broker to its logs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def with_log(step: Callable[[Trial, LogManager, UnifiedLog], None]) -> Step:
 
 
 def adopt(trial: Trial) -> None:
-    """A broker of Kafka's has left a compacted log, all of it on stable storage and above the recovery point: the first
-    segment ends before the second begins, and the log without a record.
+    """Adopt a compacted log of a Kafka broker, all of it on stable storage and above the recovery point: neither the
+    first segment nor the log ends with a record.
     """
     history = trial.history
     with trial.in_peace():
@@ -63,7 +63,7 @@ def adopt(trial: Trial) -> None:
 
 
 def start(trial: Trial) -> None:
-    """The process starts; a directory that cannot be used ends it with one line."""
+    """Start the process; an unusable directory ends it with one line."""
     trial.log = None
     trial.settle()
     try:
@@ -72,22 +72,22 @@ def start(trial: Trial) -> None:
         if not any(path in str(error) for path in trial.directories):
             raise Violation(f"no directory is named in '{error}'") from None
         raise SimulatedCrash from None
-    # A directory that failed is left as it was, and so may be the marker in it.
+    # A failed directory is left unchanged, and may still have the marker.
     trial.may_be_clean = trial.may_be_clean and any(directory.failure for directory in trial.manager.directories)
     trial.lost_power = False
-    trial.epoch += 1  # a replica that was away leads or follows in another epoch
+    trial.epoch += 1  # a replica that was down leads or follows in another epoch
     trial.attempt(lambda: take_role(trial))
 
 
 def take_role(trial: Trial) -> None:
-    """The only replica takes its role, with a log that was cut too (see CutLogs). A missing log is made."""
+    """The only replica takes its role, even with a truncated log (see CutLogs). A missing log is created."""
     assert trial.manager is not None
     trial.manager.checkpoints.cut_below.clear()
     trial.log = trial.manager.get_or_create(TP, TOPIC_ID, trial.config, trial.now_ms, is_new=False)
 
 
 def stop(trial: Trial) -> None:
-    """The process ends in order, as far as the disk lets it."""
+    """Shut the process down cleanly, as far as the disk allows it."""
     manager, log = trial.manager, trial.log
     if manager is None or log is None:
         trial.end_process()
@@ -105,7 +105,7 @@ def stop(trial: Trial) -> None:
 
 
 def kill(trial: Trial) -> None:
-    """The process is killed."""
+    """Kill the process."""
     trial.end_process()
 
 
@@ -113,7 +113,7 @@ def kill(trial: Trial) -> None:
 
 
 def append(**options: object) -> Step:
-    """One batch as the leader; `options` are those of Spec."""
+    """Append one batch as the leader; `options` are those of Spec."""
     return appending(Spec(**options))  # type: ignore[arg-type]
 
 
@@ -144,7 +144,9 @@ def _send_again(trial: Trial, log: UnifiedLog, data: bytes, rows: tuple[Row, ...
 
 
 def follow(*sizes: int, gap: int = 0, between: int = 0) -> Step:
-    """Batches of so many records as a follower gets them, the first `gap` offsets further on, the others `between`."""
+    """Append batches of these record counts as a follower, after a gap of `gap` offsets, with gaps of `between` between
+    them.
+    """
 
     @with_log
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
@@ -173,14 +175,14 @@ def make(trial: Trial, spec: Spec, base: int) -> tuple[bytes, tuple[Row, ...]]:
 
 @with_log
 def new_epoch(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """Another leader epoch begins at the log end."""
+    """Start another leader epoch at the log end."""
     trial.epoch += 1
     trial.attempt(lambda: log.assign_epoch_start_offset(trial.epoch))
 
 
 @with_log
 def roll(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """The active segment is sealed."""
+    """Seal the active segment."""
     trial.attempt(lambda: log.roll(trial.now_ms))
 
 
@@ -226,7 +228,7 @@ def background(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
 
 
 def lag(count: int) -> Step:
-    """The other replicas are so many offsets behind from now on."""
+    """From now on the other replicas are this many offsets behind."""
 
     def run(trial: Trial) -> None:
         trial.lag = count
@@ -242,7 +244,7 @@ def checkpoint_log_start(trial: Trial, manager: LogManager, log: UnifiedLog) -> 
 
 
 def checkpoint(trial: Trial, tasks: Sequence[CheckpointTask]) -> bool:
-    """Whether all was written; a full disk refuses, and everything goes on."""
+    """Checkpoint; returns whether everything was written. A full disk refuses it, and work continues."""
     for task in tasks:
         task.run()
         task.complete()
@@ -272,7 +274,7 @@ def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
     def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
         trial.now_ms += passing_ms
         if TP in manager.futures.logs:
-            return  # what is being moved, the cleaner leaves alone
+            return  # the cleaner leaves a log being moved alone
         high_watermark = trial.high_watermark
         bound = min(high_watermark, log.recovery_point, log.active_segment.base_offset)
         trial.history.compacting(bound, trial.now_ms, log.config.delete_retention_ms)
@@ -305,7 +307,7 @@ def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
 
 @with_log
 def look(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
-    """A consumer reads and searches."""
+    """Read and search like a consumer."""
     rows = [row for row in trial.history.now.rows if row.offset >= log.log_start_offset]
 
     def search() -> None:

@@ -1,4 +1,4 @@
-"""A sample of the fault matrix; `scripts/fault-matrix` runs all of it."""
+"""A sample of the fault matrix; `scripts/fault-matrix` runs the whole matrix."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_flips_are_counted() -> None:
     assert len(all_flips()) > 20
 
 
-@pytest.mark.timeout(600)  # what it finds it makes smaller, for as long as five minutes
+@pytest.mark.timeout(600)  # shrinking a finding takes up to five minutes
 def test_log_equals_its_model() -> None:
     assert run_machine(30) > 300
 

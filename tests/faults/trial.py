@@ -1,4 +1,4 @@
-"""The trial of a broker's logs on one disk: it runs the steps of a scenario and checks what they left on the disk."""
+"""The trial of a broker's logs on one disk: it runs the steps of a scenario and checks the disk after them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.storage.support import DIR, T0, TP, open_manager, read_all
 
 OTHER = TopicPartition("other", 3)
 NEIGHBOUR_START = 3
-"""Where the second topic begins once records of it were deleted."""
+"""The log start of the second topic once its first records were deleted."""
 
 
 class Spec(NamedTuple):
-    """A batch to be made: values of `size` bytes, one key for each record if there are any."""
+    """A batch to build: values of `size` bytes, and optionally one key for each record."""
 
     values: int = 1
     size: int = 40
@@ -41,15 +41,15 @@ class Spec(NamedTuple):
     producer_id: int = -1
     keys: tuple[bytes, ...] = ()
     deltas: tuple[int, ...] = ()
-    """Added to the timestamps of the records (ms)."""
+    """Offsets added to the timestamps of the records (ms)."""
     is_tombstone: bool = False
     is_transactional: bool = False
     marker: ControlRecordType | None = None
-    """The end of a transaction instead of values."""
+    """A transaction marker instead of values."""
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether the same again is answered as a duplicate."""
+        """Whether a repeated batch is answered as a duplicate."""
         return self.producer_id >= 0 and not self.is_transactional and self.marker is None
 
 
@@ -57,7 +57,7 @@ class Spec(NamedTuple):
 def make_batch(
     spec: Spec, sequence: int, serial: int, timestamp: int, base: int, epoch: int
 ) -> tuple[bytes, tuple[Row, ...]]:
-    """A batch as its producer sends it, and the records that it becomes at offset `base` in leader epoch `epoch`."""
+    """A batch as its producer sends it, and its records at offset `base` in leader epoch `epoch`."""
     if spec.marker is not None:
         end = EndTxnMarker(spec.marker, 0)
         data = build_end_txn_marker(end, timestamp=timestamp, producer_id=spec.producer_id, producer_epoch=0)
@@ -102,25 +102,25 @@ class Neighbour:
     generation: int = 0
     """The last one."""
     written: dict[int, tuple[Row, ...]] = field(default_factory=dict)
-    """The rows appended to each of them."""
+    """The rows appended to each generation."""
     flushed_end: int = 0
     """The last generation is on stable storage up to this offset."""
     shortened: frozenset[int] = frozenset()
-    """Those whose first records were deleted."""
+    """The generations whose first records were deleted."""
     deleted: frozenset[int] = frozenset()
-    """Those whose files are being removed, in any order."""
+    """The generations whose files are being removed, in any order."""
 
     @property
     def topic_id(self) -> Uuid:
         return uuid_of(self.generation)
 
     def writing(self, rows: tuple[Row, ...]) -> None:
-        """These are on their way to it, and what was not taken before is not."""
+        """These rows are about to be appended, and earlier unaccepted ones are not."""
         before = (row for row in self.written.get(self.generation, ()) if row.offset < rows[0].offset)
         self.written = {**self.written, self.generation: (*before, *rows)}
 
     def believe(self, found: UnifiedLog | None, *, lost_power: bool) -> None:
-        """Hold what is there against what may be, and believe it. Raises Violation."""
+        """Compare the files with the allowed contents, and assume what was found. Raises Violation."""
         allowed = self.there | self.returning if lost_power else self.there
         if found is None:
             if not self.may_be_missing:
@@ -156,10 +156,9 @@ class Neighbour:
 
 
 class Trial:
-    """A broker's logs from the first start to their end, by one scenario.
+    """A broker's logs from the first start to their end, in one scenario.
 
-    `attempt` is how a step asks something of storage: a storage error is the only answer to tolerate, anything else
-    is a violation.
+    Steps call storage through `attempt`: it tolerates storage errors only; anything else is a violation.
     """
 
     def __init__(self, file_system: MemoryFileSystem, config: LogConfig, directories: Sequence[str] = (DIR,)) -> None:
@@ -178,12 +177,12 @@ class Trial:
         self.may_be_clean = False
         self.may_have_strays = False
         self.disk_stays_full = False
-        """Whether even a removal may be refused; what was deleted is then found at the next start, of no topic."""
+        """Whether even a removal may be refused; the next start then finds the deleted files, without a topic."""
         self.lost_power = False
-        """Whether the last process ended by a power cut."""
+        """Whether the last process ended with a power cut."""
 
     def fork(self) -> Trial:
-        """A copy of the trial after the end of its process, so that it can end in several ways."""
+        """A copy of the trial after the end of its process, to try several endings."""
         twin = copy.copy(self)
         twin.file_system = self.file_system.copy()
         twin.history = copy.deepcopy(self.history)
@@ -208,13 +207,13 @@ class Trial:
         return self.log is not None and self.log.directory.failure is None
 
     def may_go_on_after(self, path: str) -> bool:
-        """Whether a directory that has `path` still works, though a call on it failed."""
+        """Whether the directory of `path` still works, though a call on the path failed."""
         return self.manager is not None and any(
             directory.failure is None for directory in self.manager.directories if path.startswith(directory.path)
         )
 
     def place(self, spec: Spec) -> tuple[memoryview, tuple[Row, ...]]:
-        """The next batch of this kind, and the records it will be."""
+        """The next batch of this kind, and the records it becomes."""
         self.serial += 1
         self.now_ms += 1
         sequence = self.history.next_sequence(spec.producer_id) if spec.producer_id >= 0 else -1
@@ -222,7 +221,7 @@ class Trial:
         return memoryview(bytearray(data)), rows
 
     def end_process(self) -> None:
-        """The process is gone, and what the disk does to the next one is not over."""
+        """End the process; faults of the disk for the next one remain."""
         inject = self.file_system.inject
         self.file_system.kill_process()
         self.file_system.inject = inject
@@ -230,7 +229,7 @@ class Trial:
 
     @contextmanager
     def in_peace(self) -> Iterator[None]:
-        """Exclude what is called meanwhile from the trial: no call is counted, and none fails."""
+        """Exclude the calls of a block from the trial: they are not counted, and never fail."""
         inject = self.file_system.inject
         self.file_system.inject = lambda _operation, _path: None
         try:
@@ -246,18 +245,18 @@ class Trial:
     # -- starting and looking -----------------------------------------------------------------------------------------
 
     def load(self, file_system: MemoryFileSystem) -> tuple[LogManager, LoadReport]:
-        """Load the logs on `file_system` as the next process does. Raises LogDirError."""
+        """Load the logs on `file_system` like the next process. Raises LogDirError."""
         return open_manager(file_system, self.config, *self.directories, now_ms=self.now_ms)
 
     def settle(self) -> None:
-        """See what the next process will find, hold it against the history, and believe it."""
+        """Load what the next process will find, compare it with the history, and assume it."""
         twin = self.file_system.copy()
         manager, report = self.load(twin)
         self.check_report(manager, report)
         self.believe(manager)
 
     def check_report(self, manager: LogManager, report: LoadReport) -> None:
-        """No end of any kind makes a log unusable, and only an orderly one looks clean."""
+        """No kind of end makes a log unusable, and only a clean shutdown looks clean."""
         # A copy can outlive a log that was never flushed; it is set aside for good.
         self.may_have_strays = self.may_have_strays or (self.lost_power and self.history.now.flushed_end == 0)
         ignored = [
@@ -297,12 +296,12 @@ class Trial:
 
 
 def rows_in(log: UnifiedLog) -> list[Row]:
-    """The records that the log serves, those below its start in the same batch included."""
+    """The records that the log serves, including those in the same batch below its start."""
     return [row for batch in read_all(log) for row in rows_of(batch)]
 
 
 def observe(log: UnifiedLog, high_watermark: int) -> Observation:
-    """The state of the log as its users see it."""
+    """The visible state of the log."""
     start = log.log_start_offset
     rows = [row for row in rows_in(log) if row.offset >= start]
     producers = {}
@@ -321,7 +320,7 @@ def observe(log: UnifiedLog, high_watermark: int) -> Observation:
 
 
 def check_indexes(log: UnifiedLog) -> None:
-    """Every index entry is true: as `kafka-dump-log --index-sanity-check` sees it. Raises Violation."""
+    """Every index entry is valid, like in `kafka-dump-log --index-sanity-check`. Raises Violation."""
     for segment in log.segments:
         batches = {found[0]: header_of(found) for found in segment.batches.headers()}
         ends = {batch.last_offset for batch in batches.values()}

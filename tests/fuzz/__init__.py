@@ -1,1 +1,1 @@
-"""Fuzzing of all that a peer can send before it is authenticated, and of all that is read to judge who it is."""
+"""Fuzzing of everything that a peer can send before it is authenticated, and of everything that authenticates it."""

@@ -47,7 +47,7 @@ def _opened(stack: ExitStack, names: list[str]) -> dict[str, Trial]:
 
 
 def main() -> int:
-    """Run the command; gives its exit code."""
+    """Run the command; returns its exit code."""
     arguments = _arguments()
     names = arguments.target or list(TARGETS)
     began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Inputs that are nearly right."""
+"""Inputs that are almost valid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 LENGTHS = (b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x00\x10\x00\x00")
 MOST_REPEATED = 20_000
-"""Characters that a repeated part of a text becomes at most."""
+"""The maximum size, in characters, of a repeated part of a text."""
 
 
 def mutated(data: bytes, randomness: random.Random) -> bytes:
-    """`data` with a few bytes changed, inserted, removed or repeated, drawn to values that are lengths."""
+    """`data` with a few bytes changed, inserted, removed or repeated; changed ones often become plausible lengths."""
     mutant = bytearray(data)
     for _ in range(randomness.choice([1, 1, 1, 2, 4, 16])):
         position = randomness.randrange(len(mutant) + 1)
@@ -32,7 +32,7 @@ def mutated(data: bytes, randomness: random.Random) -> bytes:
 
 
 def mutated_text(text: str, randomness: random.Random, words: Sequence[str]) -> str:
-    """`text` with parts removed, put elsewhere or repeated, at times very often, and with `words` put in."""
+    """`text` with parts removed, moved or repeated, sometimes very often, and with `words` inserted."""
     for _ in range(randomness.choice([1, 1, 1, 2, 4])):
         begin = randomness.randrange(len(text) + 1)
         end = min(len(text), begin + randomness.choice([1, 1, 2, 5, 20]))
@@ -58,5 +58,5 @@ def mutated_text(text: str, randomness: random.Random, words: Sequence[str]) -> 
 
 
 def put_together(words: Sequence[str], randomness: random.Random, most: int = 12) -> str:
-    """Some of `words`, one after another."""
+    """Concatenate some of `words`."""
     return "".join(randomness.choices(words, k=randomness.randrange(most + 1)))

@@ -1,8 +1,8 @@
-"""Runs targets on inputs drawn from a seed, each with a limit on its time and on the memory of all.
+"""Runs targets on inputs drawn from a seed, with a time limit for each input and a memory limit for all.
 
-An input is refused by a declared exception or is accepted. It is a failure if anything else is raised, if a target
-finds that it should not have been accepted, if it takes longer than MOST_S of the processor or if it needs MOST_BYTES
-more than there were before.
+An input is refused by a declared exception or is accepted. It is a failure if anything else is raised, if the target
+decides that it should not have been accepted, if it takes longer than MOST_S of processor time or if it needs
+MOST_BYTES more memory than before.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Any, NamedTuple, Protocol
 MOST_S = 2.0
 MOST_BYTES = 512 << 20
 MOST_GROWTH_BYTES = 128 << 20
-"""By which the process may be larger in the end than after the first inputs of each target."""
+"""The maximum growth of the process from the first inputs of each target to the end."""
 BATCH = 1000
-"""Inputs that are drawn from one seed."""
+"""Inputs drawn from one seed."""
 LONGEST_SHOWN = 4000
 
 
 class Trial(Protocol):
-    """One target that is ready."""
+    """One target, ready to run."""
 
     def make(self, draw: random.Random) -> Any:
-        """An input; its repr says all of it."""
+        """An input; its repr describes it completely."""
         ...
 
     def check(self, case: Any) -> bool:
-        """Whether the input was accepted. Raises anything for a failure."""
+        """Whether the input was accepted. Any exception is a failure."""
         ...
 
 
@@ -43,7 +43,7 @@ Opened = Callable[[], AbstractContextManager[Trial]]
 
 
 class Target(NamedTuple):
-    """`share` is how many of a thousand inputs of a run are for it."""
+    """`share` is the target's part of every thousand inputs of a run."""
 
     name: str
     share: float
@@ -131,19 +131,21 @@ def _address_space() -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def run(
     targets: Mapping[str, tuple[Trial, int]], seed: int, report: Callable[[Mapping[str, Tally]], None]
 ) -> dict[str, Tally]:
-    """Run each target on as many inputs as said, in turns. `report` is called at times. Raises FuzzFailure."""
+    """Run each target on the given number of inputs, in turns. `report` is called from time to time. Raises
+    FuzzFailure.
+    """
     tallies = {name: Tally() for name in targets}
     before = 0
     with limited():
         while unfinished := [name for name, (_, wanted) in targets.items() if tallies[name].inputs < wanted]:
-            # The one that is the most behind: whoever ends a run early has some inputs of all.
+            # The one furthest behind, so that an interrupted run has covered all of them.
             name = min(unfinished, key=lambda name: tallies[name].inputs / targets[name][1])
             trial, wanted = targets[name]
             batch, size = tallies[name].inputs // BATCH, min(BATCH, wanted - tallies[name].inputs)

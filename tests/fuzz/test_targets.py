@@ -1,4 +1,4 @@
-"""Each target in short, and that the runner notices what it is there for."""
+"""A short run of each target, and tests that the runner notices what it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs and batches for the tests of storage."""
+"""Helpers for the storage tests: logs and batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batch_of(
 
 
 def batches_at(*batches: tuple[int, memoryview], epoch: int = 1) -> memoryview:
-    """Batches as a leader sends them to a follower: each at its offset."""
+    """Batches as a leader sends them to a follower, with their offsets."""
     joined = bytearray()
     for offset, data in batches:
         one = bytearray(data)
@@ -64,7 +64,7 @@ def batches_at(*batches: tuple[int, memoryview], epoch: int = 1) -> memoryview:
 def open_manager(
     file_system: FileSystem, config: LogConfig | None = None, *directories: str, now_ms: int = T0
 ) -> tuple[LogManager, LoadReport]:
-    """A manager whose directories are locked and loaded."""
+    """A manager with locked and loaded directories."""
     manager = LogManager(file_system, directories or (DIR,), config or LogConfig())
     manager.directories.lock()
     configs = dict.fromkeys(("t", "other"), manager.default_config)
@@ -93,7 +93,7 @@ def new_log(config: LogConfig | None = None, file_system: FileSystem | None = No
 
 
 def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> UnifiedLog:
-    """The log as the next process finds it; what the last one still held open is gone."""
+    """The log as the next process finds it; deleted files that were still open are gone."""
     file_system.kill_process()
     manager, report = open_manager(file_system, config)
     assert not report.refused, report.refused
@@ -101,7 +101,7 @@ def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> Un
 
 
 def flush_dirty(manager: LogManager, now_ms: int) -> None:
-    """Do the flushes that are due. A directory that fails goes offline."""
+    """Execute the due flushes. A directory that fails goes offline."""
     tasks = [log.prepare_flush(now_ms, offset) for log, offset in manager.due_flushes(now_ms)]
     run_together(tasks)
     for task in tasks:
@@ -110,7 +110,7 @@ def flush_dirty(manager: LogManager, now_ms: int) -> None:
 
 
 def delete_expired(manager: LogManager, now_ms: int) -> int:
-    """Remove the files whose time has come; returns how many deletions are left to do."""
+    """Remove the files whose delay has expired; returns how many deletions are left."""
     for task in manager.directories.expired_deletions(now_ms):
         task.run()
         task.complete()
@@ -118,15 +118,16 @@ def delete_expired(manager: LogManager, now_ms: int) -> int:
 
 
 def checkpoint_high_watermarks(manager: LogManager, high_watermarks: Mapping[TopicPartition, int]) -> None:
-    """Write the high watermarks; those of logs not named are kept as they were loaded."""
+    """Write the high watermarks; those of other logs keep their loaded values."""
     for task in manager.checkpoints.high_watermark_tasks(high_watermarks):
         task.run()
         task.complete()
 
 
 def delete_old_segments(manager: LogManager, now_ms: int, high_watermark: int | None = None) -> list[str]:
-    """A round of retention over all logs, as the broker does it; gives the reasons. The high watermark is the log end
-    unless given."""
+    """A round of retention over all logs, like the broker's; returns the reasons. The high watermark defaults to the
+    log end.
+    """
     reasons: list[str] = []
     for log in manager.online_logs():
         expiry = log.expire_segments(now_ms, log.log_end_offset if high_watermark is None else high_watermark)
@@ -177,7 +178,7 @@ def values_in(log: UnifiedLog, offset: int | None = None) -> list[tuple[int, byt
 
 @dataclass
 class Countdown:
-    """The process dies at the call number `left` that changes something."""
+    """Kill the process at the `left`th call that changes something."""
 
     left: int
     calls: list[str] = field(default_factory=list)

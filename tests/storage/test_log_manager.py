@@ -1,4 +1,4 @@
-"""Log directories: placing logs, deleting them, and many of them."""
+"""Log directories: placing logs, deleting them, and handling many of them."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class TestDeletion:
         assert len(info.file.pread(info.position, info.size)) == info.size
 
     def test_links_that_lead_nowhere(self, tmp_path) -> None:
-        """Kafka ignores them at start, and when it compacts."""
+        """Kafka ignores them at start, and during compaction."""
         config = CONFIG.replace(cleanup_policy=frozenset({"compact"}))
         manager, _ = open_manager(OsFileSystem(), config, str(tmp_path))
         log = manager.get_or_create(TP, None, config, T0)

@@ -22,7 +22,7 @@ LEAD = LeaderAndIsr(1, 7, 50, 3, (TopicStates("known", uuid_of(2), (image(0),)),
 
 
 class Obedient(HostedPartitions):
-    """Accepts every role of an admitted command; a topic is new if its partitions say so."""
+    """Accepts every role of an admitted command; the command says which topics are new."""
 
     def __init__(self) -> None:
         self._fence = CommandFence()

@@ -185,5 +185,5 @@ def test_no_array_holds_the_event_loop(
         return  # an answer repeats the entity, and encodes all of its elements in one go
     if request.node.callspec.params["broker"] == "refused" and request_type.api_key in REFUSED_AT_ONCE:
         return
-    runner.run(answered(4 * CHECKS))  # warm up: fill the caches of compiled code
+    runner.run(answered(4 * CHECKS))  # warm up: compile what is compiled at the first use
     assert runner.run(answered(MANY)) < STEPS

@@ -34,7 +34,9 @@ def by_tickets(cache: str | None, principal: str | None = None) -> Initiator:
 
 
 def answered(realm: Realm, tokens: ClientExchange) -> tuple[GssContext, bytes]:
-    """A server that knows the client, and its token that makes it known to it; the client has sent an empty one."""
+    """A server that has authenticated the client, and its token for mutual authentication; the client has sent an empty
+    one.
+    """
     server = Acceptor(KerberosLogin("key", "kafka", "kafka/localhost", realm.keytab("kafka/localhost"))).context()
     answer = server.step(next(tokens))
     return server, answer
@@ -49,7 +51,7 @@ def test_all_tokens(realm: Realm) -> None:
         tokens = gssapi_tokens(initiator, "localhost")
         server, answer = answered(realm, tokens)
         assert tokens.send(answer) == b""
-        # A server that could protect what follows lets the client choose.
+        # A server that offers security layers lets the client choose.
         assert server.unwrap(tokens.send(server.wrap(b"\7\0\xff\xff"))) == b"\1\0\0\0"
         assert server.initiator() == f"alice@{REALM}"
         with pytest.raises(StopIteration):

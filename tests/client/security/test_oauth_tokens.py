@@ -44,7 +44,7 @@ def test_a_token_counts_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch)
         provider.status = 503
         monkeypatch.setattr(oauth_tokens, "wall_clock_s", lambda: now_s + 3500)
         assert held.token() == first
-        # It was tried more than once.
+        # It tried more than once.
         assert len(provider.asked) > 2
         monkeypatch.setattr(oauth_tokens, "wall_clock_s", lambda: now_s + 3700)
         with pytest.raises(ServerError, match=r"there is no token: http://.*/token answers with HTTP status 503"):

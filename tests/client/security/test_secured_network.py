@@ -22,7 +22,7 @@ UNCHECKED = {"ssl.endpoint.identification.algorithm": ""}
 
 
 def network(**settings: str) -> SecuredNetwork:
-    """As a broker reaches other ones."""
+    """The network that a broker uses to reach others."""
     config = BrokerConfig(
         {
             "broker.id": "0",

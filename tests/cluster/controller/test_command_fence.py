@@ -1,4 +1,4 @@
-"""Commands that are obeyed, and those that come too late."""
+"""Commands that are obeyed, and those that arrive too late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_admitted(fence: CommandFence, number: int, *, controller_epoch: int = 7, 
 
 @given(st.integers(0, MOST), st.lists(st.integers(0, 20), max_size=30))
 def test_of_one_sender_what_comes_after_something_newer_is_refused(first: int, arrivals: list[int]) -> None:
-    """In whatever order commands arrive, and where their numbers begin again at 0, too."""
+    """In whatever order commands arrive, even if their numbers restart at 0."""
     fence, newest = CommandFence(), -1
     for age in arrivals:
         assert is_admitted(fence, (first + age) % 2**31) == (age >= newest)
@@ -70,7 +70,7 @@ def test_a_newer_broker_epoch_is_obeyed_only_while_the_answer_to_the_registratio
 
 
 def test_a_controller_of_a_tree_that_was_set_back_since_is_refused() -> None:
-    """Otherwise this broker would refuse every controller of the older tree, whose epochs are lower."""
+    """Otherwise this broker would refuse every controller of the restored tree, whose epochs are lower."""
     lost, new = {"controller_epoch": 7, "broker_epoch": 50}, {"controller_epoch": 4, "broker_epoch": 30}
     fence = CommandFence()
     fence.registered(50)

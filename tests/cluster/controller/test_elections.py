@@ -73,7 +73,7 @@ def test_a_replica_that_was_lost_before_does_not_lead() -> None:
 
 
 def test_a_dead_leader_is_followed_and_leaves_the_isr_with_the_other_dead() -> None:
-    """Kafka's OfflinePartition election: the new ISR are the members that live."""
+    """Kafka's OfflinePartition election: the new ISR consists of the live members."""
     context = context_of()
     state = settled("t", partition(0, 7, (7, 2, 8, 0), (7, 0, 2, 8)), context)
     assert state == PartitionState(2, 4, (0, 2), 5)
@@ -142,7 +142,7 @@ def test_whoever_is_elected_has_every_committed_record(
 
 
 class Unclean:
-    """A rule that allows unclean elections in the topic `t`, and remembers them."""
+    """A rule that allows unclean elections in the topic `t`, and records them."""
 
     def __init__(self) -> None:
         self.elections: list[tuple[str, int, int]] = []
@@ -155,7 +155,7 @@ class Unclean:
 
 
 def test_where_it_is_allowed_a_replica_that_is_not_in_sync_leads_and_is_the_whole_isr() -> None:
-    """M12: the epoch grows, and the partition is marked as recovering (KIP-704)."""
+    """M12: the epoch is bumped, and the partition is marked as recovering (KIP-704)."""
     dead = partition(0, 7, (7, 8, 2, 1), (7, 8))
     context = context_of(dead)
     assert elected("t", dead, context) == PartitionState(-1, 4, (7, 8), 5), "it is off by default"

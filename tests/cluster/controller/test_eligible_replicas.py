@@ -1,4 +1,4 @@
-"""KIP-966: who may lead when nobody in the ISR can, and what partitions say for it."""
+"""KIP-966: which replicas may lead when the ISR is dead, and how partitions record that."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cluster:
         return self.context.topics[NAME].partitions[0]
 
     def settle(self) -> PartitionImage:
-        """The partition after whatever has happened."""
+        """The partition after all events so far."""
         state = elected(NAME, self.partition, self.context)
         if state is not None:
             assert PartitionState.decode(NAME, 0, state.encode()) == state
@@ -151,7 +151,7 @@ def test_a_partition_with_one_replica_has_nobody_else() -> None:
 
 
 def test_who_is_about_to_stop_leads_to_the_end() -> None:
-    """Its log may have more than what is committed."""
+    """Its log may have uncommitted records."""
     cluster = Cluster()
     cluster.alter(1, 2)
     cluster.alter(1)
@@ -216,7 +216,7 @@ def test_replicas_that_are_no_longer_assigned_are_not_eligible() -> None:
 
 
 def taken_over(state: PartitionState, written_at: int, *brokers: BrokerImage) -> tuple[PartitionImage, bool]:
-    """The partition when a controller has taken office, and whether that took a write."""
+    """The partition after a controller's election, and whether it needed a write."""
     context = ControllerContext(1, 5, brokers, min_isr=lambda _topic: 2)
     topic = ReadTopic(NAME, TopicAssignment(ID, {0: (1, 2, 3)}), {0: (state, 8)}, True, {0: written_at})
     operations, image = take_over(topic, context, unclean=False)
@@ -232,7 +232,7 @@ def test_a_new_controller_leaves_what_is_well() -> None:
 
 @pytest.mark.parametrize(("previous", "leader", "isr"), [(UNCLEAN, NO_LEADER, (2,)), (11, 1, (1,))])
 def test_a_new_controller_knows_who_came_since(previous: int, leader: int, isr: tuple[int, ...]) -> None:
-    """The last controller went with them."""
+    """The last controller died with them."""
     image, is_written = taken_over(PartitionState(1, 3, (1, 2), 4), 15, broker(1, 20, previous))
     assert ((image.leader, image.isr), is_written) == ((leader, isr), True)
 

@@ -1,4 +1,4 @@
-"""The controller's judgement of an ISR that a leader wants."""
+"""The controller's decision on an ISR that a leader requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_sound_change_is_the_state_to_write() -> None:
 
 
 def test_a_leader_that_asks_again_gets_what_it_has_got_already() -> None:
-    """Its first answer was lost, so it still knows the version before (KAFKA-12751)."""
+    """Its first answer was lost, so it still has the previous version (KAFKA-12751)."""
     assert judge_isr_change(change(1, 2, partition_epoch=7), 1, context_of()) == NOW
     assert judge_isr_change(change(1, 2), 1, context_of()) == NOW
 
@@ -68,7 +68,7 @@ def test_what_is_refused(asked: IsrChange, asker: int, refusal: ErrorCode) -> No
 
 
 def test_a_replica_of_an_earlier_life_does_not_join() -> None:
-    """M7: it came back with an emptied disk since the leader has seen it in sync (KIP-903)."""
+    """M7: since the leader saw it in sync, it came back with an empty disk (KIP-903)."""
     context = context_of()
     old = change(new_isr=((1, 101), (2, 102), (3, 90)))
     assert judge_isr_change(old, 1, context) is ErrorCode.INELIGIBLE_REPLICA
@@ -88,7 +88,7 @@ def test_who_is_not_there_or_about_to_stop_does_not_join() -> None:
 
 
 def test_a_leader_about_to_stop_lets_a_follower_in() -> None:
-    """Only so can it hand over."""
+    """Otherwise it could not hand over."""
     context = context_of(NOW.replace(isr=(1,)))
     context.shutting_down[1] = None
     assert judge_isr_change(change(1, 2), 1, context) == PartitionState(1, 5, (1, 2), 7)
@@ -107,7 +107,7 @@ def test_a_topic_that_is_being_deleted_is_gone() -> None:
 
 
 def test_a_replica_that_its_registration_calls_cut_joins_no_isr() -> None:
-    """The next controller reads the registration, and would take the replica out again."""
+    """The next controller reads the registration, and would remove the replica again."""
     context = context_of()
     cut = BrokerImage(3, 103, {}, cut_replicas={"t": (0,)})
     context.brokers_are([*(context.live_brokers[each] for each in (1, 2)), cut])

@@ -1,4 +1,4 @@
-"""Partitions move while brokers come and go and controllers crash: nothing committed is lost, and the move ends."""
+"""Partitions move while brokers come and go and controllers crash: no committed record is lost, and the move ends."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TARGETS = st.lists(st.sampled_from(BROKERS), min_size=1, max_size=3, unique=True
 
 
 class MovingPartition(RuleBasedStateMachine):
-    """One partition, its two nodes, and which brokers hold every committed record.
+    """One partition, its two nodes, and the brokers that hold every committed record.
 
-    Each transaction may end with a crash after some of its operations: larger ones are split, so that any beginning of
-    it can be all that was written.
+    Each transaction may end with a crash after some of its operations: larger ones are split, so that any prefix of it
+    may be all that was written.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class MovingPartition(RuleBasedStateMachine):
         return partition
 
     def put(self, partition: PartitionImage) -> None:
-        """The controller knows; brokers that hold no replica any more delete it."""
+        """Update the controller; brokers that are no longer replicas delete their log."""
         self.context.put_partitions({"t": [partition]})
         self.holders &= set(partition.replicas)
 
@@ -124,7 +124,7 @@ class MovingPartition(RuleBasedStateMachine):
     @precondition(lambda self: self.partition.leader in self.live)
     @rule(broker_id=st.sampled_from(BROKERS))
     def join(self, broker_id: int) -> None:
-        """A follower catches up, and the leader has it join."""
+        """A follower catches up, and the leader adds it to the ISR."""
         partition = self.partition
         if broker_id not in partition.replicas or broker_id in partition.isr or broker_id not in self.live:
             return
@@ -137,7 +137,7 @@ class MovingPartition(RuleBasedStateMachine):
     @precondition(lambda self: self.partition.leader in self.live)
     @rule()
     def commit(self) -> None:
-        """A record is committed: whoever is not in the ISR does not have it."""
+        """Commit a record: brokers outside the ISR do not have it."""
         self.holders = set(self.partition.isr)
 
     @rule(broker_id=st.sampled_from(BROKERS))
@@ -174,7 +174,7 @@ class MovingPartition(RuleBasedStateMachine):
         assert set(self.state.isr) <= set(self.assignment.partitions[0])
 
     def teardown(self) -> None:
-        """All brokers are there and catch up: the partition is where it was sent last."""
+        """Start all brokers and let them catch up: the partition must be at the target of its last move."""
         for broker_id in BROKERS:
             self.come(broker_id)
         for broker_id in BROKERS:
@@ -195,7 +195,7 @@ TestMovingPartition = MovingPartition.TestCase
 
 
 def test_the_last_replica_with_everything_is_not_dropped() -> None:
-    """Kafka 3.9 would cancel, and delete the only replica that was in sync."""
+    """Kafka 3.9 would cancel, and delete the only in-sync replica."""
     machine = MovingPartition()
     assert machine.begin((3,), written=2)
     machine.join(3)

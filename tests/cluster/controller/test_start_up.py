@@ -1,4 +1,4 @@
-"""A controller's decisions at its start, and how operations become fenced transactions."""
+"""A controller's decisions at its start, and the conversion of operations into fenced transactions."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_taking_over_completes_and_elects_with_versions() -> None:
     ],
 )
 def test_taking_over_trusts_no_broker_that_came_back_unnoticed(isr: tuple[int, ...], became: object) -> None:
-    """Broker 1, the leader, registered again after the state was written: what it held may be gone. Broker 3 is not
-    there. Where nobody else is in the ISR broker 1 has to do.
+    """Broker 1, the leader, registered again after the state was written: it may have lost its log. Broker 3 is down.
+    If the ISR has no one else, broker 1 must do.
     """
     context = ControllerContext(2, 7, [BrokerImage(1, 60, {}), BrokerImage(2, 40, {})])
     topic = ReadTopic(
@@ -107,7 +107,7 @@ def test_taking_over_trusts_no_broker_that_came_back_unnoticed(isr: tuple[int, .
 
 
 def test_brokers_that_came_back_together_are_trusted_once() -> None:
-    """The state is written again, so that the next controller sees which of them came back after that."""
+    """The state is rewritten, so that the next controller sees which of them came back later."""
     context = ControllerContext(2, 7, [BrokerImage(1, 60, {}), BrokerImage(2, 61, {})])
     state = PartitionState(1, 3, (1, 2), 1)
     topic = ReadTopic("t", TopicAssignment(ID, {0: (1, 2)}), {0: (state, 8)}, True, written_at={0: 50})

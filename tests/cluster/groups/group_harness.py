@@ -1,4 +1,4 @@
-"""A group shard with a clock that tests move and a log that tests can hold back, fail or replay."""
+"""A group shard with a clock that tests advance and a log that tests can hold, fail or replay."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Harness(ShardHarness[GroupShard]):
         return loader.finish()
 
     def restarted(self) -> Harness:
-        """A new coordinator on the same log; what was not committed is gone."""
+        """A new coordinator on the same log; uncommitted records are lost."""
         return Harness(self.config, list(self.log), self.now_ms, dict(self.producers))
 
     def handle(
@@ -189,7 +189,7 @@ class Harness(ShardHarness[GroupShard]):
             self.handle(self.shard.offsets.expire, group_id)
 
     def forget_topics(self, *topics: str, first_kept: int | None = None) -> None:
-        """Topics were deleted, now or when `first_kept` was the number of the next commit."""
+        """Delete topics, now or at the time when `first_kept` was the number of the next commit."""
         number = self.shard.offsets.next_number if first_kept is None else first_kept
         for group_id in list(self.shard.groups):
             self.handle(self.shard.offsets.forget_topics, group_id, topics, number)
@@ -197,7 +197,7 @@ class Harness(ShardHarness[GroupShard]):
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def pending_deadlines(self) -> int:
-        """How many entries the heap has."""
+        """The size of the heap."""
         return len(self.shard._table.deadlines)
 
     def group(self, group_id: str = "g") -> Group:
@@ -212,7 +212,7 @@ class Harness(ShardHarness[GroupShard]):
     # -- whole scenarios ----------------------------------------------------------------------------------------------
 
     def member(self, group_id: str = "g", **how: object) -> str:
-        """A new dynamic member's id, as JoinGroup gives it."""
+        """A new dynamic member's id from JoinGroup."""
         refused = self.join(group_id=group_id, **how).value  # type: ignore[arg-type]
         assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return refused.member_id

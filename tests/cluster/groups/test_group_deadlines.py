@@ -1,4 +1,4 @@
-"""The heap of deadlines against the plainest model of it."""
+"""The heap of deadlines against a naive model."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_is_set_again_and_again_does_not_pile_up() -> None:
 
 
 def test_deadlines_that_were_cleared_leave_the_heap_without_another_one() -> None:
-    """Ten thousand members that had left stayed in it, as lists, until their time or the next members came."""
+    """Ten thousand former members used to stay in it, as lists, until their deadline or until new members came."""
     deadlines = Deadlines()
     members = [Deadline(deadlines, lambda _: []) for _ in range(10_000)]
     for number, member in enumerate(members):
@@ -106,7 +106,7 @@ def test_an_action_that_is_due_at_once_again_waits_for_the_next_call() -> None:
 
 
 def test_a_cleared_deadline_keeps_nothing() -> None:
-    """The entry stays in the heap for a while: a deadline that was moved to an earlier time leaves one, too."""
+    """The entry stays in the heap for a while, as after moving a deadline to an earlier time."""
 
     class Held:
         def action(self, _: Moment) -> Appends:

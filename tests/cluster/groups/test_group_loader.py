@@ -1,4 +1,4 @@
-"""Loading a partition of __consumer_offsets: what is left of its records, and how much memory that takes."""
+"""Loading a partition of __consumer_offsets: its final state, and the memory that this takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def offset_record(offset: int | None, group: str = "g", at: TopicPartition = TP,
 
 
 class Log:
-    """A log that a test writes, and a loader that takes every batch of it."""
+    """A log that a test writes, and a loader that gets every batch of it."""
 
     def __init__(self) -> None:
         self.loader = GroupLoader()

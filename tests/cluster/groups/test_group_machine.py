@@ -39,7 +39,7 @@ PROTOCOLS = [[("range", b"1")], [("range", b"2")], [("sticky", b"1"), ("range", 
 
 @dataclass
 class Client:
-    """A client's knowledge. Clients 3 and 4 are static members."""
+    """A client's state. Clients 3 and 4 are static members."""
 
     number: int
     group_id: str
@@ -56,7 +56,7 @@ class Client:
 
 @dataclass
 class Observed:
-    """One coordinator from its start to its end."""
+    """One coordinator, from its start to its end."""
 
     leaders: dict[tuple[str, int], str] = field(default_factory=dict)
     assigned: dict[tuple[str, int], dict[str, bytes]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(GROUPS), number=st.sampled_from(CLIENTS))
     def restart_client(self, group: str, number: int) -> None:
-        """The process behind a client dies; the next one knows nothing."""
+        """A client's process dies; the next one knows nothing."""
         self.settle()
         self.clients[group, number] = Client(number, group)
 
@@ -191,7 +191,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The coordinator dies; what was not committed is lost, and clients never hear of it."""
+        """The coordinator dies; uncommitted records are lost, and clients never learn of them."""
         self.settle()
         self.harness = self.harness.restarted()
         self.observed = Observed()

@@ -326,7 +326,7 @@ def test_duplicate_protocols_of_a_member_count_once(harness: Harness) -> None:
 
 
 def test_a_group_has_as_many_bytes_as_its_record_can_have(harness: Harness) -> None:
-    """Four protocols with as much metadata as the log takes in one record: Kafka would fail to write the group."""
+    """Four protocols with as much metadata as fits in one record: Kafka would fail to write the group."""
     large = [("range", bytes(4 * MOST_RECORD_BYTES - 100))]
     too_large = [("range", bytes(4 * MOST_RECORD_BYTES))]
     member = harness.member()
@@ -363,7 +363,7 @@ def test_ids_that_were_given_out_count(harness: Harness) -> None:
 
 @pytest.mark.parametrize("end", ["leave", "expire", "resign"])
 def test_members_that_are_gone_are_no_cyclic_garbage(end: str) -> None:
-    """A collection may have frozen them: another one that frees cycles among them follows an hour later."""
+    """A collection may have frozen them: the next one that frees cyclic garbage among them comes an hour later."""
     harness = Harness()
     member = harness.member()
     generation = harness.join(member).value.generation_id

@@ -1,4 +1,4 @@
-"""Committed offsets where the log is slow or fails, and their expiry."""
+"""Committed offsets with a slow or failing log, and their expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of __consumer_offsets: their bytes, and what replaying them makes."""
+"""Records of __consumer_offsets: their bytes, and the state after replaying them."""
 
 from __future__ import annotations
 

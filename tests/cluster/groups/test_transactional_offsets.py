@@ -1,4 +1,4 @@
-"""Offsets of open transactions: when they count, who may commit them, and what a load finds."""
+"""Offsets of open transactions: when they become visible, who may commit them, and how they are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and entities that AlterClientQuotas takes and refuses, and those that a filter means, in Kafka's words."""
+"""Values and entities that AlterClientQuotas accepts and refuses, and those that match a filter, in Kafka's words."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ COMPONENTS = st.lists(
 def test_filters_mean_what_the_model_says(
     user: Name, client_id: Name, components: list[tuple[str, int, str | None]], strict: bool
 ) -> None:
-    """The model goes through the parts of the entity, not of the filter."""
+    """The model iterates over the parts of the entity, not of the filter."""
     expected = True
     asked = {kind: (how, name) for kind, how, name in components}
     for kind, part in (("user", user), ("client-id", client_id)):

@@ -1,4 +1,4 @@
-"""The most specific limit counts, and is shared by those whom it names (KIP-13)."""
+"""The most specific limit applies, and the clients that it names share it (KIP-13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and throttle times are those that Kafka computes; the models here keep every single record."""
+"""Rates and throttle times equal Kafka's; the models here keep every single record."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def fetch_params(broker_id: int, broker_epoch: int = -1) -> FetchParams:
 
 
 class Replicas:
-    """Brokers 1, 2 ... with a replica each; the first leads. `state` is what the controller has committed."""
+    """Brokers 1, 2 ... with a replica each; the first leads. `state` is the controller's committed state."""
 
     def __init__(self, count: int = 3, *, min_isr: int = 1, isr: tuple[int, ...] | None = None) -> None:
         self.config = LogConfig(min_insync_replicas=min_isr)
@@ -47,7 +47,7 @@ class Replicas:
         }
         self.now_ms = 0
         self.max_bytes = 1 << 20
-        """Most that a follower gets at once; always a batch."""
+        """The maximum that a follower gets at once; always at least one batch."""
         for each in brokers:
             self.tell(each)
 
@@ -55,7 +55,7 @@ class Replicas:
 
     @property
     def leader(self) -> Partition:
-        """The replica that the controller has made leader."""
+        """The replica that the controller elected as the leader."""
         return self.partitions[self.state.leader]
 
     def tell(self, broker_id: int) -> None:
@@ -77,7 +77,7 @@ class Replicas:
             self.tell(each)
 
     def decide(self, change: IsrChange) -> PartitionImage | ErrorCode:
-        """The controller's answer to AlterPartition: the change is applied if nothing has happened in between."""
+        """The controller's answer to AlterPartition: the change is applied unless the state has changed."""
         state = self.state
         if change.leader_epoch != state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -89,14 +89,14 @@ class Replicas:
         return self.state
 
     def alter(self, outcome: Outcome) -> None:
-        """Carry a change to the controller and its answer back."""
+        """Send a change to the controller and return its answer."""
         assert outcome.change is not None
         settle(self.leader, outcome.change, self.decide(outcome.change))
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def produce(self, *values: bytes, acks: int = ACKS_ALL) -> int:
-        """Append a batch at the leader; its last offset."""
+        """Append a batch at the leader; returns its last offset."""
         return self.leader.append_as_leader(batch_of(*values), required_acks=acks, now_ms=T0).last_offset
 
     def read(
@@ -173,7 +173,7 @@ class Replicas:
             )
 
     def catch_up(self, *broker_ids: int) -> None:
-        """Fetch until nothing changes any more; changes of in-sync replicas are applied."""
+        """Fetch until nothing changes any more; changes of the ISR are applied."""
         for _ in range(2):
             for broker_id in broker_ids:
                 for _ in range(50):
@@ -187,16 +187,16 @@ class Replicas:
                     raise AssertionError(f"broker {broker_id} does not get anywhere")
 
     def pass_time(self, milliseconds: int) -> Outcome:
-        """Time passes, and the leader looks at its followers."""
+        """Advance the time, and let the leader check its followers."""
         self.now_ms += milliseconds
         return check_lag(self.leader, self.now_ms)
 
     def look_at(self, leader: Partition) -> Outcome:
-        """A leader, or one that believes to be, looks at its followers."""
+        """A leader, or a deposed one that does not know it, checks its followers."""
         return check_lag(leader, self.now_ms)
 
     def restart(self, broker_id: int) -> None:
-        """A broker's process dies and begins again, with the high watermark of an old checkpoint."""
+        """Restart a broker's process, with the high watermark of an old checkpoint."""
         log = reopen(self.disks[broker_id], self.config)
         self.partitions[broker_id] = Partition(TP, log, 0, self.state.replace(leader=-1, leader_epoch=-1), self.rules)
 

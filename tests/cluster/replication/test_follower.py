@@ -1,4 +1,6 @@
-"""A follower's log becomes its leader's, whatever elections have left in it (KIP-101, KIP-279, KIP-320, KIP-595)."""
+"""A follower's log becomes equal to its leader's, whatever elections have left in it (KIP-101, KIP-279, KIP-320,
+KIP-595).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class ListLeader:
 
 
 def follow(log: ListLog, leader: ListLeader) -> int:
-    """Fetch until the log ends where the leader's does; how many fetches it took."""
+    """Fetch until the log ends where the leader's does; returns the number of fetches."""
     for count in range(200):
         asked = position(log, leader.epoch)
         error_code, diverging, records = leader.answer(asked)
@@ -115,8 +117,8 @@ def follow(log: ListLog, leader: ListLeader) -> int:
 @settings(max_examples=400)
 @given(st.data())
 def test_logs_agree_after_any_elections(data: st.DataObject) -> None:
-    """Replicas are elected at random, the clean way and the other; each leads alone for a while, others follow it or do
-    not. In the end all follow one leader, and have its records.
+    """Replicas are elected at random, cleanly or not; each leads alone for a while, and others follow it or do not. In
+    the end all follow one leader, and have its records.
     """
     logs = [ListLog() for _ in range(3)]
     value = 0
@@ -175,11 +177,11 @@ LOG = ListLog((1, 1), (1, 2), (3, 3), (3, 4))
 @pytest.mark.parametrize(
     ("leader_says", "offset"),
     [
-        ((3, 3), 3),  # the epoch is shorter there
+        ((3, 3), 3),  # the epoch is shorter at the leader
         ((3, 9), 4),
-        ((2, 2), 2),  # we do not have it: behind the largest below
+        ((2, 2), 2),  # we do not have that epoch: continue after the largest lower one
         ((1, 1), 1),
-        ((1, 7), 2),  # it was longer there
+        ((1, 7), 2),  # it was longer at the leader
         ((-1, 2), 2),  # the leader does not have epochs
         ((-1, -1), 4),
     ],
@@ -195,12 +197,12 @@ def decide(
     first: int | None = None,
     **asked: int,
 ) -> Decision:
-    """The decision of a follower in epoch 5 that has asked for its log end."""
+    """The decision of a follower in epoch 5 that has requested its log end."""
     return after_answer(LOG, 5, position(LOG, 5)._replace(**asked), error_code, diverging, leader_start, first)
 
 
 def test_an_answer_to_another_question_is_ignored() -> None:
-    """M3: it belongs to an epoch that is over, or to a log that ends elsewhere by now."""
+    """M3: it belongs to an old epoch, or to another log end than the current one."""
     assert decide(first=4, leader_epoch=4).step is Step.IGNORE
     assert decide(first=3, fetch_offset=3).step is Step.IGNORE
     assert decide(diverging=EpochEntry(1, 1), leader_epoch=4).step is Step.IGNORE
@@ -252,7 +254,9 @@ def test_an_offset_that_the_leader_does_not_have() -> None:
 
 
 def test_a_restarted_follower_keeps_what_lies_above_its_high_watermark() -> None:
-    """M1: it has heard of no high watermark; cut there, and then elected, it would lose what was acknowledged."""
+    """M1: it does not know the high watermark yet; truncated there, and then elected, it would lose acknowledged
+    records.
+    """
     replicas = Replicas(2)
     replicas.produce(b"a", b"b")
     replicas.catch_up(2)
@@ -279,7 +283,7 @@ def test_records_of_a_deposed_leader_are_replaced() -> None:
 
 
 def test_a_high_watermark_is_not_taken_over_before_the_log_is_cut() -> None:
-    """M13: the leader's high watermark says nothing about records that the leader does not have."""
+    """M13: the leader's high watermark says nothing about records that the leader lacks."""
     replicas = Replicas()
     replicas.produce(b"a")
     replicas.catch_up(2, 3)
@@ -361,7 +365,7 @@ def test_a_followers_log_start_follows_the_leaders() -> None:
 
 
 def test_an_answer_in_another_epoch_is_not_appended() -> None:
-    """M3: this replica has another role since it asked."""
+    """M3: this replica's role has changed since the request."""
     replicas = Replicas(2)
     replicas.elect(1)
     follower = replicas.partitions[2]
@@ -389,7 +393,7 @@ def test_a_leader_whose_epoch_is_behind_or_ahead_is_not_read() -> None:
 
 
 def test_an_epoch_in_which_nothing_was_written_does_not_hold_a_follower_up() -> None:
-    """A deposed leader knows its own epoch, which no other replica has heard of."""
+    """A deposed leader knows its own epoch, which no other replica has seen."""
     replicas = Replicas()
     replicas.produce(b"a")
     replicas.catch_up(2, 3)

@@ -30,7 +30,7 @@ def test_the_high_watermark_is_what_every_replica_in_sync_has_confirmed() -> Non
 
 
 def test_a_replica_that_is_to_join_is_waited_for_before_it_has_joined() -> None:
-    """M6: the controller may have added it, and elect it, before the leader hears of it."""
+    """M6: the controller may have added it, and may elect it, before the leader learns of it."""
     replicas = Replicas(isr=(1,))
     replicas.produce(b"a")
     replicas.fetch(2)
@@ -61,7 +61,7 @@ def test_a_replica_that_is_to_leave_is_waited_for_until_it_has_left() -> None:
 
 
 def test_a_follower_does_not_join_below_the_beginning_of_the_epoch() -> None:
-    """M5: what was committed under the last leader may lie above the new leader's high watermark still."""
+    """M5: records committed under the last leader may still be above the new leader's high watermark."""
     replicas = Replicas(isr=(1, 2))
     replicas.ineligible.add((3, -1))
     replicas.produce(b"a")
@@ -92,7 +92,7 @@ def test_one_change_at_a_time() -> None:
 
 
 def test_a_high_watermark_stands_still_below_min_insync_replicas() -> None:
-    """KIP-966, and Kafka since 3.7: what fewer replicas have than the topic asks for is not committed."""
+    """KIP-966, and Kafka since 3.7: records on fewer replicas than the topic requires are not committed."""
     replicas = Replicas(min_isr=2)
     replicas.produce(b"a", acks=1)
     replicas.alter(replicas.pass_time(LAG_MS + 1))
@@ -107,7 +107,9 @@ def test_a_high_watermark_stands_still_below_min_insync_replicas() -> None:
 
 
 def test_below_min_insync_replicas_what_is_stored_is_acknowledged_and_not_refused() -> None:
-    """Librdkafka believes that what is refused so is not stored, and stores it again in a new producer epoch."""
+    """librdkafka assumes that batches refused with this error were not stored, and stores them again in a new producer
+    epoch.
+    """
     replicas = Replicas(min_isr=2)
 
     def send(sequence: int) -> LogAppendInfo:
@@ -254,7 +256,7 @@ def joining() -> tuple[Replicas, IsrChange]:
 
 
 def test_a_change_that_was_applied_twice_does_no_harm() -> None:
-    """M11: the answer was lost, and the change is sent again."""
+    """M11: the answer was lost, and the change is resent."""
     replicas, change = joining()
     replicas.decide(change)
     version = replicas.state.partition_epoch
@@ -291,7 +293,7 @@ def test_a_change_of_unknown_fate_stays_pending_until_the_role_is_told_again(err
 
 
 def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None:
-    """M11: the controller has applied the present one, so the joiner must be waited for."""
+    """M11: the controller has applied the current one, so the leader must wait for the joining replica."""
     replicas, earlier = joining()
     settle(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
     _, outcome = replicas.fetch(2)

@@ -1,6 +1,7 @@
-"""Three replicas of a partition under random elections, restarts, delays and lost answers: what was acknowledged stays.
+"""Three replicas of a partition under random elections, restarts, delays and lost answers: acknowledged records
+survive.
 
-The invariants are those of Kafka's TLA+ models (Kip320, AsyncIsr), looked at after every step.
+The invariants are those of Kafka's TLA+ models (Kip320, AsyncIsr), checked after every step.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ WEIGHTS = {"produce": 4, "fetch": 12, "decide": 3, "time": 1, "elect": 0.7, "tel
 
 
 class Run:
-    """One random run. The controller elects from the ISR that it has committed, and nobody else."""
+    """One random run. The controller only elects from the ISR that it has committed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.replicas = Replicas(3, min_isr=self.random.choice((1, 2)))
         self.replicas.max_bytes = 1
         self.changes: list[tuple[Partition, IsrChange]] = []
-        """On their way to the controller, and some of them for the second time."""
+        """In flight to the controller, some of them for the second time."""
         self.unacknowledged: list[tuple[Partition, int, int, bytes]] = []
         """Leader, its epoch, last offset and value of each batch whose producer is waiting."""
         self.acknowledged: list[bytes] = []
@@ -44,7 +45,7 @@ class Run:
         return self.random.randint(1, 3)
 
     def produce(self) -> None:
-        """To anybody who believes to lead."""
+        """Produce to any broker that believes it is the leader."""
         partition = self.replicas.partitions[self.some_broker()]
         self.count += 1
         value = str(self.count).encode()
@@ -68,7 +69,7 @@ class Run:
             self.changes.append((leader, outcome.change))
 
     def decide(self) -> None:
-        """The controller gets a change; its answer may be lost, and the change sent again."""
+        """The controller gets a change; its answer may be lost, and the change may be resent."""
         if not self.changes:
             return
         leader, change = self.changes.pop(self.random.randrange(len(self.changes)))
@@ -86,7 +87,7 @@ class Run:
                 self.send(partition, outcome)
 
     def elect(self) -> None:
-        """Another leader from the ISR; some brokers hear of it at once."""
+        """Elect another leader from the ISR; some brokers learn of it at once."""
         isr = self.replicas.state.isr
         leader = self.random.choice(isr)
         kept = tuple(each for each in isr if each == leader or self.random.random() < 0.6)
@@ -99,7 +100,9 @@ class Run:
             self.replicas.tell(broker_id)
 
     def restart(self) -> None:
-        """A process dies; what it wrote is in the page cache. The controller has it leave the ISR, if others are in."""
+        """Restart a process; its writes are in the page cache. The controller removes it from the ISR, if it is not the
+        last member.
+        """
         broker_id = self.some_broker()
         self.replicas.restart(broker_id)
         state = self.replicas.state
@@ -138,7 +141,7 @@ class Run:
         assert len(epochs) == len(set(epochs)), "one leader in each epoch"
 
     def heal(self) -> None:
-        """Everybody hears of the newest leader, and catches up with it."""
+        """All brokers learn of the newest leader, and catch up with it."""
         replicas = self.replicas
         self.changes = []
         replicas.elect(replicas.state.leader)

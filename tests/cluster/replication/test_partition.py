@@ -1,4 +1,4 @@
-"""A replica of a partition: what it lets readers see, producers know, and followers cut off."""
+"""A replica of a partition: what readers see, what producers are acknowledged, and what followers truncate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONSUMER = FetchParams(IsolationLevel.READ_UNCOMMITTED, reads_zstd=True, max_wai
 
 
 def leader(config: LogConfig | None = None) -> Partition:
-    """A leader with nothing in its log."""
+    """A leader with an empty log."""
     partition = Partition(TP, new_log(config), 0, IMAGE)
     partition.become_leader(IMAGE)
     return partition
@@ -31,7 +31,7 @@ def append(partition: Partition, *values: bytes, acks: int = ACKS_ALL) -> bool:
 
 
 def read_size(partition: Partition, offset: int, **options: int) -> int:
-    """Bytes that a consumer is given from `offset` on."""
+    """The number of bytes that a consumer gets from `offset` on."""
     return partition.read(CONSUMER, offset, 1 << 20, min_one_message=True, topic_id=ZERO_UUID, **options).size
 
 
@@ -109,5 +109,5 @@ def test_a_follower_cuts_its_log_and_its_high_watermark_follows() -> None:
     assert partition.high_watermark == 3
     task.run()
     partition.end_truncation(task)
-    # The batch with the offsets 2 and 3 cannot be cut in two.
+    # The batch with the offsets 2 and 3 cannot be split.
     assert (partition.log.log_end_offset, partition.high_watermark) == (2, 2)

@@ -1,4 +1,4 @@
-"""Kafka's rules over access control lists in their plainest form: each decision walks all of them."""
+"""A naive form of Kafka's rules for access control lists: each decision scans all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASKED = (
     AclOperation.ALTER_CONFIGS,
 )
 LISTED = (AclOperation.ALL, AclOperation.ALL, AclOperation.ALL, *ASKED, AclOperation.WRITE, AclOperation.DELETE)
-"""Few, and ALL often, so that many decisions have lists that contradict each other."""
+"""Few, and often ALL, so that many decisions have contradictory lists."""
 IMPLYING = {
     AclOperation.DESCRIBE: (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER),
     AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
@@ -35,7 +35,7 @@ IMPLYING = {
 
 
 def draw_binding(draw: random.Random) -> AclBinding:
-    """A list that somebody may have made."""
+    """A plausible list."""
     pattern_type = draw.choice((PatternType.LITERAL, PatternType.PREFIXED))
     return AclBinding(
         ResourcePattern(draw.choice(TYPES), draw.choice(NAMES), pattern_type),
@@ -49,7 +49,7 @@ def draw_binding(draw: random.Random) -> AclBinding:
 
 
 class NaiveRules:
-    """The same questions as `AclRules` answers."""
+    """Answers the same questions as `AclRules`."""
 
     def __init__(self, super_users: Iterable[str], *, allows_unmentioned: bool) -> None:
         self.bindings: dict[AclBinding, None] = {}

@@ -1,4 +1,4 @@
-"""Decisions over access control lists: Kafka's rules, each alone, and all together against a naive model."""
+"""Decisions on access control lists: each of Kafka's rules alone, and all together against a naive model."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_filters_of_entries() -> None:
 
 
 def decide(seed: int, decisions: int) -> int:
-    """Change the lists at random, and ask at random, as often as said; gives how often the answer was yes."""
+    """Change the lists at random, and ask random questions, this many times; returns how often the answer was yes."""
     draw = random.Random(seed)
     super_users = draw.choice([(), ("User:bob",)])
     unmentioned = draw.random() < 0.3
@@ -174,7 +174,7 @@ def decide(seed: int, decisions: int) -> int:
 
 
 def change(fast: AclRules, naive: NaiveRules, pattern: ResourcePattern) -> None:
-    """Have the index know the pattern's entries of now."""
+    """Update the index with the pattern's current entries."""
     fast.index.replace(pattern, [each.entry for each in naive.bindings if each.pattern == pattern])
     fast.changed()
 

@@ -1,4 +1,4 @@
-"""Access control lists as Kafka keeps them in ZooKeeper, read and written back byte for byte."""
+"""Access control lists as Kafka stores them in ZooKeeper, decoded and encoded byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of OAUTHBEARER, and tokens that nobody has signed."""
+"""The messages of OAUTHBEARER, and unsigned tokens."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_bytes_break_it(message: bytes) -> None:
 
 
 def exchange(refusals: list[str], *, scope: str | None = None) -> BearerExchange:
-    """Takes the token `good` alone, which is alice's."""
+    """Accepts only the token `good`, which is alice's."""
 
     async def validate(token: str) -> BearerToken:
         if token != "good":
@@ -126,7 +126,7 @@ def test_nobody_is_somebody_else() -> None:
 
 
 def now_ms() -> int:
-    """Not before a token that was made before."""
+    """At least the creation time of the previous token."""
     return int(1000 * claims_of()["iat"])
 
 

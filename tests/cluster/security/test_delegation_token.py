@@ -1,4 +1,4 @@
-"""Delegation tokens as Kafka keeps them in ZooKeeper, and what may be done with one."""
+"""Delegation tokens as Kafka stores them in ZooKeeper, and the operations on them."""
 
 from __future__ import annotations
 

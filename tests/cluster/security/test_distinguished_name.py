@@ -1,4 +1,4 @@
-"""The subjects of certificates, as Java's X500Principal writes them."""
+"""The subjects of certificates, in the format of Java's X500Principal."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ class Site:
         self._initiators: dict[tuple[str, str], Initiator] = {}
 
     def client(self, principal: str = "alice", service: str = "kafka") -> GssContext:
-        """A client's side that has not begun."""
+        """A client's side before its first token."""
         if (principal, service) not in self._initiators:
             login = KerberosLogin("key", service, f"{principal}@{REALM}", self.realm.keytab(principal))
             self._initiators[principal, service] = Initiator(login, f"{principal} {service}")
         return self._initiators[principal, service].context("localhost")
 
     def server(self, rules: str = "DEFAULT", acceptor: Acceptor | None = None) -> Server:
-        """A server's side that has not begun."""
+        """A server's side before its first token."""
         acceptor = acceptor or self.acceptor
         names = ShortNames.parse("rules", rules.split(","))
         return Server(GssapiExchange(acceptor.context(), names, acceptor.default_realm, at_once))
@@ -79,7 +79,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def greeted(client: GssContext, server: Server) -> bytes:
-    """Both sides know each other; gives the offer of security layers."""
+    """Complete mutual authentication; returns the offer of security layers."""
     assert client.step(server.respond(client.step(b""))) == b""
     offer = server.respond(b"")
     assert server.user is None

@@ -108,7 +108,7 @@ def test_the_exchange_of_the_rfc() -> None:
 
 
 def final_of(exchange: ScramExchange, first: str, password: str, mechanism: str, header: str = "n,,") -> bytes:
-    """A client's second token, for the server's first."""
+    """A client's second token, in reply to the server's first."""
     name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     challenge = after(exchange, f"{header}{first}".encode()).decode()
     parts = dict(part.split("=", 1) for part in challenge.split(","))
@@ -206,7 +206,7 @@ def test_a_message_may_not_be_long() -> None:
 
 @pytest.mark.parametrize("channel", ["", "eSws", "biw=", "bixhPXVzZXIs", "cD10bHMtdW5pcXVlLCw="])
 def test_another_channel_is_not_that_of_the_first_token(channel: str) -> None:
-    """The client signs what it says, so that only the comparison can refuse it (RFC 5802, section 6)."""
+    """The client signs its own message, so only the comparison can refuse it (RFC 5802, section 6)."""
     exchange = scram()
     first, salted = "n=user,r=abc", hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
     challenge = after(exchange, f"n,,{first}".encode()).decode()

@@ -1,4 +1,4 @@
-"""Changes of SCRAM credentials that are refused, and names in paths."""
+"""Refused changes of SCRAM credentials, and names in paths."""
 
 from __future__ import annotations
 

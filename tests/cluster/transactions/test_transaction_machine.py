@@ -1,4 +1,4 @@
-"""Random events at one transactional id, against the plainest model of it; at any moment another coordinator loads."""
+"""Random events at one transactional id, against a naive model; at any moment another coordinator loads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class TransactionMachine(RuleBasedStateMachine):
         super().__init__()
         self.coordinator = Harness()
         self.producers: list[tuple[int, int]] = []
-        """All identities that were given."""
+        """All identities that were allocated."""
         self.current: tuple[int, int] | None = None
-        """The one that is not fenced."""
+        """The identity that is not fenced."""
         self.open: set[TopicPartition] | None = None
         self.deciding: tuple[bool, set[TopicPartition]] | None = None
         """Whether the transaction commits, and the partitions that still lack a marker."""
         self.last: bool | None = None
-        """How the last transaction of this producer ended."""
+        """How this producer's last transaction ended."""
 
     def decide(self, *, commit: bool) -> None:
         assert self.open is not None
@@ -64,7 +64,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if before == self.current or self.open is not None or self.deciding is not None:
             return
         if self.coordinator.metadata.last_producer_epoch == before[1]:
-            return  # that is taken for a retry
+            return  # this is taken as a retry
         assert self.coordinator.init(before) == Initialized(ErrorCode.PRODUCER_FENCED)
 
     @precondition(lambda self: self.producers)

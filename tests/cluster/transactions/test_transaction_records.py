@@ -1,4 +1,4 @@
-"""Records of __transaction_state: Kafka's formats, and what cannot be read."""
+"""Records of __transaction_state: Kafka's formats, and unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction coordinator on a log in memory: events in, answers and markers out."""
+"""A transaction coordinator on an in-memory log: events in, answers and markers out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 
 
 class Harness(ShardHarness[TransactionShard]):
-    """`sent` are the markers to be written; `mark` says that they are."""
+    """`sent` are the markers to be written; `mark` reports them as written."""
 
     def __init__(self, log: list[tuple[bytes, bytes | None]] | None = None, now_ms: int = START_MS) -> None:
         super().__init__(log, now_ms)
@@ -42,7 +42,7 @@ class Harness(ShardHarness[TransactionShard]):
         return loader.finish()
 
     def restarted(self) -> Harness:
-        """A new coordinator on the same log; what was not committed is gone."""
+        """A new coordinator on the same log; uncommitted records are lost."""
         return Harness(list(self.log), self.now_ms)
 
     def handle(self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -81,7 +81,7 @@ class Harness(ShardHarness[TransactionShard]):
         return self.handle(self.shard.transactions.end, transactional_id, *producer, commit=commit)
 
     def mark(self, *partitions: TopicPartition) -> Markers:
-        """The partitions of the oldest markers have theirs; all of them without names. Gives the markers."""
+        """Report the oldest markers as written for these partitions, by default for all. Returns the markers."""
         markers = self.sent[0]
         self.handle(self.shard.transactions.marked, markers, partitions or markers.partitions)
         if not partitions:

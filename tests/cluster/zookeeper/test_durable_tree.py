@@ -1,4 +1,4 @@
-"""The journal: what was flushed survives everything, what was not may be there or not, but never in part."""
+"""The journal: flushed transactions survive everything, unflushed ones may survive or not, but never in part."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contents(tree: ZnodeTree) -> dict[str, Any]:
 
 
 def scenario() -> list[Transaction]:
-    """Sessions, nodes of all kinds, enough data to be compacted on the way."""
+    """Sessions, nodes of all kinds, and enough data to trigger a compaction."""
     session = 1
     transactions: list[Transaction] = [
         CreateSession(session),
@@ -56,7 +56,7 @@ def scenario() -> list[Transaction]:
 
 
 def states() -> list[dict[str, Any]]:
-    """The tree before the first transaction and after each of them."""
+    """The tree before the first transaction and after each one."""
     tree = ZnodeTree()
     seen = [contents(tree)]
     for zxid, transaction in enumerate(scenario(), 1):
@@ -114,7 +114,7 @@ def test_ephemerals_of_the_previous_process_are_gone() -> None:
 
 
 def test_resumable_sessions_outlive_the_process_with_their_nodes() -> None:
-    """From the transaction, and from the snapshot that the next start begins its file with."""
+    """From the transaction, and from the snapshot at the start of the next process's file."""
     disk = new_disk()
     durable = DurableTree.open(disk, DIRECTORY, 0)
     resumable = Resumable(6000, b"secret")
@@ -173,8 +173,9 @@ def faults() -> list[Callable[[], Fault]]:
 @pytest.mark.parametrize("fault", range(len(faults())))
 @pytest.mark.parametrize("mode", [None, *PowerCut])
 def test_any_call_may_fail_and_the_machine_may_lose_power(fault: int, mode: PowerCut | None) -> None:
-    """For every I/O call N: fail at N, stop, perhaps lose power, recover. All acknowledged transactions are there, and
-    the state is one that the tree went through."""
+    """For every I/O call N: fail at N, stop, perhaps lose power, recover. All acknowledged transactions survive, and
+    the state is one that the tree has had.
+    """
     expected = states()
     total = _count_calls()
     assert total > 60
@@ -208,7 +209,7 @@ def _count_calls() -> int:
 
 
 def _run_until(disk: MemoryFileSystem, failing: int, fault: Fault) -> int:
-    """Run the scenario with `fault` at call number `failing`; how many transactions were acknowledged."""
+    """Run the scenario with `fault` at call number `failing`; returns the number of acknowledged transactions."""
     calls = 0
     acknowledged = 0
 
@@ -392,6 +393,6 @@ def test_nobody_else_can_read_the_keys_of_users(tmp_path: Path, monkeypatch: pyt
     assert journal.stat().st_ino != inode, "it was never compacted"
     assert journal.stat().st_mode & 0o777 == 0o600
     tree.close()
-    journal.chmod(0o644)  # as a version before wrote it
+    journal.chmod(0o644)  # as an earlier version wrote it
     DurableTree.open(OsFileSystem(), str(directory), 0).close()
     assert journal.stat().st_mode & 0o777 == 0o600

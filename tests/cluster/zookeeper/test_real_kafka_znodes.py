@@ -1,4 +1,4 @@
-"""The same life of a few topics in Apache Kafka's ZooKeeper and in our tree: the same nodes, the same payloads."""
+"""The same operations on a few topics in Apache Kafka's ZooKeeper and in our tree: the nodes and payloads are equal."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def live_with_kafka(address: str) -> None:
 
 
 async def live_with_us() -> dict[str, bytes | None]:
-    """The same through our controller."""
+    """The same operations through our controller."""
     cluster = await Cluster().start()
     service = cluster.service
     await service.create_topics(
@@ -119,7 +119,7 @@ def dump(address: str) -> dict[str, bytes | None]:
 
 
 def plain(path: str, data: bytes | None) -> Any:
-    """The payload without what differs from one cluster to the next."""
+    """The payload without the parts that differ between clusters."""
     if not data or path == "/controller_epoch":
         return data or None
     value = json.loads(data)
@@ -150,7 +150,7 @@ def test_the_same_nodes_and_payloads(tmp_path: Path) -> None:
 
 
 def read_and_write_back(nodes: dict[str, bytes | None]) -> None:
-    """Our codecs give back Kafka's bytes."""
+    """Our codecs reproduce Kafka's bytes."""
     broker = nodes[znodes.broker_path(0)]
     assert znodes.BrokerRegistration.decode(0, broker).encode() == broker
     for topic in ("plain", "configured"):

@@ -1,4 +1,4 @@
-"""The same random transactions against a real ZooKeeper and against our tree: same results, same errors, same stats."""
+"""The same random transactions against a real ZooKeeper and our tree: results, errors and stats are equal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KazooClient]:
 
 
 class Ours:
-    """The pure tree, one session."""
+    """The pure tree, with one session."""
 
     def __init__(self) -> None:
         self.tree = ZnodeTree()

@@ -1,4 +1,4 @@
-"""The part of a tree that is copied into another one."""
+"""Copying part of a tree into another one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_lasting_nodes_are_copied_parents_first() -> None:
 
 
 def test_notices_are_left_behind() -> None:
-    """In the copy, numbers begin again: one of the same number could not be made, or would be taken for read."""
+    """In the copy, the numbers restart: a notice with an old number could not be created, or would be taken as already
+    read.
+    """
     tree = tree_after(
         Create("/config"),
         Create("/config/changes"),

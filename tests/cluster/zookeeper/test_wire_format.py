@@ -1,4 +1,4 @@
-"""Requests of ZooKeeper's wire protocol, from clients that are in order and from others."""
+"""Requests of ZooKeeper's wire protocol, from valid and invalid clients."""
 
 from __future__ import annotations
 

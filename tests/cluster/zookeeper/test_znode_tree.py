@@ -30,7 +30,7 @@ from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, M
 
 
 class Driver:
-    """A tree with one open session and a zxid that counts up."""
+    """A tree with one open session and an increasing zxid."""
 
     def __init__(self) -> None:
         self.tree = ZnodeTree()

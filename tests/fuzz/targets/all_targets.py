@@ -27,7 +27,7 @@ TARGETS: dict[str, Target] = {
 
 
 def shares(inputs: int, names: list[str]) -> dict[str, int]:
-    """How many of a run's inputs are for each of some targets; in all they are as many as said."""
+    """The number of inputs of a run for each of the given targets; they add up to the total."""
     whole = sum(TARGETS[name].share for name in names)
     found = {name: max(1, int(inputs * TARGETS[name].share / whole)) for name in names}
     most = max(names, key=lambda name: TARGETS[name].share)

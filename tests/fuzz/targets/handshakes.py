@@ -39,16 +39,16 @@ CLIENTS = {
     "expired": None,
     "unmapped": None,
 }
-"""The principal of each, None for those who are never let in."""
+"""The principal of each client, None for clients that are never admitted."""
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 FRAMES = (b"first", b"second" * 50)
 MOST_TURNS = 12
 
 
 class HandshakeCase(NamedTuple):
-    """`twist` changes what is sent in the turn `turn`, when it is not 0; `cut` says how small the pieces are.
+    """`twist`, if not 0, changes the bytes sent in turn `turn`; `cut` is the size of the pieces.
 
-    Without a `client` the hello alone is sent.
+    Without a `client` only the hello is sent.
     """
 
     auth: str
@@ -98,7 +98,7 @@ class Server:
 
 
 class Peer:
-    """The server's side of one connection, and what comes out of it."""
+    """The server's side of one connection, and its output."""
 
     def __init__(self, server: Server, auth: str) -> None:
         self.taken_up: list[tuple[str, bytes]] = []
@@ -115,7 +115,7 @@ class Peer:
         return [bytearray(framed(b"ok"))]
 
     async def receive(self, data: bytes, cut: int) -> bytes:
-        """Take in `data` in pieces; gives the answer."""
+        """Receive `data` in pieces; returns the answer."""
         size = cut or len(data)
         while data and not self.transport.closed:
             buffer = self._protocol.get_buffer(-1)
@@ -184,7 +184,7 @@ class TlsClients:
         taken_up = self._loop.run_until_complete(play)
         assert not self.errors, self.errors
         principal = CLIENTS.get(case.client)
-        # A client's certificate is not asked for, and not judged, without ssl.client.auth.
+        # Without ssl.client.auth, a client's certificate is neither requested nor checked.
         if case.auth == "none" and case.client:
             principal = CLIENTS["nobody"]
         may_enter = principal is not None and not (case.auth == "required" and case.client == "nobody")
@@ -229,7 +229,7 @@ class TlsClients:
                     is_open = True
                     for frame in FRAMES:
                         client.write(framed(frame))
-                        # Each is a turn by itself, so that one of them can be changed.
+                        # Each is a separate turn, so that a mutation can hit any one of them.
                         if frame is not FRAMES[-1]:
                             incoming.write(await self._sent(peer, outgoing.read(), case, turn))
                             turn += 1

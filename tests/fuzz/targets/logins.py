@@ -23,7 +23,9 @@ OPTIONS = "-Xmx1g -Djava.security.auth.login.config=/etc/jaas.conf '-Da=b c' -Dd
 
 
 class LoginCase(NamedTuple):
-    """`kind` is key, file, options or module; a module is what the text, which is its key, stands for."""
+    """`kind` is key, file, options or module; `module` is the login module that the text denotes, with the text as its
+    key.
+    """
 
     kind: str
     text: str

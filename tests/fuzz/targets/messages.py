@@ -1,4 +1,4 @@
-"""Messages that are decoded before anybody is authenticated, or that tell it: headers, SASL, delegation tokens."""
+"""Messages that are decoded before or during authentication: headers, SASL, delegation tokens."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ OF_SERVERS: tuple[type[Message], ...] = (
     security.SaslHandshakeResponse,
     security.SaslAuthenticateResponse,
 )
-"""Read by the broker where it is a client."""
+"""Decoded by the broker as a client."""
 
 
 class MessageCase(NamedTuple):
-    """Bytes, and the message that they should be."""
+    """Bytes, and the message that they should encode."""
 
     message: type[Message]
     version: int

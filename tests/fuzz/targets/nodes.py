@@ -68,7 +68,7 @@ def _drawn(kind: str, text: str, draw: random.Random) -> NodeCase:
 
 
 class Acls:
-    """The entries of a pattern, and notices of both kinds."""
+    """The entries of a pattern, and both kinds of notices."""
 
     def make(self, draw: random.Random) -> NodeCase:
         binding = draw_binding(draw)

@@ -80,7 +80,7 @@ def result_of(coroutine: Coroutine[Any, Any, bytes]) -> bytes:
 RIGHT_PLAIN = {
     f"{authzid}\0{user}\0{password}".encode(): user for user, password in USERS.items() for authzid in ("", user)
 }
-"""Every token that is accepted, with the user."""
+"""Every accepted token, with its user."""
 _PLAIN = [*RIGHT_PLAIN, b"\0nobody\0secret", b"alice\0b,=c\0pencil", b"\0alice\0pencil", b"\0alice\0", b"\0\0secret"]
 
 
@@ -141,7 +141,9 @@ def proof(mechanism: str, salted: bytes, message: bytes) -> bytes:
 
 
 class ScramCase(NamedTuple):
-    """A first token, and how the last one is made of the challenge. `twist` changes the last token when it is not 0."""
+    """A first token, and the rule for making the last one from the challenge. `twist`, if not 0, changes the last
+    token.
+    """
 
     mechanism: str
     first: bytes
@@ -149,7 +151,7 @@ class ScramCase(NamedTuple):
     """The user whose password is used."""
     channel: bytes
     nonce: str
-    """`{}` stands for the challenge's, `<>` for the client's own."""
+    """`{}` stands for the challenge's nonce, `<>` for the client's."""
     extension: bytes
     twist: int
     is_right: bool
@@ -172,7 +174,7 @@ class Scram:
             case 0:
                 return right
             case 1:
-                # As librdkafka before 2.6.1.
+                # Like librdkafka before 2.6.1.
                 return right._replace(nonce="<>{}")
             case 2:
                 changed = put_together(PIECES, draw).encode()
@@ -257,7 +259,7 @@ class Scram:
 
 
 class Challenge(NamedTuple):
-    """A server's tokens for a client whose nonce is `nonce`. `twist` changes the last one when it is not 0."""
+    """A server's tokens for a client whose nonce is `nonce`. `twist`, if not 0, changes the last one."""
 
     first: bytes
     knows: str
@@ -266,7 +268,7 @@ class Challenge(NamedTuple):
 
 
 class ScramServers:
-    """Both tokens of a server to the broker's own client, which hashes for each of them."""
+    """Both tokens of a server to the broker's own client, which computes hashes for each of them."""
 
     _right = f"r=nonce{SERVER_NONCE},s={base64.b64encode(SALT).decode()},i={LEAST_ITERATIONS}"
 
@@ -311,7 +313,7 @@ class ScramServers:
             tokens.send(sent)
         except StopIteration:
             assert case.knows == "alice"
-            # Letters that stand for the same bytes are the same signature; extensions may follow.
+            # Base64 text with the same bytes is the same signature; extensions may follow.
             assert base64.b64decode(sent[2:].partition(b",")[0]) == base64.b64decode(right[2:])
             return True
         except ServerError:

@@ -1,4 +1,4 @@
-"""From certificates and tickets to users' names: subjects, and the rules of both kinds."""
+"""Mapping certificates and tickets to user names: subjects, and the rules of both kinds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "rules"
 
 
 class RulesCase(NamedTuple):
-    """Rules with names to apply them to, and the users' names where they are known."""
+    """Rules with names to apply them to, and the users' names if known."""
 
     rules: str
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ Known = dict[str, Callable[[str], str | None]]
 
 
 def first_of(known: Known, rules: Sequence[str], name: str) -> str | None:
-    """The name that the first rule for `name` makes of it."""
+    """The result of the first rule that matches `name`."""
     return next((found for rule in rules if (found := known[rule](name)) is not None), None)
 
 
@@ -97,18 +97,18 @@ RULE_WORDS = (
     *("^CN=", "L", "U", "(?i)", "a{1,9}", "{", "*", "+", "?", "|", "\\p{L}", "\\d", "(?P<y>a)", "\n", " ", "é", "\\1"),
 )
 SHORT, SHORTEST = 12, 1
-"""The lengths of names for rules that are drawn. With many repetitions their time is exponential in it, in Java too."""
+"""The lengths of names for random rules. With many repetitions their time is exponential in it, in Java too."""
 FEW_REPETITIONS = 8
 
 
 def short_names(rules: str, words: Sequence[str], draw: random.Random) -> tuple[str, ...]:
-    """Names for drawn rules."""
+    """Names for random rules."""
     length = SHORT if sum(map(rules.count, "*+{?")) <= FEW_REPETITIONS else SHORTEST
     return tuple(put_together(words, draw)[:length] for _ in range(2))
 
 
 class SslRules:
-    """Rules that are known with subjects that are drawn, and the other way round."""
+    """Known rules with random subjects, and vice versa."""
 
     def make(self, draw: random.Random) -> RulesCase:
         rules = draw.choices(list(SSL), k=draw.randrange(1, 4))
@@ -230,14 +230,14 @@ def _certificates() -> list[tuple[bytes, str]]:
 
 
 class CertificateCase(NamedTuple):
-    """A certificate, and its subject where it is known."""
+    """A certificate, and its subject if known."""
 
     der: bytes
     text: str | None = None
 
 
 class Certificates:
-    """Certificates whose signature, before they come here, has been checked; bytes that an authority did not mean."""
+    """Certificates whose signatures were already verified, so the mutated bytes did not come from an authority."""
 
     def __init__(self) -> None:
         self._known = _certificates()
@@ -248,7 +248,7 @@ class Certificates:
         if kind < 0.1:
             return CertificateCase(der, text)
         if kind < 0.6:
-            # Most of a certificate comes after the subject; the first bytes decide what is read.
+            # Most of a certificate comes after the subject; the first bytes decide how it is parsed.
             return CertificateCase(mutated(der[:300], draw) + der[300:])
         return CertificateCase(mutated(der, draw) if kind < 0.9 else draw.randbytes(draw.randrange(200)))
 

@@ -44,7 +44,7 @@ KINDS = (
 
 
 class Step(NamedTuple):
-    """One frame. `twist` changes it when it is not 0, `cut` says after how many bytes the connection sees a part."""
+    """One frame. `twist`, if not 0, changes it; `cut` is the length of the part that the connection sees first."""
 
     kind: str
     user: str
@@ -60,11 +60,11 @@ WHOLE: tuple[tuple[str, ...], ...] = (
     ("versions", "handshake", "first", "last", "request"),
     ("handshake", "plain", "request", "wait", "handshake", "plain", "request"),
 )
-"""Kinds of steps of clients who do as they should."""
+"""Steps of well-behaved clients."""
 
 
 class Listener:
-    """A server with the one listener, whose connections are in memory."""
+    """A server with a single listener, whose connections are in memory."""
 
     def __init__(self) -> None:
         module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -107,7 +107,7 @@ class Listener:
 
 
 class Client:
-    """One connection, and the model of who it may be."""
+    """One connection, and the model of its user."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -117,7 +117,7 @@ class Client:
         self.transport = MemoryTransport()
         self.transport.connection = protocol
         self.proved_ms: dict[str, int] = {}
-        """When each user's password was last used, right or not in the right place."""
+        """When each user's password was last used, rightly or in the wrong place."""
         self.served = 0
         self.sent = b""
         self.challenge = b""
@@ -126,7 +126,7 @@ class Client:
         protocol.connection_made(self.transport)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> list[bytearray]:
-        """The dispatcher behind the session."""
+        """Act as the dispatcher behind the session."""
         principal = str(connection.principal)
         if frame[:2] != b"\0\x12" or principal != ANONYMOUS:
             assert principal != ANONYMOUS, "a request of nobody is served"
@@ -139,7 +139,7 @@ class Client:
         return [bytearray(framed(b"\0\0\0\0ok"))]
 
     def feed(self, data: bytes, cut: int) -> None:
-        """Let the connection receive `data`, at first only the beginning."""
+        """Let the connection receive `data`, at first only its beginning."""
         self.sent += data
         for user in PLAIN_USERS:
             if f"\0{user}\0{USERS[user]}".encode() in self.sent:
@@ -154,7 +154,7 @@ class Client:
                 begin += size
 
     async def answer(self) -> bytes:
-        """Everything that the broker has sent since the last time."""
+        """Everything that the broker has sent since the last call."""
         for _ in range(4):
             await asyncio.sleep(0)
         written = bytes(self.transport.written)
@@ -162,7 +162,7 @@ class Client:
         return written
 
     def token(self, step: Step) -> bytes:
-        """The token of a step, as far as it can be made."""
+        """The token of a step, if it can be made."""
         user, mechanism = step.user, step.mechanism if step.mechanism in HASHES else "SCRAM-SHA-256"
         if step.kind == "plain":
             return f"\0{user}\0{USERS[user]}".encode()
@@ -191,7 +191,7 @@ def _request(step: Step, token: bytes) -> Request | None:
 
 
 class Sessions:
-    """Scripts of steps, right ones and others."""
+    """Scripts of steps, valid and invalid ones."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -231,7 +231,7 @@ class Sessions:
         kinds = tuple(step.kind for step in case)
         is_right = kinds in WHOLE and not any(step.twist for step in case) and len({step[1:4] for step in case}) == 1
         if is_right and case[0].mechanism in (MECHANISMS if "first" not in kinds else HASHES):
-            # Without headers a client cannot authenticate again, but its handshake has one.
+            # A client without headers cannot authenticate again, but its handshake has a header.
             assert served == kinds.count("request"), served
         return served > 0
 
@@ -280,7 +280,7 @@ class Sessions:
 
 
 def _challenge(answer: bytes, version: int | None) -> bytes:
-    """The server's token in an answer, if there is one."""
+    """The server's token in an answer, if any."""
     if version is None:
         return answer[4:]
     head = 4 + 4 + SaslAuthenticateResponse.api_key.response_header_version(version)
@@ -302,7 +302,7 @@ class _Recorder(logging.Handler):
 
 @contextmanager
 def quiet(errors: list[str]) -> Iterator[None]:
-    """Collect what is logged as an error, and nothing else; a line per refusal would be most of the work."""
+    """Collect logged errors only; a line per refusal would be most of the work."""
     recorder = _Recorder(errors)
     root, disabled = logging.getLogger(), logging.root.manager.disable
     root.addHandler(recorder)
@@ -316,7 +316,7 @@ def quiet(errors: list[str]) -> Iterator[None]:
 
 @contextmanager
 def sessions() -> Iterator[Trial]:
-    """See `Sessions`. Clients may authenticate again at once."""
+    """See `Sessions`. Clients may reauthenticate at once."""
     loop = asyncio.new_event_loop()
     least, sasl_session.LEAST_BETWEEN_S = sasl_session.LEAST_BETWEEN_S, 0.0  # type: ignore[misc]
     trial = Sessions(loop)

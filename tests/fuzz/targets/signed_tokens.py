@@ -1,4 +1,4 @@
-"""Messages of OAUTHBEARER with tokens that an issuer has signed, or not; and the issuer's keys."""
+"""Messages of OAUTHBEARER with tokens signed by the issuer, or not; and the issuer's keys."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ JSON_WORDS = (
 
 
 class MessageCase(NamedTuple):
-    """A message, or the keys."""
+    """A message, or a key set."""
 
     content: bytes
     is_keys: bool = False
 
 
 class SignedTokens:
-    """Whole messages, some with one part changed or with the parts of several tokens."""
+    """Complete messages, some with one part changed or with parts of several tokens."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, directory: Path) -> None:
         self._loop = loop
@@ -135,7 +135,7 @@ class SignedTokens:
             return False
         user.encode()
         signed = [known for known, whose in self._signed.items() if whose == user]
-        # Letters that stand for the same signature may be others.
+        # Different text may encode the same signature.
         assert any(f"{each}.".encode() in case.content for each in signed), user
         return True
 

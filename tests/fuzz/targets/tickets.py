@@ -1,4 +1,4 @@
-"""Tokens of GSSAPI, by the real library with the keys of a real Kerberos. Skips without MIT Kerberos."""
+"""Tokens of GSSAPI, from the real library with keys of a real Kerberos. Skips without MIT Kerberos."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CHOICES = (
 
 
 class TicketCase(NamedTuple):
-    """`twist` changes the token of the turn `turn` when it is not 0; with `is_alone` that is a token made before, so
-    that no ticket is used.
+    """`twist`, if not 0, changes the token of turn `turn`; with `is_alone` that token was made before, so that no
+    ticket is used.
     """
 
     is_alone: bool
@@ -53,7 +53,7 @@ class Tickets:
     def __init__(self, realm: Realm) -> None:
         self._acceptor = Acceptor(KerberosLogin("key", "kafka", f"{BROKER}@{REALM}", realm.keytab(BROKER)))
         alice = KerberosLogin("key", "kafka", f"alice@{REALM}", realm.keytab("alice"))
-        # Tickets are kept by the process, and another realm of its tests may have had the same names.
+        # The process caches tickets, and another realm of its tests may have used the same names.
         self._alice = Initiator(alice, f"alice {realm.config}")
         self._names = ShortNames.parse("rules", ["DEFAULT"])
         self._first = self._alice.context("localhost").step(b"")
@@ -86,7 +86,7 @@ class Tickets:
                 except GssError:
                     return False
         except AuthenticationError:
-            # Without a change only those who want a security layer, or say nothing, are refused.
+            # Without a mutation, only clients that require a security layer, or send nothing, are refused.
             assert server.user is None
             assert case.twist or len(case.choice) < 4 or not case.choice[0] & 1
             return False
@@ -119,8 +119,8 @@ class Tickets:
 
 
 def _protected(token: bytes) -> bytes:
-    """The bytes that nobody else can change in a token after the first: all but those that say how much of its end was
-    put to its beginning (RFC 4121, RRC).
+    """The protected bytes of a token after the first: all except those that tell how much of its end was rotated to its
+    beginning (RFC 4121, RRC).
     """
     return token[:6] + token[8:]
 

@@ -1,6 +1,6 @@
-"""Requests about delegation tokens to a whole broker, of clients who have authenticated by SASL or are super users.
+"""Delegation token requests to a whole broker, from clients that authenticated by SASL or are super users.
 
-A model knows the tokens: who owns each, and who may renew it.
+A model knows the owner and the renewers of each token.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RequestCase(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A token that was made."""
+    """An existing token."""
 
     hmac: bytes
     owner: str
@@ -159,7 +159,7 @@ class TokenRequests:
         return True
 
     def _judge(self, case: RequestCase, request: Any, answer: Any) -> None:
-        """Whether the model allows what was done."""
+        """Whether the model allows the operation."""
         if isinstance(answer, CreateDelegationTokenResponse):
             owner = case.user
             if case.version >= 3 and request.owner_principal_name:
@@ -182,7 +182,7 @@ class TokenRequests:
                 del self._tokens[token_id]
 
     async def _forget(self) -> None:
-        """Have all tokens end."""
+        """Expire all tokens."""
         for known in list(self._tokens.values()):
             wire = self._wire(known.owner)
             await wire.ask(ExpireDelegationTokenRequest(hmac=known.hmac, expiry_time_period_ms=-1), 2)
@@ -191,7 +191,7 @@ class TokenRequests:
 
 
 def _as_read(request_type: type[Request], content: bytes, version: int) -> Any:
-    """The request that a changed one is, which was answered."""
+    """The request that the broker decoded from a mutated one and answered."""
     from protocol.messages.headers import RequestHeader
 
     _, body_at = RequestHeader.decode_prefix(memoryview(content), request_type.api_key.request_header_version(version))

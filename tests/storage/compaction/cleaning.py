@@ -1,4 +1,4 @@
-"""Cleaning a log in one call, as the broker's cleaner does it in several."""
+"""Clean a log in one call; the broker's cleaner needs several."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write_cleaner_offsets(manager: LogManager) -> None:
 
 
 def write_recovery_points(manager: LogManager) -> bool:
-    """Whether the disk had room for it."""
+    """Write the recovery points; returns whether the disk had room."""
     tasks = manager.checkpoints.recovery_point_tasks()
     for task in tasks:
         task.run()
@@ -117,7 +117,7 @@ def end_transaction(log: UnifiedLog, producer_id: int, epoch: int, kind: Control
 
 
 def data_in(batches: Sequence[RecordBatch]) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of all records but markers."""
+    """(offset, key, value) of all records except markers."""
     return [
         (record.offset, record.key, record.value)
         for batch in batches
@@ -127,7 +127,7 @@ def data_in(batches: Sequence[RecordBatch]) -> list[tuple[int, bytes | None, byt
 
 
 class Stand:
-    """A compacted log and all around it."""
+    """A compacted log and everything it needs."""
 
     def __init__(self, config: LogConfig = COMPACT) -> None:
         self.config = config
@@ -136,7 +136,7 @@ class Stand:
         self.log = self.manager.get_or_create(TP, TOPIC_ID, config, T0)
 
     def segments(self, *segments: list[tuple[bytes | None, bytes | None]], now_ms: int = T0) -> UnifiedLog:
-        """A sealed segment for each list, a batch for each record."""
+        """Write one sealed segment for each list, and one batch for each record."""
         for rows in segments:
             for row in rows:
                 put(self.log, row, now_ms=now_ms)

@@ -1,4 +1,4 @@
-"""Which log is compacted next, how far, and which of its segments become one."""
+"""Which log is compacted next, how far, and which of its segments are merged."""
 
 from __future__ import annotations
 

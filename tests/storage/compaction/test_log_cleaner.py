@@ -1,4 +1,4 @@
-"""Compaction of one log: what is chosen, what is left, and what happens to the files."""
+"""Compaction of one log: which records are kept, and what happens to the files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TestCleaning:
         stand.segments(keys("z"))
         log.producers.remove_expired(T0 + 10**9, 1)
         stand.clean()
-        # The aborted record is gone, its marker and the index entry are there for readers on their way.
+        # The aborted record is gone, but its marker and the index entry remain for current readers.
         assert [(batch.base_offset, batch.is_control) for batch in read_all(log)] == [
             (1, True), (2, False), (3, True), (4, False),
         ]  # fmt: skip
@@ -173,7 +173,7 @@ class TestCleaning:
         put(stand.log, (b"a", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
         end_transaction(stand.log, 1, 0, ControlRecordType.ABORT)
         log = stand.segments([])
-        # Its empty remains keep the last sequence number of the producer, and need the marker; the index was lost.
+        # The empty batch keeps the producer's last sequence number, and needs the marker; the index was lost.
         stand.clean()
         path = log.segments[0].files.path_of(TXN_INDEX_SUFFIX)
         stand.file_system.remove(path)
@@ -286,7 +286,7 @@ class TestReplacing:
         data = held.file.pread(held.position, held.size)
         for _ in range(2):
             stand.clean()
-            held.file.close()  # as the limit on descriptors does
+            held.file.close()  # like the limit on descriptors
             assert held.file.pread(held.position, held.size) == data
             stand.segments(keys("ab"))
         assert [offset for offset, _, _ in rows_of(log)] == [8, 9, 10, 11]
@@ -329,7 +329,7 @@ class TestReplacing:
     def test_gaps_of_a_log_that_is_no_longer_compacted_are_no_loss(self) -> None:
         stand = Stand(COMPACT.replace(segment_bytes=300))
         stand.segments(keys("abcd"), keys("abcd"), keys("abcd"))
-        # The recovery point of the last checkpoint is 0: a start after a crash walks over all of it.
+        # The recovery point of the last checkpoint is 0: a start after a crash scans the whole log.
         stand.clean()
         before = rows_of(stand.log)
         stand.config = stand.config.replace(cleanup_policy=frozenset({"delete"}))

@@ -1,4 +1,4 @@
-"""Cleaning interrupted at every single call of the file system: the log says the same before and after."""
+"""Cleaning interrupted at every single call of the file system: the log reads the same before and after."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Rows = list[tuple[int, bytes | None, bytes | None]]
 
 
 def random_from(seed: int) -> Callable[[int], int]:
-    """Numbers below the one asked for, always the same ones for a seed."""
+    """Numbers below the given one, reproducible for a seed."""
     state = seed * 2654435761 + 1
 
     def choose(count: int) -> int:
@@ -59,7 +59,7 @@ def random_from(seed: int) -> Callable[[int], int]:
 
 @dataclass
 class Script:
-    """A log that is cleaned bit by bit, all of it flushed before."""
+    """A log that is cleaned bit by bit; all of it is already flushed."""
 
     file_system: MemoryFileSystem
     manager: LogManager
@@ -141,7 +141,7 @@ def interrupt(at: int, fault: str) -> Script:
 
 
 def judge(script: Script) -> None:
-    """Start again, and compare; then clean on."""
+    """Restart, and compare; then continue cleaning."""
     file_system = script.file_system
     manager, report = open_manager(file_system, COMPACT)
     assert not report.refused, report.refused
@@ -225,7 +225,7 @@ def test_the_log_goes_on_after_a_cleaning_that_failed(number: int) -> None:
 
 class TestStartAfterACrash:
     def stopped(self, *suffixes: str) -> Stand:
-        """During a replacement: the files of the cleaned segment have these suffixes (`.log` first)."""
+        """Stop during a replacement: the files of the cleaned segment have these suffixes (`.log` first)."""
         stand = Stand()
         log = stand.log
         put(log, (b"a", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)

@@ -1,4 +1,4 @@
-"""Apache Kafka's cleaner and ours on the same log, twice; and Kafka on a directory that we have cleaned."""
+"""Apache Kafka's cleaner and ours on the same log, twice; and Kafka on a directory cleaned by us."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def configure(kafka: Kafka, more: str) -> None:
 
 
 def write(bootstrap: str, turn: int) -> None:
-    """Values and tombstones in every codec, then transactions that are committed and aborted."""
+    """Write values and tombstones in every codec, then committed and aborted transactions."""
     basic = {"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 700, "log_level": 0}
     for number, codec in enumerate(CODECS):
         producer = Producer({**basic, "compression.codec": codec, "enable.idempotence": number % 2 == 0})
@@ -86,14 +86,14 @@ def write(bootstrap: str, turn: int) -> None:
             transactional.commit_transaction(60)
     await_end_of_transactions(bootstrap)
     producer = Producer(basic)
-    for at in range(200):  # the active segment, which nobody cleans, begins in here
+    for at in range(200):  # the active segment, which is never cleaned, begins in here
         producer.produce("t", b"last %d %d" % (turn, at) + b"z" * 50, key=b"k%d" % (at % 7))
     assert producer.flush(60) == 0
 
 
 def await_end_of_transactions(bootstrap: str) -> None:
-    """Until the last marker is in the log: a coordinator answers before it is, and its next run would write it behind
-    what was cleaned.
+    """Wait until the last marker is in the log: a coordinator answers earlier, and its next process would append it
+    after the cleaning.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
     high_watermark = consumer.get_watermark_offsets(ClientPartition("t", 0), timeout=60)[1]
@@ -146,7 +146,7 @@ def clean_by_kafka(kafka: Kafka, end_offset: int) -> None:
 
 
 def clean_by_us(data: Path) -> int:
-    """Returns where the clean part ends."""
+    """Returns the end of the clean part."""
     manager, report = open_manager(OsFileSystem(), CONFIG, str(data))
     assert report.clean
     assert not report.refused
@@ -160,9 +160,7 @@ def clean_by_us(data: Path) -> int:
 
 
 def begin_replacement(data: Path) -> None:
-    """Clean, and die while the result is put in place: the first new segment is complete, the old ones
-    are still there.
-    """
+    """Clean, and die during the replacement: the first new segment is complete, the old ones still exist."""
     manager, _ = open_manager(OsFileSystem(), CONFIG, str(data))
     log = manager.logs[TP]
     found = cleanable_log(log, log.log_end_offset, T0)

@@ -1,4 +1,4 @@
-"""A log that is cleaned again and again holds what a plain list says it must, whatever happens in between."""
+"""A log that is cleaned repeatedly has the content of a plain list, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Model:
         return row.transaction is not None and self.transactions[row.transaction].is_aborted is True
 
     def clean(self, first_dirty: int, end_offset: int, cleaned_end: int, now_ms: int) -> None:
-        """Records below `end_offset` were noted, those below `cleaned_end` were rewritten."""
+        """Records below `end_offset` were in the offset map, those below `cleaned_end` were rewritten."""
         latest = {
             row.key: row.offset
             for row in self.rows
@@ -86,7 +86,7 @@ class Model:
 
 
 class CleanedLog(RuleBasedStateMachine):
-    """Commands on one compacted log, and on the list that it must equal."""
+    """Commands on one compacted log, and on the list that it must match."""
 
     @initialize(segment_bytes=st.sampled_from([300, 1000, 4000]), deletes=st.booleans())
     def start(self, segment_bytes: int, deletes: bool) -> None:
@@ -229,7 +229,7 @@ class CleanedLog(RuleBasedStateMachine):
         if cleanly:
             close_cleanly(self.manager)
         self.file_system.kill_process()
-        # Without the deleted records only snapshots know of their producers.
+        # Without the deleted records, only snapshots know their producers.
         if not with_snapshots and self.log.segments[0].base_offset == 0:
             for info in self.file_system.list_dir(self.log.path):
                 if info.name.endswith(".snapshot"):
@@ -240,7 +240,7 @@ class CleanedLog(RuleBasedStateMachine):
         self.log = self.manager.logs[TP]
         known = None if checkpoint is None else max(checkpoint, self.log.log_start_offset)
         assert self.log.cleaner_checkpoint == known
-        # Also when it is read from the records alone, the state of the producers is what it was.
+        # Even if rebuilt from the records alone, the state of the producers is unchanged.
         if self.log.segments[0].base_offset == 0:
             assert self._producers(self.log) == before
         for producer_id, entry in self.log.producer_state.entries.items():
@@ -307,7 +307,7 @@ def _run(examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.timeout(600)  # what it finds it makes smaller, for as long as five minutes
+@pytest.mark.timeout(600)  # shrinking a finding takes up to five minutes
 def test_a_cleaned_log_is_what_the_model_says() -> None:
     _run(60, 40)
 

@@ -1,4 +1,4 @@
-"""Threads read a log while its owner appends to it, compacts it and removes what it no longer needs."""
+"""Threads read a log while its owner appends to it, compacts it and removes old files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.storage.support import T0, TOPIC_ID, TP, delete_expired, flush_dirty,
 READERS = 3
 TURNS = 10
 CONFIG = COMPACT.replace(file_delete_delay_ms=5_000)
-"""A turn is a second, and ends when every reader has begun and ended a read in it: none is at one for that long."""
+"""A turn is a second, and ends when every reader has started and finished a read in it: no read takes that long."""
 PATIENCE_S = 60
 KEYS = [b"k%d" % number for number in range(40)]
 
 
 class Reader(threading.Thread):
-    """Goes from the log start to the end again and again; `failures` says what it should not have met."""
+    """Reads from the log start to the end repeatedly; `failures` has everything unexpected."""
 
     def __init__(self, log: UnifiedLog, bound: list[int], max_bytes: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Reader(threading.Thread):
             self._go_on(passes=1)
 
     def await_next(self) -> None:
-        """Until a read that begins from now on is over, or one has failed."""
+        """Wait until a read that begins from now on has ended or failed."""
         enough = self.reads + 2
         self._await(lambda: self.reads >= enough)
 
@@ -86,7 +86,7 @@ class Reader(threading.Thread):
             for batch in batches:
                 batch.ensure_valid()
                 for record in batch.records():
-                    # The value names its offset: nothing is served in a wrong place.
+                    # The value contains its offset, to detect records served at a wrong one.
                     assert record.value is not None
                     assert int(record.value[:12]) == record.offset
                     latest[record.key] = record.offset
@@ -97,7 +97,7 @@ class Reader(threading.Thread):
 
 
 def test_readers_meet_whole_batches_in_their_places(tmp_path: Path) -> None:
-    # Few descriptors, so that they are closed and opened again all the time.
+    # Few descriptors, so that they are closed and reopened all the time.
     file_system = OsFileSystem(max_open_files=8)
     manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
     log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
@@ -107,7 +107,7 @@ def test_readers_meet_whole_batches_in_their_places(tmp_path: Path) -> None:
         reader.start()
     now_ms = T0
     usual = sys.getswitchinterval()
-    sys.setswitchinterval(0.0001)  # threads get their turn between any two steps, and the owner does not starve
+    sys.setswitchinterval(0.0001)  # threads switch between any two steps, and the owner does not starve
     try:
         for turn in range(TURNS):
             for _ in range(4):

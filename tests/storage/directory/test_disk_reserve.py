@@ -1,4 +1,4 @@
-"""Writes that are refused, and those that go on, once only the reserve is left; and how clients write again."""
+"""Which writes are refused, and which continue, once only the reserve is left; and how clients may write again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LogsOnSmallDisk:
         return self.manager.get_or_create(topic_partition, None, CONFIG, T0)
 
     def fill(self, log: UnifiedLog) -> int:
-        """Append until it is refused; gives how many were taken."""
+        """Append until it is refused; returns how many batches were accepted."""
         for count in range(10_000):
             try:
                 append(log, b"x" * 100_000)

@@ -1,4 +1,4 @@
-"""Checkpoints, identities and the marker of a clean stop."""
+"""Checkpoints, identities and the clean shutdown marker."""
 
 from __future__ import annotations
 

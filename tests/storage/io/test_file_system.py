@@ -1,4 +1,4 @@
-"""The FileSystem contract, on the operating system's disk and on the one in memory."""
+"""The FileSystem contract, on the operating system's disk and on the in-memory one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choosing(*answers: int) -> Callable[[int], int]:
 
 
 def target_of(descriptor: str) -> str:
-    """The file that a descriptor of this process is open on; empty when it has just been closed."""
+    """The file that a descriptor of this process refers to; empty if it was just closed."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
@@ -145,7 +145,7 @@ class TestContract:
 
 
 class TestLinks:
-    """Entries of a directory beside files and directories, as Java's `isFile` and `isDirectory` see it."""
+    """Entries of a directory other than files and directories, as Java's `isFile` and `isDirectory` see them."""
 
     def test_what_leads_nowhere_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"abc")
@@ -287,7 +287,7 @@ class TestOperatingSystem:
         file.flush()
         assert file._descriptor is not None
         os.posix_fadvise(file._descriptor.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        # Once only: the disk may begin to read what was asked for in vain.
+        # Only once: a failed try may make the disk read ahead.
         try:
             reader_of(file, may_wait=False)(0, 1 << 20)
         except WouldWaitError:

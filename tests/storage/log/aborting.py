@@ -51,7 +51,7 @@ class Writer:
         return self.log.append_as_leader(data, leader_epoch=1, now_ms=T0, origin=origin).last_offset
 
     def write_all(self) -> list[AbortedTxn]:
-        """Transactions of every kind over some segments; gives those that were aborted."""
+        """Write transactions of every kind over some segments; returns the aborted ones."""
         self.send(ONE)
         two = self.send(TWO)
         self.commit(ONE)

@@ -74,7 +74,7 @@ def test_index_that_ends_within_an_entry_is_made_again_after_an_orderly_stop() -
 
 @pytest.mark.parametrize("written_bytes", [0, 34, 40])
 def test_a_start_may_die_while_it_makes_indexes_again(written_bytes: int) -> None:
-    """The next one finds the index torn still, or made again: never one that only looks sound."""
+    """The next one finds the index still torn, or rebuilt: never one that only looks valid."""
     for calls in range(1000):
         file_system = MemoryFileSystem()
         manager, _ = open_manager(file_system, CONFIG)
@@ -150,7 +150,7 @@ def test_no_power_cut_hides_an_aborted_transaction(mode: PowerCut) -> None:
 
 
 def test_no_power_cut_hides_what_a_process_that_was_killed_has_aborted() -> None:
-    """The next process found it in the page cache, and the log was flushed far beyond."""
+    """The next process found it in the page cache, and the log was flushed far beyond it."""
     file_system, log = new_log()
     aborted = Writer(log).write_all()
     file_system.kill_process()
@@ -165,7 +165,7 @@ def test_no_power_cut_hides_what_a_process_that_was_killed_has_aborted() -> None
 
 @pytest.mark.parametrize("mode", PowerCut)
 def test_no_power_cut_hides_what_was_aborted_before_the_end_was_cut_off(mode: PowerCut) -> None:
-    """The segment that was cut has a new object, which has to fsync what the one before it wrote."""
+    """The truncated segment is a new object, which must fsync the data of its predecessor."""
     last_offset = Writer(new_log()[1]).write_all()[-1].last_offset
     for cut_at in range(last_offset + 4):
         file_system = MemoryFileSystem()

@@ -1,4 +1,4 @@
-"""Appending to a log: what is accepted, what is refused, and what a failing disk leaves."""
+"""Appending to a log: what is accepted, what is refused, and the state after a disk failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refused(code: ErrorCode, log, records, **options) -> ApiError:
 
 
 def append_or_full(log) -> bool:
-    """Whether there was room for one more batch."""
+    """Append one more batch; returns whether there was room."""
     try:
         append(log, b"x" * 50)
     except ApiError as error:
@@ -155,7 +155,7 @@ class TestAppend:
         refused(ErrorCode.INVALID_TIMESTAMP, log, batch_of(b"a", log_append_time_ms=T0))
 
     def test_deep_validation_looks_at_records(self) -> None:
-        # An offset delta that repeats: fine for the header and CRC, not for the records.
+        # A repeated offset delta: the header and the CRC are valid, the records are not.
         builder_data = batch_of(b"a", b"b")
         payload = bytearray(builder_data)
         second = payload.rindex(b"\x02", 61, len(payload) - 5)

@@ -15,7 +15,7 @@ from tests.storage.support import T0, TOPIC_ID, TP, delete_expired, open_manager
 
 
 def held_open(directory: Path) -> list[str]:
-    """The files below `directory` that this process holds a descriptor of although they were removed."""
+    """The deleted files below `directory` that this process still has open."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -69,6 +69,6 @@ def test_an_old_index_does_not_become_the_new_one(written: tuple[OsFileSystem, L
     assert len(entries) > 1
     clean_log(file_system, manager, log, T0)
     assert len(log.segments[0].files.offset_index) == 0
-    index.close()  # as the limit on descriptors does during a look-up
+    index.close()  # as the limit on descriptors does during a lookup
     assert [index.entry(number) for number in range(len(index))] == entries
     assert old.find_batch(5) is not None

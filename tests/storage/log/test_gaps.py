@@ -31,14 +31,14 @@ CHECKPOINT = f"{DIR}/{RECOVERY_POINT_CHECKPOINT}"
 
 
 def shorten(file_system: MemoryFileSystem, path: str, batch: memoryview) -> None:
-    """Take the last batch of a segment away, as a power cut can; all are as long as `batch`."""
+    """Remove the last batch of a segment, as in a power cut; all are as long as `batch`."""
     content = file_system.read_file(path)
     assert len(content) > len(batch)
     file_system.write_file(path, content[: -len(batch)])
 
 
 def three_segments(file_system: MemoryFileSystem, config: LogConfig = COMPACT) -> UnifiedLog:
-    """Two records in each, the second of the first segment gone; nothing was flushed."""
+    """Two records in each, without the second one of the first segment; nothing was flushed."""
     manager, _ = open_manager(file_system, config)
     log = manager.get_or_create(TP, TOPIC_ID, config, T0)
     for number in range(6):
@@ -141,7 +141,7 @@ def test_a_directory_with_a_log_that_was_refused_is_not_marked() -> None:
 
 
 def followed(config: LogConfig) -> tuple[MemoryFileSystem, LogManager, UnifiedLog]:
-    """A follower of a log that was compacted: offsets are left out in segments and between them."""
+    """A follower of a compacted log: offsets are missing in segments and between them."""
     file_system = MemoryFileSystem()
     manager, _ = open_manager(file_system, config)
     log = manager.get_or_create(TP, TOPIC_ID, config, T0)
@@ -177,7 +177,7 @@ def test_what_was_cleaned_outlives_the_process_at_once() -> None:
 
 
 def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
-    """It holds until the checkpoint is true again, so a start after a crash would take the gaps for losses."""
+    """The note stays until the checkpoint is correct again: a start after a crash would take the gaps for losses."""
     stand = Stand(COMPACT.replace(segment_bytes=100_000))
     log = stand.segments(keys("abab"), keys("abab"), keys("abab"))
     stand.manager.checkpoints.write_recovery_points()
@@ -205,7 +205,7 @@ def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
 
 
 def test_an_epoch_that_a_full_disk_did_not_take_is_not_known() -> None:
-    """Behind a gap, it would begin above the log end."""
+    """After a gap, it would begin above the log end."""
     file_system, _, log = followed(COMPACT)
     before = list(log.leader_epochs.entries)
     file_system.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "append" else None
@@ -220,7 +220,7 @@ def test_an_epoch_that_a_full_disk_did_not_take_is_not_known() -> None:
 
 
 def test_a_gap_that_no_index_could_have_spanned_is_no_loss() -> None:
-    """It is the last record of the batch behind it that lies too far off, not the first."""
+    """The following batch's first record is near enough, but its last one is too far off."""
     file_system = MemoryFileSystem()
     manager, _ = open_manager(file_system, COMPACT)
     log = manager.get_or_create(TP, TOPIC_ID, COMPACT, T0)

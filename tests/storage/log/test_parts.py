@@ -1,4 +1,4 @@
-"""The parts of a log by themselves: indexes, leader epochs, producer state."""
+"""The parts of a log alone: indexes, leader epochs, producer state."""
 
 from __future__ import annotations
 

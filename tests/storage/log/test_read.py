@@ -71,7 +71,7 @@ class TestRead:
         assert len(log.segments) == 9
         for offset in range(50):
             assert values_in(log, offset) == [(at, b"%04d" % (at // 2)) for at in range(offset, 50)]
-        # Stops at the end of a segment, however much is asked for.
+        # It stops at the end of a segment, however much is requested.
         assert log.read(1, 1 << 20).size == 3 * size
 
     def test_many_sizes_with_index(self) -> None:

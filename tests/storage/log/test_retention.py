@@ -1,4 +1,4 @@
-"""Retention: its messages, what it leaves alone, and that no crash takes more."""
+"""Retention: its messages, the data it keeps, and that no crash removes more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECORD_BYTES = len(batch_of(b"00"))
 
 
 def filled(config: LogConfig, disk: MemoryFileSystem | None = None, *, flush: bool = False) -> UnifiedLog:
-    """Five segments of three records each, one hour apart, the newest one made now."""
+    """Five segments of three records each, one hour apart; the newest is from now."""
     disk = disk or MemoryFileSystem()
     log = new_log(config, disk)
     for number in range(15):
@@ -44,7 +44,7 @@ def filled(config: LogConfig, disk: MemoryFileSystem | None = None, *, flush: bo
 
 
 class TestWords:
-    """The reasons, as Kafka's log has them."""
+    """The reasons, as in Kafka's log."""
 
     def test_time(self) -> None:
         log = filled(LogConfig(retention_ms=10 * HOUR_MS))
@@ -126,7 +126,7 @@ class TestActiveSegment:
 
 
 def test_a_segment_expires_during_its_flush() -> None:
-    """Indexes are opened by name for their fsync, and have another one by then."""
+    """Indexes are opened by name for their fsync, and have a different name by then."""
     log = filled(LogConfig(retention_ms=0))
     task = log.prepare_flush(T0)
     log.release_files()
@@ -140,7 +140,7 @@ def test_a_segment_expires_during_its_flush() -> None:
 
 
 def test_a_read_on_another_thread_meets_the_deletion() -> None:
-    """The file has another name before its reader knows: the offset is gone, and nothing is wrong with the disk."""
+    """The file is renamed before its reader knows: the offset is gone, but the disk is fine."""
     disk = MemoryFileSystem()
     manager, _ = open_manager(disk, LogConfig(retention_ms=0))
     log = manager.get_or_create(TP, None, manager.default_config, T0)
@@ -238,7 +238,7 @@ class TestLookup:
 
 
 class TestCrashes:
-    """A round dies at every call, with the power or without: what was to stay is there, and nothing is half gone."""
+    """A round dies at every call, with or without a power cut: kept data survives, and no deletion is half done."""
 
     CONFIG = LogConfig(retention_ms=7 * HOUR_MS, file_delete_delay_ms=0)
 
@@ -290,7 +290,7 @@ class TestCrashes:
         assert at > 30
 
     def test_a_hole_below_the_log_start_is_no_loss(self) -> None:
-        """A file system without a journal may bring back any of the renamed files, and none of the others."""
+        """A file system without a journal may restore some of the renamed files and not others."""
         disk, finished = self.live(-1, after=False)
         assert finished
         path = f"{DIR}/{TP}/{3:020d}.log"

@@ -1,4 +1,4 @@
-"""Retention against a plain model: what goes and what stays."""
+"""Retention against a naive model: which segments are deleted and which are kept."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tests.storage.support import (
 
 @dataclass
 class Segment:
-    """One segment as a person would describe it."""
+    """One segment, as a human would describe it."""
 
     base: int
     end: int
     size: int
     newest_ms: int
-    """Largest timestamp of its records, or the time its file was written when none has one."""
+    """Largest timestamp of its records, or the modification time of its file if none has one."""
 
 
 def expected_start(
     segments: list[Segment], log_start: int, log_end: int, high_watermark: int, config: LogConfig, now_ms: int
 ) -> int:
-    """Where the log must begin after a round, said as plainly as possible."""
+    """The expected log start after a round, in the simplest possible form."""
     left = list(segments)
     while len(left) > 1 and left[0].end <= min(log_start, high_watermark):
         left.pop(0)
@@ -59,7 +59,7 @@ def expected_start(
 
 
 def segments_of(log: UnifiedLog, newest: dict[int, int]) -> list[Segment]:
-    """The model of a log; `newest` has what is known of the records, by base offset of their segment."""
+    """The model of a log; `newest` has the known timestamps, by base offset of the segment."""
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
     return [
         Segment(segment.base_offset, end, segment.size, newest.get(segment.base_offset, 0))

@@ -1,4 +1,4 @@
-"""When a log begins a new segment, and when it is flushed."""
+"""When a log rolls a new segment, and when it is flushed."""
 
 from __future__ import annotations
 

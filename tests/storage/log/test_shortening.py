@@ -1,4 +1,4 @@
-"""Deleting records, truncating, and the leader epochs that tell where to."""
+"""Deleting records, truncating, and the leader epochs that determine the truncation offset."""
 
 from __future__ import annotations
 

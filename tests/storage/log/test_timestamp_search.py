@@ -1,4 +1,4 @@
-"""Records are found by their time in whatever compaction leaves of a log, as if all of it were read."""
+"""Lookups by timestamp give the same result on a compacted log as reading all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def records_of(log: UnifiedLog) -> list[Record]:
 
 
 def fill(stand: Stand, rng: random.Random, batches: int) -> None:
-    """Batches of every codec and several records each, with tombstones, in no order of time."""
+    """Batches of every codec and several records each, with tombstones, with unordered timestamps."""
     for _ in range(batches):
         count = rng.randrange(1, 6)
         rows = [
@@ -35,7 +35,7 @@ def fill(stand: Stand, rng: random.Random, batches: int) -> None:
 
 
 def check(log: UnifiedLog) -> None:
-    """Every timestamp there may be, and the largest."""
+    """Check every possible timestamp, and the largest."""
     records = records_of(log)
     for timestamp in range(T0 - 2, T0 + SPREAD_MS + 2):
         expected = next((record for record in records if record.timestamp >= timestamp), None)

@@ -98,7 +98,7 @@ def test_a_retry_is_recognized_after_the_end() -> None:
 
 
 def test_a_batch_that_overtakes_a_refused_one() -> None:
-    """The first one was refused while it waited for its coordinator, and will be sent again."""
+    """The first one was refused while the producer waited for its coordinator, and will be resent."""
     log = new_log()
     guard_of(log, 0)
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, log, guard_of(log, 3), 3)
@@ -114,7 +114,7 @@ def test_a_batch_that_overtakes_a_refused_one_after_a_marker_without_records() -
 
 
 def test_a_late_copy_from_the_transaction_before() -> None:
-    """It has the next transaction refused, as with Kafka; the producer goes on under its next epoch."""
+    """It makes the next transaction fail, as in Kafka; the producer continues under its next epoch."""
     log = new_log()
     write(log, guard_of(log))
     mark(log)

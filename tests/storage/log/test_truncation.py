@@ -20,7 +20,7 @@ SEGMENTS = pytest.mark.parametrize("segment_bytes", [100_000, 300, 120], ids=["o
 
 
 def cut_log(file_system: MemoryFileSystem, segment_bytes: int, cut_at: int, *, flushed: bool, dies: bool) -> UnifiedLog:
-    """A log of OLD, checkpointed, that was cut at `cut_at`; with `dies` by a process that is gone."""
+    """A log of OLD, checkpointed and truncated at `cut_at`; with `dies` by a dead process."""
     config = LogConfig(segment_bytes=segment_bytes)
     manager, _ = open_manager(file_system, config)
     log = manager.get_or_create(TP, None, config, T0)
@@ -34,7 +34,7 @@ def cut_log(file_system: MemoryFileSystem, segment_bytes: int, cut_at: int, *, f
 
 
 def branches(cut_at: int) -> list[list[bytes]]:
-    """The contents that a log may have after it was cut and written to: the beginning of either branch."""
+    """The possible contents of a log after a truncation and new writes: a prefix of either branch."""
     ways = (OLD, OLD[:cut_at] + NEW)
     return [way[:end] for way in ways for end in range(len(way) + 1)]
 
@@ -118,7 +118,7 @@ def test_a_flush_that_is_under_way_does_not_count() -> None:
     log = cut_log(file_system, 100_000, 3, flushed=True, dies=True)
     task = log.prepare_flush(T0)
     for file in task.files:
-        file.unsynced = False  # as the thread does when it begins
+        file.unsynced = False  # as the thread does at its start
     seen = syncs(file_system)
     append(log, NEW[0], epoch=2)
     assert [path for path in seen if path.endswith(".log")], "the append relied on an fsync that was not done"
@@ -190,7 +190,9 @@ def test_a_cut_that_was_done_by_half_is_whole_or_undone(segment_bytes: int, goes
 def test_a_log_that_begins_anew_at_its_end_always_ends_there(
     segment_bytes: int, rolled: bool, mode: PowerCut | None
 ) -> None:
-    """A follower may be in the ISR for that end, whenever it dies; with its power, when it has flushed that much."""
+    """A follower may be in the ISR for that end, even if it dies; after a power cut, only if it has flushed that
+    much.
+    """
     config, end, finished, at = LogConfig(segment_bytes=segment_bytes), len(OLD), False, 0
     while not finished:
         at += 1

@@ -1,5 +1,5 @@
-"""A thread reads a log, and before it is through the owner cuts off the end and goes on: nothing that the thread has
-learned of the old bytes is believed of the new ones.
+"""A thread reads a log, and before it has finished the owner truncates and appends: nothing that the thread learned of
+the old bytes may be applied to the new ones.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CUT_AT = 22
 CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=200)
 SEGMENTED = CONFIG.replace(segment_bytes=1000)
 NEW = [b"new " + b"%d" % number * (40 + 13 * number) for number in range(8)]
-"""Of other sizes than what they take the place of, so that no batch begins where one did."""
+"""With other sizes than the replaced batches, so that no two begin at the same position."""
 
 
 class Race:
-    """A log whose bytes nobody has checked; `interrupt` is called before or after read call number `at` of a reader."""
+    """A log whose bytes are unverified; `interrupt` is called before or after read call number `at` of a reader."""
 
     def __init__(self, config: LogConfig, at: int, *, after: bool) -> None:
         self.file_system = MemoryFileSystem()
@@ -88,7 +88,7 @@ class Race:
             assert sum(batch.size_in_bytes for batch in batches) == info.size, "whole batches of the log as it is"
 
     def check(self, expected: list[tuple[int, bytes]]) -> None:
-        """The log is as its owner made it, wherever and however it is read."""
+        """The log has the content that its owner wrote, wherever and however it is read."""
         assert self.damages == []
         assert values_in(self.log) == expected
         for offset in range(CUT_AT - 4, self.log.log_end_offset):

@@ -1,4 +1,4 @@
-"""Every byte of every kind of file flipped: what is a hint never changes an answer, and damage is never a crash."""
+"""Every byte of every kind of file flipped: hints never change an answer, and damage never crashes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def files_like(file_system: MemoryFileSystem, suffix: str) -> list[str]:
 
 
 def flips(suffix: str, *, clean: bool, bits: tuple[int, ...] = (0, 7), flushed: bool = True):
-    """(file system, path, position) with one bit turned in one byte of one file, for every byte."""
+    """(file system, path, position) with one flipped bit in one byte of one file, for every byte."""
     original = build(clean=clean, flushed=flushed)
     paths = files_like(original, suffix)
     assert paths, suffix
@@ -139,11 +139,11 @@ def test_segment_above_the_recovery_point_is_cut_at_the_damage() -> None:
         base = int(path[-24:-4])
         damaged_offset = base + position // size
         field = position % size
-        if 12 <= field < 16:  # the leader epoch: not covered by the CRC, and any may be true
+        if 12 <= field < 16:  # the leader epoch: not covered by the CRC, and any may be valid
             assert log.log_end_offset == RECORDS
             continue
         if field < 8 and damaged_offset == RECORDS - 1 and log.log_end_offset != damaged_offset:
-            # The base offset is not covered either, and no batch follows to give a raised one away.
+            # The base offset is not covered either, and no batch follows that would reveal a raised one.
             assert log.log_end_offset <= 2**31
             continue
         assert log.log_end_offset == max(damaged_offset, log.log_start_offset), (path, position)
@@ -172,13 +172,13 @@ KINDS = (
 ONLY_SOMETIMES = {
     "cleaner-offset-checkpoint": (f"{DIR}/cleaner-offset-checkpoint", b"0\n1\nt 0 12\n"),
 }
-"""Kinds of files that no ordinary life leaves: where they are, and what is in them."""
+"""Kinds of files that no normal operation leaves: their paths and contents."""
 NOT_COVERED = ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint")
-"""Numbers without a checksum: another one can be true. Records are then fewer, never others."""
+"""Numbers without a checksum: a different one may be valid. Records may then be missing, but never wrong."""
 
 
 def build_all(*, clean: bool) -> MemoryFileSystem:
-    """As `build`, with a transaction index for each segment; all of it flushed."""
+    """Like `build`, with a transaction index for each segment; all of it flushed."""
     file_system = build(clean=clean)
     for path in files_like(file_system, ".log"):
         first = int(path[-24:-4])
@@ -187,7 +187,7 @@ def build_all(*, clean: bool) -> MemoryFileSystem:
 
 
 def consume(log: UnifiedLog) -> tuple[dict[int, bytes | None], set[int]]:
-    """The records that a consumer gets when it skips each offset that is refused, and the offsets it skipped."""
+    """The records that a consumer gets if it skips each refused offset, and the skipped offsets."""
     served: dict[int, bytes | None] = {}
     refused = set()
     offset = log.log_start_offset
@@ -210,7 +210,7 @@ def consume(log: UnifiedLog) -> tuple[dict[int, bytes | None], set[int]]:
 
 
 def outcome(file_system: MemoryFileSystem, path: str) -> str:
-    """How a start treats a directory with one bit of `path` flipped. Asserts that nothing served is wrong."""
+    """How a start treats a directory with one bit of `path` flipped. Asserts that it serves nothing wrong."""
     try:
         check_meta_properties(file_system, [DIR], 1, "cluster-id")
         manager, log = open_log(file_system)

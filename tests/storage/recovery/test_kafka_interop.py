@@ -1,4 +1,6 @@
-"""One log directory used by Apache Kafka and by us in turn, stopped and killed; and Kafka's own DumpLogSegments."""
+"""One log directory used by Apache Kafka and by us in turn, after clean stops and kills; and Kafka's own
+DumpLogSegments.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=1000)
 
 
 class Kafka:
-    """Apache Kafka on `directory`, started and ended at will."""
+    """Apache Kafka on `directory`, started and stopped at will."""
 
     def __init__(self, directory: Path, zookeeper_address: str) -> None:
         self.port = free_port()
@@ -49,14 +51,14 @@ class Kafka:
         self.file.write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self.port}\nlog.dirs={self.data}\n"
             f"zookeeper.connect={zookeeper_address}\n"
-            # A machine that stands still for some seconds costs it no session, and with that no leadership; and a first
-            # round of retention, after 30 s, finds nothing too old.
+            # If the machine stalls for some seconds, the broker keeps its session, and so its leaderships; and the
+            # first round of retention, after 30 s, finds nothing too old.
             "zookeeper.session.timeout.ms=40000\nlog.retention.ms=-1\n"
             "offsets.topic.num.partitions=1\noffsets.topic.replication.factor=1\nlog.index.interval.bytes=1000\n"
         )
 
     def forget(self) -> None:
-        """ZooKeeper learns that a killed broker is gone; the next one could not register before its session is over."""
+        """Make ZooKeeper forget a killed broker; otherwise the next one could not register before the session ends."""
         client = KazooClient(self.zookeeper_address)
         client.start(60)
         try:
@@ -69,7 +71,7 @@ class Kafka:
 
     @contextlib.contextmanager
     def running(self, end: signal.Signals = signal.SIGTERM) -> Iterator[str]:
-        """Gives the bootstrap address."""
+        """Yields the bootstrap address."""
         with java_server("kafka.Kafka", self.file, self.port, level="WARN", end=end):
             await_controller(f"127.0.0.1:{self.port}")
             yield f"127.0.0.1:{self.port}"
@@ -163,10 +165,10 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
         for codec in ("none", "gzip", "lz4", "zstd", "snappy"):
             produce(bootstrap, more("kafka " + codec, 300), codec)
 
-    # Stopped in order: nothing to repair, everything there, and who wrote what is known.
+    # After a clean stop: nothing to repair, all records exist, and the producers' state is known.
     manager, report, log = open_ours(kafka.data)
     assert report.clean
-    assert report.broker_epoch == -1  # what Kafka writes in ZooKeeper mode
+    assert report.broker_epoch == -1  # the value that Kafka writes in ZooKeeper mode
     assert not report.repaired
     assert not manager.refused
     assert [value for _, value in values_in(log)] == every
@@ -192,7 +194,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
         produce(bootstrap, more("kafka again", 700))
         assert consume(bootstrap, len(every)) == list(enumerate(every))
 
-    # Killed: Kafka's indexes are 10 MiB of zeros behind their entries.
+    # After a kill, Kafka's indexes are 10 MiB of zeros after their entries.
     indexes = [path for path in kafka.data.glob("t-0/*.index") if path.stat().st_size >= 10 << 20]
     assert indexes
     manager, report, log = open_ours(kafka.data)
@@ -200,7 +202,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     assert [value for _, value in values_in(log)] == every
     assert all(path.stat().st_size < 1 << 20 for path in indexes)
     append_ours(log, more("ours again", 600), CompressionType.LZ4)
-    # Dies here: no close, no checkpoint. Kafka recovers what we left behind.
+    # Die here: no close, no checkpoint. Kafka recovers our files.
     manager.directories.unlock()
     recovery_points = str(kafka.data / RECOVERY_POINT_CHECKPOINT)
     assert WHOLE_SEGMENTS in read_offset_checkpoint(OsFileSystem(), recovery_points)

@@ -1,4 +1,4 @@
-"""Loading log directories: what is found, what is left alone, and what is refused."""
+"""Loading log directories: what is loaded, what is ignored, and what is refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TestLoading:
             assert {each.path: each.log_count for each in manager.directories} == {right: 1, wrong: 0}
 
     def test_the_high_watermark_of_an_earlier_topic_of_the_name_does_not_count(self) -> None:
-        """Its directory had failed when the topic was deleted and created again, and works again."""
+        """Its directory was offline when the topic was deleted and recreated, and works again."""
         file_system = MemoryFileSystem()
         for directory, topic_id, count in (("/a", TOPIC_ID, 4), ("/b", uuid_of(1), 2)):
             manager, _ = open_manager(file_system, CONFIG, directory)
@@ -263,7 +263,7 @@ class TestLoading:
 
 
 class TestInterruptedSwaps:
-    """Files that Kafka's cleaner can leave behind when it is killed."""
+    """Files that a killed cleaner of Kafka can leave."""
 
     def segments(self, count: int = 3) -> tuple[MemoryFileSystem, str]:
         file_system = MemoryFileSystem()

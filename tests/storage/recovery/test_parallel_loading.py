@@ -1,4 +1,6 @@
-"""Logs loaded by several threads at a time: the outcome is that of one thread, whoever is faster and whatever fails."""
+"""Logs loaded by several threads at a time: the result equals that of one thread, whatever the timing and the
+failures.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ PARTITIONS = 3
 
 
 class Turns:
-    """Threads that only go on when it is their turn: `choose` says whose it is before every call to the disk."""
+    """Threads that run one at a time: `choose` picks one before every call to the disk."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
         self._choose = choose
@@ -48,7 +50,7 @@ class Turns:
         self._current = -1
 
     def run(self, jobs: list[Callable[[], None]]) -> None:
-        """Run `jobs`, each on its own thread, to the end."""
+        """Run `jobs` to the end, each on a separate thread."""
         self._ready = list(range(len(jobs)))
         self._local = threading.local()
         threads = [threading.Thread(target=self._job, args=(at, job)) for at, job in enumerate(jobs)]
@@ -79,7 +81,7 @@ class Turns:
             assert self._condition.wait_for(lambda: self._current == number, 60)
 
     def before_call(self, _operation: str, _path: str) -> Fault | None:
-        """Let another thread go first, perhaps; a hook of MemoryFileSystem."""
+        """Possibly switch to another thread; a hook of MemoryFileSystem."""
         number = getattr(self._local, "number", None)
         if number is not None:
             with self._condition:
@@ -90,7 +92,9 @@ class Turns:
 
 @dataclass
 class FileDamage:
-    """Damage to one file of a partition: cut, overwritten, removed or grown. `file` counts modulo the files there."""
+    """Damage to one file of a partition: truncated, overwritten, removed or extended. `file` counts modulo the existing
+    files.
+    """
 
     partition: int
     file: int
@@ -135,7 +139,7 @@ def disk_with(damaged: list[FileDamage], counts: list[int], flushed: int, *, cle
     for damage in damaged:
         path = manager.logs[TopicPartition("t", damage.partition)].path
         files = sorted(info.name for info in file_system.list_dir(path))
-        if not files:  # all of them were removed before
+        if not files:  # all were already removed
             continue
         do_damage(file_system, f"{path}/{files[damage.file % len(files)]}", damage)
     return file_system
@@ -299,7 +303,7 @@ def test_a_recovery_that_is_killed_again_and_again(
 
 class TestRealFiles:
     def test_ten_times_more_logs_than_descriptors(self, tmp_path: Path) -> None:
-        """Every log is loaded and read and written, with 8 descriptors for 80 of them, by four threads."""
+        """Every log is loaded, read and written by four threads, with 8 descriptors for 80 logs."""
         file_system = OsFileSystem(max_open_files=8)
         manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
         for number in range(80):

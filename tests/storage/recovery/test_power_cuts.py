@@ -1,4 +1,4 @@
-"""States that a power cut can bring back or leave half done. The fault matrix found most of them."""
+"""States that a power cut can restore or leave half done. The fault matrix found most of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_snapshot_of_an_orderly_stop_is_on_disk() -> None:
 
 
 def test_snapshot_above_the_recovery_point_is_not_believed() -> None:
-    """A truncation removed it, a power cut brought it back, and the log has reached its offset in another way."""
+    """A truncation removed it, a power cut restored it, and the log has reached its offset with other records."""
     file_system = MemoryFileSystem()
     log = new_log(CONFIG, file_system)
     append(log, b"x", producer_id=5, producer_epoch=0, base_sequence=0)
@@ -79,7 +79,7 @@ def test_snapshot_above_the_recovery_point_is_not_believed() -> None:
 
 
 def test_epoch_whose_batches_never_came_does_not_stay() -> None:
-    """The end was cut off and an epoch began there; a power cut undid the one and kept the other."""
+    """The end was truncated and an epoch began there; a power cut undid the truncation and kept the epoch."""
     file_system = MemoryFileSystem()
     log = new_log(CONFIG, file_system)
     for value in (b"a", b"b", b"c"):
@@ -116,7 +116,7 @@ def test_copy_that_took_the_place_of_a_log_is_safe_before_the_log_goes(is_lost: 
     step(manager)
     assert manager.futures.catch_up(log, T0)
     manager.replace_with_future(TP)
-    # The process dies here; the next finds two logs of one name, and is not there for long either.
+    # The process dies here; the next one finds two logs of one name, and dies soon, too.
     file_system.kill_process()
     assert list(open_manager(file_system, CONFIG, "/a", "/b")[0].logs) == [TP]
     if is_lost:
@@ -136,7 +136,7 @@ def test_a_second_power_cut_does_not_bring_back_what_recovery_cut_off(segment_by
         for value in (b"a", b"b", b"c", b"d"):
             append(log, value)
         log.flush(T0)
-        # The second batch is damaged, and the disk knows it; the third and the fourth are whole.
+        # The second batch is damaged, which the disk reports; the third and the fourth are intact.
         size = log.read(0, 1).size
         path = log.segments[0].path if segment_bytes > size * 2 else log.segments[1].path
         content = bytearray(file_system.read_file(path))

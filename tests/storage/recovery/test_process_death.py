@@ -1,4 +1,4 @@
-"""Real processes on a real disk, killed while they append: nothing they confirmed is gone."""
+"""Real processes on a real disk, killed while they append: confirmed records survive."""
 
 from __future__ import annotations
 

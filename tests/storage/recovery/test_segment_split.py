@@ -1,4 +1,6 @@
-"""Segments that reach further than an index can say: split when a log is loaded or cleaned, whatever comes between."""
+"""Segments whose offsets exceed the range of an index: split when a log is loaded or cleaned, whatever interrupts
+it.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +203,7 @@ def flipped(data: bytes, position: int, mask: int) -> bytes:
 
 
 def far_flips(at: int, data: bytes) -> Iterator[bytes]:
-    """The base offset of the batch at position `at` with one bit, or one byte, set beyond the range of an index."""
+    """Set one bit, or one byte, in the base offset of the batch at position `at`, beyond the range of an index."""
     for position in range(1, 5):
         for mask in (0x80, 0xFF):
             if position < 4 or mask & 0x80:
@@ -256,7 +258,7 @@ def test_a_follower_does_not_take_an_overflow_over() -> None:
     log = new_log(CONFIG, file_system)
     log.append_as_follower(memoryview(batches(SPARSE)), now_ms=T0)
     assert values_in(log) == rows_at(*SPARSE)
-    # Where a segment ended the next one begins, unless it would be too far for an index.
+    # A segment begins where the previous one ended, unless that is too far for an index.
     assert bases(log) == [0, 2 * GIGA + 1, FAR]
     log.flush(T0)
     assert values_in(reopen(file_system, CONFIG)) == rows_at(*SPARSE)

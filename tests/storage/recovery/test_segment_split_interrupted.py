@@ -144,7 +144,7 @@ def test_without_room_the_log_is_set_aside_and_nothing_is_left_behind() -> None:
 
 
 def overflowed_log(offsets: Sequence[int] = SPARSE) -> tuple[MemoryFileSystem, LogManager, UnifiedLog]:
-    """A compacted log whose sealed first segment nobody has looked at: an orderly stop left it with its indexes."""
+    """A compacted log whose sealed first segment is unchecked: a clean stop left it with its indexes."""
     segments = {0: batches(offsets), 6 * GIGA: batches(BEHIND)}
     file_system = disk_with(segments, clean=True, indexed=True, recovery_point=BEHIND[-1] + 1)
     manager, _ = open_manager(file_system, COMPACT)

@@ -1,4 +1,4 @@
-"""Apache Kafka and we split the same segments into the same ones."""
+"""Apache Kafka and we split the same segments in the same way."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lay_out(data: Path) -> None:
 
 
 def files_in(data: Path) -> dict[str, dict[str, bytes]]:
-    """By partition and name: the records themselves, and that there are indexes to them."""
+    """By partition and name: the content of the record files, and the presence of index files."""
     return {
         directory.name: {
             path.name: path.read_bytes() if path.suffix == ".log" else b""

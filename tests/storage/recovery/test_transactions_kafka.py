@@ -39,7 +39,7 @@ def indexes(directory: Path) -> dict[str, bytes]:
 
 
 def await_partition(address: str) -> None:
-    """Until the broker that has just started leads the partition."""
+    """Wait until the restarted broker leads the partition."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         with contextlib.suppress(AssertionError):
@@ -67,7 +67,7 @@ def follow(log: UnifiedLog, batch: RecordBatch) -> None:
 
 
 def crash_without_indexes(directory: Path) -> None:
-    """As after a sudden death, with the transaction indexes gone."""
+    """Simulate a crash that lost the transaction indexes."""
     for path in (directory / str(TP)).glob("*.txnindex"):
         path.unlink()
     for name in NOTES:

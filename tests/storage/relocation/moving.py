@@ -1,4 +1,4 @@
-"""Moving a log in one call, as the broker does it in several."""
+"""Move a log in one call; the broker needs several."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def filled(manager: LogManager, count: int = 10) -> UnifiedLog:
 
 
 def adjust(manager: LogManager, now_ms: int = T0) -> int:
-    """Adjust a move as a broker does before it copies; how often the end of the copy was cut off for it."""
+    """Adjust a move like a broker before it copies; returns how often the copy was truncated."""
     count = 0
     while (task := manager.futures.adjust(manager.logs[TP], now_ms)) is not None:
         task.run()
@@ -55,7 +55,7 @@ def step(manager: LogManager, max_bytes: int = MANY_BYTES) -> CopyTask:
 
 
 def finish(manager: LogManager) -> UnifiedLog:
-    """Bring a move to its end from wherever it stands, as a broker does."""
+    """Finish a move from its current state, like a broker."""
     flush_copy(manager)
     while not manager.futures.catch_up(manager.logs[TP], T0):
         assert step(manager).error is None

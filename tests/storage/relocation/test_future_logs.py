@@ -150,7 +150,7 @@ class TestMoving:
         assert (moved.log_start_offset, values_in(moved)) == (2, [(2, b"c")])
 
     def test_the_owner_reads_nothing_to_find_where_a_copy_begins(self) -> None:
-        """The base of the batch that the log start lies in is on the disk alone."""
+        """The base offset of the batch with the log start is only on the disk."""
         file_system = MemoryFileSystem()
         manager = opened(file_system)
         log = filled(manager)

@@ -1,4 +1,4 @@
-"""A compacted log is moved: how far it is clean goes with it, and what was deleted from it does not come back."""
+"""Moves of a compacted log: its clean offset moves along, and deleted records do not come back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(file_system: MemoryFileSystem) -> LogManager:
 
 
 def fill(log: UnifiedLog, rounds: range, keys: str = "abcd", now_ms: int = T0) -> None:
-    """A value for each key in each round, some to a segment; and all is sealed and flushed."""
+    """Append a value for each key in each round, some to a segment; everything is sealed and flushed."""
     for number in rounds:
         for key in keys:
             put(log, (key.encode(), b"%d" % number + VALUE), now_ms=now_ms)
@@ -45,7 +45,7 @@ def delete(log: UnifiedLog, key: bytes, now_ms: int = T0) -> None:
 
 
 def state_of(log: UnifiedLog) -> State:
-    """The value of each key, as a reader from the beginning finds it."""
+    """The value of each key, as a reader from the start finds it."""
     state: State = {}
     for _, key, value in rows_of(log):
         state.pop(key, None)
@@ -67,7 +67,7 @@ def entries(file_system: MemoryFileSystem) -> dict[str, int | None]:
 
 
 def begin(manager: LogManager, max_bytes: int = 300) -> UnifiedLog:
-    """As a broker begins a move: the checkpoint knows how far the copy is clean before it has anything."""
+    """Begin a move like a broker: the checkpoint has the copy's clean offset before the copy has any data."""
     future = manager.futures.create(manager.logs[TP], manager.futures.directory_at(B), T0)
     adjust(manager)
     write_cleaner_offsets(manager)
@@ -134,7 +134,7 @@ def test_a_start_goes_on_with_the_copy_that_is_there(stop: str) -> None:
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> None:
-    """Its directory was offline at a start. In the copy is `a`, and the tombstone of it is gone."""
+    """Its directory was offline at a start. The copy has `a`, whose tombstone is gone."""
     file_system = MemoryFileSystem()
     manager = opened(file_system)
     log = manager.get_or_create(TP, TOPIC_ID, COMPACT, T0)
@@ -170,7 +170,9 @@ def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> No
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "process" if mode is None else mode.name.lower())
 def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
-    """Cleaned, moved, cleaned again: whatever happens in between, every key has its value, and none comes back."""
+    """Cleaned, moved, cleaned again: whatever happens in between, every key has its latest value, and deleted ones stay
+    deleted.
+    """
     for crash_at in range(10_000):
         file_system = MemoryFileSystem()
         manager = opened(file_system)
@@ -189,7 +191,7 @@ def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
             clean_until(manager, LATER)
             ended = True
         except SimulatedCrash:
-            """The next process goes on."""
+            """The next process continues."""
         if mode is None:
             file_system.kill_process()
         else:

@@ -1,4 +1,4 @@
-"""Moves that a stop, a crash or a failing disk interrupts, and what the next start makes of them."""
+"""Moves interrupted by a stop, a crash or a failing disk, and how the next start continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.storage.support import (
 
 
 def end_after_power_cut(file_system: MemoryFileSystem) -> int:
-    """Where the log would end if the power was cut now, and took all that it may take."""
+    """The log end after a power cut now, in the worst case."""
     twin = file_system.copy()
     twin.cut_power(PowerCut.LOSE, lambda _count: 0)
     return opened(twin).logs[TP].log_end_offset
@@ -127,7 +127,7 @@ class TestAfterAStart:
 
     @pytest.mark.parametrize("names", [(A, B), (B, A)])
     def test_two_directories_that_go_equally_far(self, names: tuple[str, str]) -> None:
-        """The move stays done, whichever is found first."""
+        """The move is complete, whichever directory is found first."""
         file_system = MemoryFileSystem()
         file_system.now_ms = T0
         manager = opened(file_system, *names)
@@ -177,7 +177,7 @@ MODES = [None, PowerCut.LOSE, PowerCut.TEAR, PowerCut.REORDER]
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "process" if mode is None else mode.name.lower())
 def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
-    """Flushed records survive, none is there twice, and a move that was begun ends."""
+    """Flushed records survive, none is duplicated, and a move that has begun is completed."""
     for crash_at in range(10_000):
         file_system = MemoryFileSystem()
         manager = opened(file_system)
@@ -235,7 +235,7 @@ def move_on(manager: LogManager) -> UnifiedLog:
 
 
 def test_every_call_of_a_move_fails_once() -> None:
-    """With an error or a full disk the log goes on where it is, or where it was to go."""
+    """After an error or on a full disk, the log continues in its old directory, or in the new one."""
     for number in (errno.EIO, errno.ENOSPC):
         for fail_at in range(10_000):
             file_system = MemoryFileSystem()

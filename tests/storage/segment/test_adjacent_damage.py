@@ -1,4 +1,4 @@
-"""Batches damaged in a header field that the CRC does not cover, alone or next to another damaged batch."""
+"""Batches damaged in a header field outside the CRC, alone or next to another damaged batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELDS = {
     "leader epoch": (15, 2),
     "magic": (16, 0),
 }
-"""Byte and bit of each in the header of a batch."""
+"""Byte and bit of each flip in the header of a batch."""
 
 
 def damaged_log(clean: bool, *damages: tuple[int, int, int]) -> UnifiedLog:
@@ -56,7 +56,7 @@ def damaged_log(clean: bool, *damages: tuple[int, int, int]) -> UnifiedLog:
 
 
 def served(log: UnifiedLog) -> dict[int, bytes | None]:
-    """The records that readers from each offset are given, by offset."""
+    """The records that readers from each offset get, by offset."""
     found: dict[int, bytes | None] = {}
     for offset in range(log.log_end_offset):
         try:
@@ -77,9 +77,9 @@ def served(log: UnifiedLog) -> dict[int, bytes | None]:
 def test_only_what_is_damaged_is_refused(field: str, neighbour: int, clean: bool) -> None:
     for offset in (0, 1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 16):
         if offset + neighbour < 0 or (offset, neighbour) == (16, -1):
-            continue  # no batch is there; or nothing tells whether the last one, behind the two, is right
+            continue  # no batch is there; or nothing shows whether the last one, after the two, is valid
         if field == "leader epoch" and (offset % 6 in {0, 5} or (offset + neighbour) % 6 in {0, 5}):
-            continue  # without a neighbour on either side in the segment, nothing tells that it is wrong
+            continue  # without a neighbour on either side in the segment, nothing shows that it is wrong
         others = [(offset + neighbour, SIZE - 3, 0)] if neighbour else []
         log = damaged_log(clean, (offset, *FIELDS[field]), *others)
         assert log.log_end_offset == RECORDS

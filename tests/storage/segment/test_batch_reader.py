@@ -1,4 +1,4 @@
-"""Reading batches out of windows of any size, and the end of it at bytes that are not a batch."""
+"""Reading batches through windows of any size, up to bytes that are not a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.records.batch import HEADER_BYTES, Record, build_batch, read_batch
 from storage.segment.batch_reader import BASE_OFFSET, BatchReader, Fault, Found, Reading, header_of
 
 SIZES = (1, 400, 3, 60, 1000, 2)
-"""Bytes of the records' values."""
+"""The sizes of the records' values in bytes."""
 
 
 def content() -> bytes:
@@ -23,7 +23,7 @@ def content() -> bytes:
 
 
 class Disk:
-    """A file in memory that notes what was read of it."""
+    """An in-memory file that records the reads."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -35,7 +35,7 @@ class Disk:
 
 
 def read(data: bytes, reading: Reading, end: int | None = None) -> tuple[list[Found], Fault | None, Disk]:
-    """All batches from the beginning, the fault behind them, and what was read."""
+    """All batches from the beginning, the error after them, and the reads."""
     disk = Disk(data)
     told: list[int] = []
     reader = BatchReader("a.log", disk.pread, len(data) if end is None else end, reading, told.append)
@@ -95,7 +95,7 @@ def test_a_file_that_ends_early(checks_crc: bool, is_whole: bool) -> None:
         assert len(found) == len(SIZES) - 1
         assert fault is not None
         assert (fault.position, fault.is_cut_off) == (last, True)
-    # Somebody has cut it off since its size was asked for.
+    # The file was truncated since its size was read.
     found, fault, _ = read(data[: last + 10], reading, end=len(data))
     assert len(found) == len(SIZES) - 1
     assert fault is not None

@@ -1,4 +1,4 @@
-"""Bytes that were in a segment when it was opened are checked once, before anybody reads them."""
+"""The bytes of a segment at its opening are verified once, before anyone reads them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def path_of(segment: int) -> str:
 
 
 class Disk:
-    """A log of three segments whose bytes can be changed while no broker runs; counts what is read of it then."""
+    """A log of three segments whose bytes can be changed while the broker is stopped; counts the later reads."""
 
     def __init__(self, config: LogConfig = CONFIG) -> None:
         self.file_system = MemoryFileSystem()
@@ -125,7 +125,7 @@ def test_damage_is_refused_and_the_rest_is_read(field: str) -> None:
 
 
 def values_in_reach(log: UnifiedLog, offset: int) -> list[tuple[int, bytes | None]]:
-    """The records that a consumer from `offset` on gets before it is refused."""
+    """The records that a consumer from `offset` on gets before an error."""
     found: list[tuple[int, bytes | None]] = []
     end = log.log_end_offset
     while offset < end:
@@ -327,7 +327,7 @@ class TestScrub:
 
 
 def test_config_is_no_concern_of_it() -> None:
-    """A topic that is compacted has gaps; the same log is judged alike."""
+    """A compacted topic has gaps; the verdict on the same log is the same."""
     disk = Disk(CONFIG.replace(cleanup_policy=frozenset({"compact"})))
     disk.flip(1, 3 * SIZE + 6, 3)
     log = disk.open()
@@ -375,7 +375,7 @@ def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: 
             refused.add(at)
     moved = served.items() - right.items()
     if has_gaps and {value for _, value in moved} <= set(right.values()) and len(moved) < 5:
-        right |= served  # a base offset was changed to another one of a gap: nothing tells it from a true one
+        right |= served  # a base offset was changed to another one in a gap: nothing distinguishes it from a valid one
     else:
         assert not moved
     missing = right.keys() - served.keys()
@@ -385,7 +385,7 @@ def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: 
 
 
 def damage_somewhere(rng: random.Random, content: bytearray) -> None:
-    """Flip one bit, or make some bytes zeros or another part of the file."""
+    """Flip one bit, or replace some bytes by zeros or by another part of the file."""
     at = rng.randrange(len(content))
     kind = rng.randrange(4)
     size = min(rng.randrange(1, 300), len(content) - at)
