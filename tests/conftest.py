@@ -1,8 +1,8 @@
-"""The common part of all layers of tests: time per layer, the tests that take most processor time, failed tests, and
-skips where Java or Maven is missing.
+"""Shared by all layers of tests: time per layer, the tests with the most processor time, failed tests, and skips if
+Java or Maven is missing.
 
-A layer is a directory under tests/. Marked tests (`java`, `spark`) are skipped with the reason on a machine without
-what they need; under `CI=true` they run, and so fail, because there a skip would hide a broken machine.
+A layer is a directory under tests/. Marked tests (`java`, `spark`) are skipped with the reason on a machine that lacks
+their requirements; under `CI=true` they run, and so fail, because there a skip would hide a broken machine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SHOWN_TESTS = 15
 layer_seconds = pytest.StashKey[defaultdict[str, float]]()
 cpu_seconds = pytest.StashKey[dict[str, float]]()
 """By test: processor time of pytest and of the child processes that have ended."""
-# Taken from the environment: a test may start pytest, and what fails there is not for the run that it is part of.
+# Removed from the environment: a test may start pytest, whose failures do not belong to this run.
 failed_path = os.environ.pop("ODRADEK_FAILED", None)
 
 
 @functools.cache
 def missing_java() -> str | None:
-    """Why no Java program can run here, or None when one can."""
+    """Why no Java program can run here, or None if one can."""
     if shutil.which("java") is None:
         return f"Java {JAVA_MINIMUM} is not installed"
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
@@ -47,7 +47,7 @@ def missing_java() -> str | None:
 
 @functools.cache
 def missing_for(marker: str) -> str | None:
-    """Why tests with this marker cannot run here, or None when they can."""
+    """Why tests with this marker cannot run here, or None if they can."""
     if marker == "java":
         return missing_java() or (None if shutil.which("mvn") else "Maven is not installed")
     if marker == "spark":
@@ -55,7 +55,7 @@ def missing_for(marker: str) -> str | None:
     return None
 
 
-# How long an example takes says how busy the machine is; and whatever a random example shows can be shown again.
+# The duration of an example depends on the load of the machine; and a failing random example must be reproducible.
 settings.register_profile(
     "odradek",
     settings.get_profile(settings.get_current_profile_name()),
@@ -77,7 +77,7 @@ left_out_files: list[str] = []
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out files whose tests start processes or take long, for `bin/test --quick`."""
+    """Ignore files whose tests start processes or take long, for `bin/test --quick`."""
     if not os.environ.get("ODRADEK_QUICK") or collection_path.suffix != ".py" or collection_path.parent == TESTS_DIR:
         return None
     if collection_path.name not in _TAKES_LONG and not _STARTS_PROCESSES.search(collection_path.read_text()):
@@ -87,7 +87,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs with SIGINT ignored, nohup anything with SIGHUP, and child processes inherit it.
+    # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP ignored, and child processes inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -126,7 +126,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a failed test for `tests/kit/flaky.py`."""
+    """Record a failed test for `tests/kit/flaky.py`."""
     if failed_path and report.failed:
         with open(failed_path, "a", encoding="utf-8") as file:
             file.write(report.nodeid + "\n")

@@ -1,4 +1,6 @@
-"""The table of bench/run: medians, ratios and targets; and (slow) the whole of it, with our broker on both sides."""
+"""The table of bench/run: medians, ratios and targets; and (slow) the whole benchmark, with our broker on both
+sides.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def test_a_detail_with_a_limit_of_its_own() -> None:
 
 
 def compared(*, value: float, cpu_s: float, **details: float) -> list[Row]:
-    """The rows of a state of the code beside one that has 100 records a second and spends 1 s, p99 1 ms, 30 MB."""
+    """The rows comparing a commit with one that handles 100 records a second and spends 1 s, p99 1 ms, 30 MB."""
     known = {"p99_ms": 1.0, "MB_more": 30.0}
     samples: Samples = {
         "first": [Sample(100, broker_cpu_s=1, details=known)],

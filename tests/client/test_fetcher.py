@@ -203,7 +203,7 @@ def test_a_fetch_that_begins_after_the_assignment_has_changed_ends() -> None:
 
 
 def test_a_leader_is_asked_for_all_its_partitions_or_for_none() -> None:
-    """Otherwise a fetch without the buffered partition would delay that partition, which is drained long before."""
+    """Otherwise the buffered partition, soon drained, would have to wait for a fetch without it."""
 
     async def scenario() -> None:
         first, second = TopicPartition("t", 0), TopicPartition("t", 1)

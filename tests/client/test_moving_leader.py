@@ -121,9 +121,7 @@ def test_batches_wait_for_those_in_flight_to_the_old_leader() -> None:
 
 
 def test_the_first_batch_goes_alone_to_a_new_leader() -> None:
-    """The old leader refuses the batch meanwhile; the new one accepts any sequence number as the first of an unknown
-    producer.
-    """
+    """It refuses the batch temporarily, and accepts any sequence number as the first of an unknown producer."""
     moving = MovingPartition(CheckingLeader({b"b": ErrorCode.NOT_ENOUGH_REPLICAS}))
 
     async def test(producer: Producer) -> None:

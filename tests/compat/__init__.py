@@ -1,1 +1,1 @@
-"""Real, unmodified clients against this broker. A package, so that what its tests share ends with them."""
+"""Real, unmodified clients against this broker. A package, so that its shared fixtures end with its tests."""

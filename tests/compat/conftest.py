@@ -14,7 +14,7 @@ from tests.compat.driver_process import Driver
 from tests.kit.broker_process import BrokerProcess
 
 BROKER_SETTINGS = {"num.partitions": "1", "group.min.session.timeout.ms": "1000"}
-"""Sessions may be shorter than Kafka's 6 s, so that a test can wait for one to end."""
+"""Sessions may be shorter than Kafka's 6 s, so that a test can wait for one to expire."""
 
 NewDriver = Callable[..., Driver]
 
@@ -43,7 +43,7 @@ def shared_drivers(tmp_path_factory: pytest.TempPathFactory, broker: BrokerProce
 def driver(
     client: str, broker: BrokerProcess, shared_drivers: dict[str, Driver], tmp_path_factory: pytest.TempPathFactory
 ) -> Driver:
-    """The process of the test's `client`, which it shares with the other tests."""
+    """The process of the test's `client`, shared with the other tests."""
     if client not in shared_drivers:
         log = tmp_path_factory.mktemp("drivers") / f"{client}.log"
         shared_drivers[client] = Driver(client, broker.address, log)
@@ -52,7 +52,7 @@ def driver(
 
 @pytest.fixture
 def new_driver(tmp_path: Path, broker: BrokerProcess) -> Iterator[NewDriver]:
-    """Starts a process of a client for this test alone, to be killed, or to meet another broker."""
+    """Start a separate process of a client for this test, which may kill it or connect it to another broker."""
     with contextlib.ExitStack() as stack:
         numbers = itertools.count()
 
@@ -66,5 +66,5 @@ def new_driver(tmp_path: Path, broker: BrokerProcess) -> Iterator[NewDriver]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, for topics and groups."""
+    """A unique name, for topics and groups."""
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name).strip("-")

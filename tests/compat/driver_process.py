@@ -25,7 +25,7 @@ SLICE = 10_000
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 T0 = (time.time_ns() // 10**9 - 3600) * 1000
-"""An hour ago, for records of tests: the rounds of retention delete what is a week old, at any moment of a test."""
+"""Test records are an hour old: retention deletes those older than a week, at any moment of a test."""
 JAVA_DRIVER = Path(__file__).with_name("java") / "Driver.java"
 PYTHON_DRIVERS = {"librdkafka": "librdkafka", "kafka-python": "kafka_python", "aiokafka": "asyncio_client"}
 JAVA_CLIENTS: dict[str, Callable[[], str]] = {"java-3.9": kafka_classpath, "java-4": newest_clients_classpath}
@@ -91,13 +91,13 @@ def _incoming(record: dict[str, Any]) -> Record:
 def _command(client: str) -> list[str]:
     if client in PYTHON_DRIVERS:
         return [sys.executable, "-P", "-m", f"tests.compat.drivers.{PYTHON_DRIVERS[client]}"]
-    # The interpreter and the simple collector: a driver lives for seconds, and the machine is small.
+    # The interpreter and the serial collector: a driver lives for seconds, and the machine is small.
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
     return java(*options, "-cp", JAVA_CLIENTS[client](), str(JAVA_DRIVER))
 
 
 class Driver:
-    """A running client. One question at a time."""
+    """A running client. It executes one command at a time."""
 
     def __init__(self, client: str, address: str, log: Path) -> None:
         self.client = client
@@ -123,9 +123,11 @@ class Driver:
         self._answers.put("")
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """One command. Raises ClientError, and AssertionError for a dead or silent driver; skips what it lacks."""
+        """Run one command. Raises ClientError, and AssertionError for a dead or silent driver; skips the test for an
+        unsupported command.
+        """
         assert self._process.stdin is not None
-        # A dead driver's end is found below, at the end of its answers.
+        # A dead driver is detected below, at the end of its answers.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self._process.stdin.flush()
@@ -147,7 +149,7 @@ class Driver:
         return self._log.read_text(errors="replace")[-3000:]
 
     def kill(self) -> None:
-        """End the process with SIGKILL: to the broker, the client just falls silent."""
+        """Kill the process (SIGKILL): to the broker, the client just falls silent."""
         self._process.kill()
         self._process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
@@ -166,12 +168,12 @@ class Driver:
     def consume(
         self, topic: str, count: int, at: str | int = "earliest", partition: int = 0, timestamp_ms: int = 0
     ) -> tuple[int, list[Record]]:
-        """The position that `at` means, and `count` records from there on."""
+        """The position denoted by `at`, and `count` records from there on."""
         answer = self.ask("consume", topic=topic, partition=partition, at=at, timestamp=timestamp_ms, count=count)
         return answer["position"], [_incoming(record) for record in answer["records"]]
 
     def read(self, topic: str, count: int) -> list[Record]:
-        """`count` records from offset 0 on, with several questions: a stream may have grown long on a busy machine."""
+        """`count` records from offset 0 on, in several commands: on a busy machine a stream may have grown long."""
         records: list[Record] = []
         while len(records) < count:
             records += self.consume(topic, min(count - len(records), SLICE), at=len(records))[1]
@@ -190,7 +192,7 @@ class Driver:
         instance: str | None = None,
         session_timeout_ms: int = 30_000,
     ) -> Member:
-        """A new member of a group, polled from now on."""
+        """Start a new member of a group, which is polled from now on."""
         self.ask(
             "join",
             member=member,
@@ -204,7 +206,7 @@ class Driver:
 
 
 class State(NamedTuple):
-    """Everything a member saw so far. Partitions are `topic-number`."""
+    """Everything that a member has seen so far. Partitions are `topic-number`."""
 
     assignment: list[str]
     events: list[tuple[str, list[str]]]
@@ -219,16 +221,16 @@ class Member:
         self._name = name
 
     def state(self) -> State:
-        """Everything it saw so far. Fails when its client failed."""
+        """Everything that it has seen so far. Fails if its client failed."""
         found = self._driver.ask("state", member=self._name)
         assert found["failure"] is None, found["failure"]
         events = [(kind, partitions) for kind, partitions in found["events"]]
         return State(found["assignment"], events, [_incoming(record) for record in found["records"]])
 
     def commit(self) -> None:
-        """Commit where it stands."""
+        """Commit its position."""
         self._driver.ask("commit", member=self._name)
 
     def leave(self) -> None:
-        """Close it in order."""
+        """Close it cleanly."""
         self._driver.ask("leave", member=self._name)

@@ -1,6 +1,7 @@
-"""Producers and a consumer on one partition that never rest, whatever happens to their broker, and the judge of it all.
+"""Producers and a consumer on one partition that never pause, whatever happens to their broker, and the check of the
+result.
 
-They speak the protocol themselves: what a client library would try again behind their back, they see.
+They use the protocol directly, so that they see every error that a client library would retry silently.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def connect(broker: BrokerProcess) -> WireClient:
 
 
 class Sender(threading.Thread):
-    """Appends batches of different sizes for ever, also through the broker's death, and notes what is acknowledged."""
+    """Appends batches of different sizes forever, across the broker's deaths, and records the acknowledged ones."""
 
     def __init__(self, broker: BrokerProcess, number: int, sizes: Sequence[int]) -> None:
         super().__init__(daemon=True)
         self.acknowledged: dict[int, bytes] = {}
-        """By offset, how each record begins."""
+        """The beginning of each record, by offset."""
         self.refusals: list[tuple[ErrorCode, str | None]] = []
         self.stopping = threading.Event()
         self._broker = broker
@@ -68,7 +69,7 @@ class Sender(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Reads for ever, also through the broker's death, from the log start on; notes how far it came."""
+    """Reads from the log start forever, across the broker's deaths; records its progress."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         super().__init__(daemon=True)
@@ -98,22 +99,22 @@ class Reader(threading.Thread):
 
 
 def client_start(client: WireClient) -> int:
-    """The log start: where an out of range reader goes on."""
+    """The log start: where a reader continues after OFFSET_OUT_OF_RANGE."""
     response = client.ask(delete_records(TOPIC, 0), 2)
     assert isinstance(response, DeleteRecordsResponse)
     return int(response.topics[0].partitions[0].low_watermark)
 
 
 def delete_all(client: WireClient) -> ErrorCode:
-    """Delete all records; gives the answer."""
+    """Delete all records; returns the answer."""
     response = client.ask(delete_records(TOPIC, -1), 2)
     assert isinstance(response, DeleteRecordsResponse)
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 def judge(client: WireClient, senders: list[Sender], log_start: int) -> int:
-    """Everything acknowledged from the log start on is there, at its offset; gives how much that was."""
-    # A copy, made in one step: the senders may go on meanwhile.
+    """Check that all acknowledged records from the log start on exist at their offsets; returns their number."""
+    # Copy atomically: the senders may continue meanwhile.
     noted = [each.acknowledged.copy() for each in senders]
     expected = {offset: value for each in noted for offset, value in each.items() if offset >= log_start}
     offset, found = log_start, {}
@@ -138,7 +139,7 @@ def judge(client: WireClient, senders: list[Sender], log_start: int) -> int:
 def load(
     broker: BrokerProcess, sizes: Sequence[int] = (10, 1000, 50_000, 200_000)
 ) -> Iterator[tuple[list[Sender], Reader]]:
-    """Two producers of records of these sizes and a consumer, for a block."""
+    """Run two producers of records of these sizes and a consumer for the duration of a block."""
     senders, reader = [Sender(broker, number, sizes) for number in range(2)], Reader(broker)
     threads: list[Sender | Reader] = [*senders, reader]
     for thread in threads:
@@ -159,6 +160,6 @@ def count(senders: list[Sender]) -> int:
 
 
 def goes_on(senders: list[Sender]) -> Callable[[], bool]:
-    """Whether more was acknowledged since now."""
+    """Whether more records are acknowledged than now."""
     before = count(senders)
     return lambda: count(senders) > before + 5

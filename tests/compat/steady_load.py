@@ -25,16 +25,16 @@ GROUP = "steady"
 UNKNOWN_OFFSET = -1
 SHOWN_DOUBLES = 10
 IMPATIENT = {
-    # The broker is back in a fraction of a second: who waits longer before he tries again tests nothing.
+    # The broker is back in a fraction of a second: a client that waits longer before a retry tests nothing.
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 50,
-    # librdkafka asks once a second who leads instead of a broker that is down. It may then need a second answer.
+    # librdkafka looks up the new leader once a second, while a broker is down. It may then need a second answer.
     "topic.metadata.refresh.interval.ms": 100,
     "log_level": 3,
     "log.connection.close": False,
-    # An answer may be lost, and a host be gone.
+    # An answer may be lost, and a host may be gone.
     "socket.timeout.ms": 5_000,
     "api.version.request.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
@@ -50,15 +50,15 @@ def create_topics(address: str, topics: dict[str, dict[str, str]], *, replicatio
 
 
 class Sender(threading.Thread):
-    """One producer on all partitions of one topic. Values are `name/partition/number`, numbers without a gap."""
+    """One producer on all partitions of one topic. Values are `name/partition/number`, with consecutive numbers."""
 
     partitions = tuple(range(PARTITIONS))
 
     most_in_flight = 100
-    """Records that wait for their acknowledgement at most."""
+    """The limit of unacknowledged records."""
     records_of_a_batch = 20
     records_of_a_burst = 1
-    """Sent without a pause: a kill is to meet appends at all their stages, not a full buffer."""
+    """Records sent without a pause: a kill should hit appends at all stages, not a full buffer."""
 
     def __init__(self, name: str, address: str, topic: str, *, idempotent: bool) -> None:
         super().__init__(name=name, daemon=True)
@@ -67,8 +67,8 @@ class Sender(threading.Thread):
         self.idempotent = idempotent
         self.sent = [0] * PARTITIONS
         self.acknowledged: list[tuple[int, int, int]] = []
-        """(partition, number, offset) in the order of the acknowledgements. The offset is negative where librdkafka
-        knows from later acknowledgements that a record is there, but not where.
+        """(partition, number, offset) in the order of the acknowledgements. The offset is negative if librdkafka infers
+        from later acknowledgements that a record was written, but not where.
         """
         self.refused: list[str] = []
         self.stopping = threading.Event()
@@ -82,7 +82,7 @@ class Sender(threading.Thread):
             "acks": "all" if self.idempotent else "1",
             "linger.ms": 1,
             "batch.num.messages": self.records_of_a_batch,
-            "message.timeout.ms": 0,  # never: what is not acknowledged is sent again until it is
+            "message.timeout.ms": 0,  # never: unacknowledged records are resent forever
             **({} if self.idempotent else {"message.send.max.retries": 1_000_000}),
             **IMPATIENT,
             **self.security,
@@ -120,7 +120,7 @@ class Sender(threading.Thread):
 
 
 class Committer(threading.Thread):
-    """A group that commits 1, 2, 3, ... and knows what was acknowledged."""
+    """A group that commits 1, 2, 3, ... and records the acknowledged commits."""
 
     def __init__(self, address: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -155,7 +155,7 @@ class Committer(threading.Thread):
         assert not self.is_alive(), "a commit never returned"
 
     def check(self) -> None:
-        """The broker knows an offset that is not older than the last one it acknowledged."""
+        """The broker's committed offset is not older than the last acknowledged one."""
         consumer = self._consumer()
         (found,) = consumer.committed([TopicPartition(self.target.topic, 0)], timeout=PATIENCE_S)
         consumer.close()
@@ -170,7 +170,7 @@ def leader_address(address: str, topic: str, partition: int) -> str:
 
 
 def stored_batches(address: str, topic: str, partition: int) -> Iterator[RecordBatch]:
-    """Every batch that a consumer is given by the leader, from the beginning."""
+    """Every batch that a consumer gets from the leader, from the beginning."""
     host, port = leader_address(address, topic, partition).split(":")
     offset = 0
     with WireClient(host, int(port)) as client:
@@ -192,7 +192,7 @@ def stored_batches(address: str, topic: str, partition: int) -> Iterator[RecordB
 
 
 def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
-    """(offset, value) of every record that a consumer is given by the leader, from the beginning."""
+    """(offset, value) of every record that a consumer gets from the leader, from the beginning."""
     return [
         (record.offset, record.value or b"")
         for batch in stored_batches(address, topic, partition)
@@ -201,7 +201,7 @@ def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, 
 
 
 class Copy(NamedTuple):
-    """One of several records with the same value, and the batch that has it."""
+    """One of several records with the same value, and its batch."""
 
     offset: int
     base_offset: int
@@ -212,7 +212,7 @@ class Copy(NamedTuple):
 
 
 class Double(NamedTuple):
-    """A value that a partition has more than once."""
+    """A value that occurs in a partition more than once."""
 
     topic: str
     partition: int
@@ -221,7 +221,7 @@ class Double(NamedTuple):
 
     @property
     def is_of_new_epochs(self) -> bool:
-        """Whether the producer sent each copy in another epoch, so that no broker could tell that they are the same."""
+        """Whether the producer sent each copy in another epoch, so that no broker could recognize the duplicates."""
         return len({(copy.producer_id, copy.producer_epoch) for copy in self.copies}) == len(self.copies)
 
     def __str__(self) -> str:
@@ -231,7 +231,7 @@ class Double(NamedTuple):
 
 
 def find_doubles(address: str, topic: str, partition: int, values: Collection[bytes]) -> list[Double]:
-    """How each of these values came to be in the partition more than once."""
+    """How each of these values came to occur in the partition more than once."""
     copies: dict[bytes, list[Copy]] = {value: [] for value in values}
     for batch in stored_batches(address, topic, partition):
         origin = (
@@ -254,7 +254,7 @@ class Verdict:
     reordered: int = 0
     refused: list[str] = field(default_factory=list)
     doubles: list[Double] = field(default_factory=list)
-    """Which are `doubled`, where the comparison tells."""
+    """The `doubled` values, if the comparison finds them."""
 
     def __iadd__(self, other: Verdict) -> Self:
         self.acknowledged += other.acknowledged
@@ -267,7 +267,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything that was sent was acknowledged, and is there once and in order."""
+        """Whether everything sent was acknowledged, and exists once and in order."""
         return not (self.lost or self.doubled or self.reordered or self.refused)
 
     def __str__(self) -> str:
@@ -319,7 +319,7 @@ def compare(address: str, senders: Iterable[Sender]) -> Verdict:
 
 
 def judge(address: str, senders: Iterable[Sender]) -> Verdict:
-    """As `compare`, and fails for values that are out of order, and for records that were refused."""
+    """Like `compare`, but fails for values out of order, and for refused records."""
     verdict = compare(address, senders)
     assert verdict.reordered == 0
     assert not verdict.refused, verdict.refused[:3]

@@ -29,7 +29,7 @@ def test_a_topic_s_life(driver: Driver, topic: str) -> None:
     driver.produce(topic, [Record(b"of the first life", partition=4)])
     driver.admin("delete_topic", topic=topic)
     eventually("gone", lambda: driver.admin("topics"), lambda topics: topic not in topics)
-    # The same name again, and nothing of the old one.
+    # The same name again, without the old records.
     driver.admin("create_topic", topic=topic, partitions=1, configs={})
     assert driver.consume(topic, 0, "latest")[0] == 0
     assert driver.produce(topic, [Record(b"of the second life")]) == [[0, 0]]
@@ -54,12 +54,12 @@ def test_configs(driver: Driver, topic: str) -> None:
         lambda: driver.admin("describe_config", topic=topic),
         lambda configs: configs["max.message.bytes"] == "4242",
     )
-    # aiokafka's only call is AlterConfigs, which resets what it does not name.
+    # aiokafka's only call is AlterConfigs, which resets unnamed keys.
     assert changed["retention.ms"] == ("604800000" if driver.client == "aiokafka" else "3600000")
 
 
 def await_empty(driver: Driver, group: str) -> None:
-    """A client that has left need not have waited for the broker's answer."""
+    """A client that has left may not have waited for the broker's answer."""
     eventually("no member", lambda: driver.admin("describe_group", group=group), lambda it: it["state"] == "Empty")
 
 

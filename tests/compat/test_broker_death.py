@@ -1,4 +1,4 @@
-"""The broker is killed while idempotent producers write: what they wrote is there, once, in order; so are groups."""
+"""The broker is killed while idempotent producers write: their records exist once and in order; groups survive too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BETWEEN_KILLS = 3000
 
 
 def wait_for_more(stream: Driver) -> None:
-    """Until the stream was acknowledged `BETWEEN_KILLS` records more than now."""
+    """Wait until `BETWEEN_KILLS` more records of the stream are acknowledged."""
 
     def acknowledged() -> Any:
         return stream.ask("stream_state", stop=False)["acknowledged"]
@@ -29,7 +29,7 @@ def wait_for_more(stream: Driver) -> None:
 
 
 def committed(driver: Driver) -> dict[str, int]:
-    """The group's committed offsets; none while the broker still loads them, which not every admin client waits for."""
+    """The group's committed offsets; none while the broker loads them, for which not every admin client waits."""
     try:
         offsets: dict[str, int] = driver.admin("committed", group="group")
     except ClientError as error:
@@ -40,7 +40,7 @@ def committed(driver: Driver) -> dict[str, int]:
 
 
 def check_that_a_group_survives(driver: Driver, broker: BrokerProcess) -> None:
-    """A member's committed offset is known after one more death, and it reads on from there."""
+    """A member's committed offset survives one more death, and it reads on from there."""
     end = 1000
     driver.admin("create_topic", topic="grouped", partitions=1, configs={})
     driver.produce("grouped", [Record(b"%d" % number) for number in range(end)])

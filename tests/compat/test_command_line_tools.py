@@ -23,7 +23,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 def tool(main_class: str, *arguments: str, given: str = "") -> str:
-    """The tool's output. Fails when its exit code is not 0."""
+    """The tool's output. Fails if its exit code is not 0."""
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     done = subprocess.run(
         java(*options, "-cp", kafka_classpath(), main_class, *arguments),

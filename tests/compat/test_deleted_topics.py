@@ -15,7 +15,7 @@ from tests.kit.waiting import eventually
 OLD, NEW = 20, 50
 """Records in the first topic of a name and in the second."""
 MORE = 2000
-"""Acknowledgements to be waited for."""
+"""How many acknowledgements to wait for."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
@@ -28,7 +28,7 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def address(metrics_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker where nobody makes a topic again by asking for it."""
+    """A broker that does not auto-create topics."""
     settings = {"auto.create.topics.enable": "false", "metrics.listener": f"127.0.0.1:{metrics_port}"}
     process = BrokerProcess(tmp_path_factory.mktemp("broker"), settings)
     process.start()
@@ -43,7 +43,7 @@ def records_of(name: str, count: int) -> list[Record]:
 
 
 def at_the_end_of_a_topic(driver: Driver, topic: str) -> Member:
-    """Make the topic, and a member that has read and committed all of it."""
+    """Create the topic, and a member that has read and committed all of it."""
     create(driver, topic)
     driver.produce(topic, records_of("old", OLD))
     member = driver.join("member", topic, topic)
@@ -90,7 +90,7 @@ def test_a_member_does_not_notice_in_time(
 
 
 def resets(metrics_port: int) -> float:
-    """How often clients have asked for an offset to go on at."""
+    """How often clients have looked up an offset to reset to."""
     requests, samples = "kafka_network_requestmetrics_requests_total", scrape(metrics_port)
     return sum(samples[requests, (("request", name),)] for name in ("ListOffsets", "OffsetForLeaderEpoch"))
 
@@ -113,7 +113,7 @@ def test_a_producer_goes_on(client: str, topic: str, address: str, new_driver: N
 
 
 def wait_for_more(driver: Driver) -> None:
-    """Until the stream was acknowledged so many records more than now."""
+    """Wait until this many more records of the stream are acknowledged."""
 
     def acknowledged() -> int:
         count: int = driver.ask("stream_state", stop=False)["acknowledged"]

@@ -1,4 +1,4 @@
-"""One of two real disks fails under a broker, is away at the next start, and comes back."""
+"""One of two real disks fails under a broker, is missing at the next start, and comes back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.wire_requests import fetch, metadata, new_topic, produce, values_
 
 
 def errors(client: WireClient, topic: str, value: bytes) -> tuple[ErrorCode, ErrorCode]:
-    """The errors that Produce and Fetch answer with."""
+    """The errors of Produce and Fetch."""
     produced, fetched = client.ask(produce(topic, [value]), 11), client.ask(fetch(topic, 0), 12)
     assert isinstance(produced, ProduceResponse)
     assert isinstance(fetched, FetchResponse)

@@ -51,7 +51,7 @@ def await_full(disk: Path, senders: list[Sender]) -> None:
     eventually("a disk without deleted segments", lambda: not list(disk.rglob("*.deleted")))
     for sender in senders:
         sender.refusals.clear()
-    enough = RESERVE + RESERVE // 16  # with so much clients may write again
+    enough = RESERVE + RESERVE // 16  # with so much free space clients may write again
     eventually("a full disk", lambda: all(each.refusals for each in senders) and usable_bytes(disk) < enough)
 
 
@@ -115,7 +115,7 @@ def test_without_a_reserve_a_full_disk_corrupts_nothing(end: str, disk: Path, tm
                 time.sleep(0.5)
                 if end != "none":
                     (broker.kill if end == "kill" else broker.stop)()
-                    # Without a byte left it may not start; that must not make anything worse.
+                    # On a completely full disk it may not start; that must not do further damage.
                     with contextlib.suppress(RuntimeError):
                         broker.start()
                     broker.kill()
@@ -126,8 +126,8 @@ def test_without_a_reserve_a_full_disk_corrupts_nothing(end: str, disk: Path, tm
                 eventually("a producer that goes on", goes_on(senders))
                 with connect(broker) as client:
                     assert judge(client, senders, client_start(client)) > 5
-                    # The senders may have filled the disk again: there may be no room to note the deletion
-                    # what it deletes is gone.
+                    # The senders may have filled the disk again, without room to record the deletion until the deleted
+                    # files are gone.
                     eventually("a deletion", lambda: delete_all(client) is ErrorCode.NONE)
     finally:
         broker.kill()

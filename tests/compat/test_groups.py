@@ -1,4 +1,4 @@
-"""Consumer groups as real clients live in them: joining, leaving, dying, coming back."""
+"""Consumer groups of real clients: joining, leaving, dying, coming back."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.kit.waiting import eventually
 
 PARTITIONS = 4
 SHORT_SESSION_MS = 4000
-"""Long enough that no living member misses it on a busy machine."""
+"""Long enough that no live member misses it on a busy machine."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
 
 @pytest.fixture
 def partitions(driver: Driver, topic: str) -> set[str]:
-    """The topic, created, and its partitions as members name them."""
+    """Create the topic; returns its partitions in the notation of members."""
     driver.admin("create_topic", topic=topic, partitions=PARTITIONS, configs={})
     return {f"{topic}-{number}" for number in range(PARTITIONS)}
 
 
 def fill(driver: Driver, topic: str, name: str, count: int = 20) -> set[bytes]:
-    """Produce `count` values into every partition; gives them."""
+    """Produce `count` values to every partition; returns them."""
     values = {
         (partition, b"%s %d of %d" % (name.encode(), n, partition)) for partition in range(4) for n in range(count)
     }
@@ -40,7 +40,7 @@ def fill(driver: Driver, topic: str, name: str, count: int = 20) -> set[bytes]:
 
 
 def holds(count: int) -> Callable[[State], bool]:
-    """Whether a member has so many partitions."""
+    """Whether a member has this many partitions."""
     return lambda state: len(state.assignment) == count
 
 

@@ -36,17 +36,17 @@ APACHE, ODRADEK = (0, 1), (7, 8)
 SESSION_S = 6
 LONGEST_STALL_S = float(os.environ.get("ODRADEK_LONGEST_STALL_S", SESSION_S + 1))
 TICK_MS = 200
-"""ZooKeeper rounds the end of a session up to it."""
+"""ZooKeeper rounds session timeouts up to this."""
 
 
 class ApacheBroker:
-    """A broker of Apache Kafka's, to be started, killed and started again."""
+    """An Apache Kafka broker, to be started, killed and restarted."""
 
     def __init__(self, directory: Path, settings: dict[str, str]) -> None:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         properties = directory / "server.properties"
-        # In the end nobody is left to take over.
+        # The last broker to stop cannot hand over to any other.
         own = {"listeners": f"PLAINTEXT://{self.address}", "log.dirs": str(directory / "data")}
         all_settings = {**settings, **own, "controlled.shutdown.enable": "false"}
         directory.mkdir()
@@ -54,7 +54,7 @@ class ApacheBroker:
         self._server = JavaServer("kafka.Kafka", properties, port)
 
     def start(self) -> None:
-        """Return when it knows its controller."""
+        """Start, and return once it knows its controller."""
         self._server.start()
         await_controller(self.address)
 
@@ -68,7 +68,7 @@ class ApacheBroker:
 
 
 class MixedCluster:
-    """Both sides on one ZooKeeper; Apache Kafka's brokers are there first."""
+    """Both sides on one ZooKeeper; Apache Kafka's brokers start first."""
 
     def __init__(self, directory: Path, zookeeper_address: str) -> None:
         def settings(broker_id: int) -> dict[str, str]:
@@ -89,7 +89,7 @@ class MixedCluster:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """For a block, which ends with Odradek's brokers stopped in order: they have nothing left."""
+        """Run the cluster for a block, then stop Odradek's brokers cleanly: they have no leaderships left."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._zookeeper.close)
             stack.callback(self._zookeeper.stop)
@@ -104,7 +104,9 @@ class MixedCluster:
                 apache.stop()
 
     def hand_over(self, to: tuple[int, int]) -> int:
-        """All replicas, then the controller, go to one side; each of its brokers leads some. Gives the controller."""
+        """Move all replicas, then the controller, to one side; each of its brokers leads some. Returns the
+        controller.
+        """
         wanted = replicas_on(to)
         reassign(self.address, wanted)
         await_replicas(self.address, wanted)
@@ -112,7 +114,7 @@ class MixedCluster:
         return self._await_controller(to)
 
     def _await_controller(self, among: tuple[int, int]) -> int:
-        """Until all brokers name the same controller, one of these."""
+        """Wait until all brokers name the same controller, one of these."""
 
         def named() -> set[int]:
             return {metadata_of(each.address).controller_id for each in self.brokers.values()}
@@ -126,7 +128,7 @@ class MixedCluster:
         return min(found)
 
     def survive(self, killed: int, side: tuple[int, int], senders: list[TimedSender]) -> None:
-        """A broker dies; the other one of its side leads everything until it is back in sync."""
+        """Kill a broker; the other one of its side leads everything until it is back in sync."""
         (survivor,) = set(side) - {killed}
         self.brokers[killed].kill()
         eventually(
@@ -143,7 +145,7 @@ class MixedCluster:
 
 
 def all_partitions_go_on(senders: list[TimedSender]) -> None:
-    """Return when each sender has a new acknowledgement of each partition: the stall of a move is over."""
+    """Return once each sender has a new acknowledgement for each partition: the stall of a move is over."""
     known = [len(sender.acknowledged) for sender in senders]
 
     def partitions() -> list[set[int]]:
@@ -169,7 +171,7 @@ def one_way(
         sender.longest_gap_s = 0.0
     controller = cluster.hand_over(to=side)
     all_partitions_go_on(senders)
-    # Either of them leads a partition of the topic, and one of the coordinators.
+    # Each of them leads a partition of the topic, and one of the coordinators.
     (other,) = set(side) - {controller}
     cluster.survive(controller if kills_controller else other, side, senders)
     return max(sender.longest_gap_s for sender in senders)

@@ -1,4 +1,4 @@
-"""kcat as it comes with the distribution, which is an older librdkafka."""
+"""The distribution's kcat, which uses an older librdkafka."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _kcat_is_installed() -> None:
 
 
 def kcat(broker: BrokerProcess, *arguments: str, given: str = "") -> str:
-    """The output of `kcat`. Fails when it does."""
+    """The output of `kcat`. Fails if kcat does."""
     done = subprocess.run(
         ["kcat", "-m", str(TIMEOUT_S), "-b", broker.address, *arguments],
         input=given,

@@ -1,4 +1,6 @@
-"""A broker under load is killed again and again: what it acknowledged is there, once, in order, and it starts."""
+"""A broker under load is killed again and again: acknowledged records exist once and in order, and it always
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SETTINGS = {
 
 
 def await_more(broker: BrokerProcess, senders: list[Sender], count: int) -> None:
-    """Return when each sender has `count` acknowledgements more than now."""
+    """Return once each sender has `count` more acknowledgements."""
     goals = [len(sender.acknowledged) + count for sender in senders]
     deadline = time.monotonic() + PATIENCE_S
     for sender, goal in zip(senders, goals, strict=True):
@@ -57,7 +59,7 @@ def test_nothing_acknowledged_is_lost_to_the_death_of_the_process(
             thread.start()
         for turn in range(kills):
             if turn % 10 == 9:
-                time.sleep(chance.random() * 0.4)  # possibly before it has recovered from the last death
+                time.sleep(chance.random() * 0.4)  # possibly before it has recovered from the previous kill
             else:
                 await_more(broker, senders, 10 + chance.randrange(60))
             broker.kill()

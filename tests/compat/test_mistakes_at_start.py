@@ -1,4 +1,4 @@
-"""Brokers that must not start, and what they say: Apache Kafka's, which is asked, and ours, on the same ZooKeeper."""
+"""Brokers that must not start, and their errors: Apache Kafka's real ones, and ours, on the same ZooKeeper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProces
 
 @pytest.fixture
 def connect(server: ZookeeperProcess) -> str:
-    """zookeeper.connect for a cluster of the test's own."""
+    """zookeeper.connect for a new cluster."""
     return f"{server.address}/{secrets.token_hex(8)}"
 
 
@@ -49,7 +49,7 @@ def apache_configuration(directory: Path, connect: str, settings: Mapping[str, s
 
 
 def last_words_of_apache(directory: Path, connect: str, **settings: str) -> str:
-    """Why it does not start: its FATAL line with the exception behind it."""
+    """Why it does not start: its FATAL line with the following exception."""
     path = apache_configuration(directory, connect, settings)
     log4j = directory / "log4j"
     log4j.write_text(
@@ -148,7 +148,7 @@ def test_a_chroot_that_is_no_path(chroot: str, expected: str, server: ZookeeperP
 
 
 def test_a_chroot_without_the_cluster_of_the_logs(connect: str, tmp_path: Path) -> None:
-    """Apache Kafka founds a cluster there before it finds out."""
+    """Apache Kafka creates a cluster there before it notices."""
     with running(ours(tmp_path / "ours", connect)):
         pass
     words = last_words_of_apache(tmp_path / "apache", f"{connect}-typo-1", log_dirs=str(tmp_path / "ours" / "data"))

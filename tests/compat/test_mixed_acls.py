@@ -1,4 +1,4 @@
-"""Apache Kafka and Odradek with an authorizer on one ZooKeeper: an ACL set anywhere counts at both, soon."""
+"""Apache Kafka and Odradek with an authorizer on one ZooKeeper: an ACL set anywhere soon applies at both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mixed(NamedTuple):
     connections: tuple[WireClient, WireClient]
 
     def heard(self, told: set[str]) -> float:
-        """Wait until both know exactly these ACLs; gives how long that took, in seconds."""
+        """Wait until both know exactly these ACLs; returns the delay in seconds."""
         started = time.monotonic()
         for connection in self.connections:
             eventually("the ACLs", lambda at=connection: known(at), lambda seen: seen == told, pause_s=0.01)
@@ -53,7 +53,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
             "listeners": f"PLAINTEXT://{address}",
             "log.dirs": str(directory / "apache"),
             "zookeeper.connect": tree,
-            # Its peer is gone before it is: nobody takes over.
+            # The other broker stops first, so no broker can take over.
             "controlled.shutdown.enable": "false",
             **SECURITY,
         }
@@ -159,7 +159,7 @@ def test_tools_at_either_broker(mixed: Mixed, at: int, tool: Callable[..., Answe
 
 
 def test_kafkas_tool_behind_the_brokers_backs(mixed: Mixed, tmp_path: Path) -> None:
-    """It writes to ZooKeeper itself."""
+    """It writes to ZooKeeper directly."""
     runner = kafkas_runner(tmp_path)
     tree = ("--authorizer-properties", f"zookeeper.connect={mixed.zookeeper}")
     try:

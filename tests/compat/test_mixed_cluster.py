@@ -36,7 +36,7 @@ class Mixed(NamedTuple):
 
     @property
     def addresses(self) -> str:
-        """Both, for clients that survive one of them."""
+        """The addresses of both, for clients that survive one of them."""
         return f"{self.apache_address},{self.odradek.address}"
 
     def create_topic(self, at: str) -> None:
@@ -68,7 +68,7 @@ class Mixed(NamedTuple):
             eventually("no replicas", lambda at=directory: not any((at / f"gone-{n}").exists() for n in range(5)))
 
     def await_brokers(self, controller: int) -> None:
-        """Until both brokers know each other, and who controls them."""
+        """Wait until both brokers know each other and the controller."""
         for address in (self.apache_address, self.odradek.address):
             eventually(
                 f"both brokers at {address}",
@@ -78,7 +78,7 @@ class Mixed(NamedTuple):
             )
 
     def await_state(self, leaders: dict[int, int], in_sync: list[int]) -> None:
-        """Until every broker in sync tells that these lead and are in sync."""
+        """Wait until every in-sync broker reports these leaders and in-sync replicas."""
         for broker_id, address in ((APACHE, self.apache_address), (ODRADEK, self.odradek.address)):
             if broker_id in in_sync:
                 eventually(
@@ -89,7 +89,7 @@ class Mixed(NamedTuple):
                 )
 
     def await_in_sync(self) -> None:
-        """Until both brokers are in sync, whoever leads."""
+        """Wait until both brokers are in sync, whichever leads."""
         eventually(
             "both in sync",
             lambda: [in_sync for _, in_sync in _partitions(self.apache_address).values()],
@@ -98,7 +98,7 @@ class Mixed(NamedTuple):
         )
 
     def check_replicas(self) -> None:
-        """The files of both brokers come to be the same."""
+        """Wait until the files of both brokers are equal."""
         for number in range(2):
             both = [directory / f"t-{number}" / FIRST_SEGMENT for directory in (self.apache_data, self.odradek_data)]
             eventually(f"the replicas of t-{number}", lambda paths=both: _same(*paths))
@@ -119,7 +119,7 @@ def _partitions(address: str) -> dict[int, tuple[int, list[int]]]:
 
 
 def produce(addresses: str, name: str, count: int = 1000) -> list[list[bytes]]:
-    """Produce with acks=all; gives the values of each partition. All of them are acknowledged."""
+    """Produce with acks=all; returns the values of each partition. All of them are acknowledged."""
     producer = Producer({"bootstrap.servers": addresses, "acks": "all", "enable.idempotence": True, "log_level": 0})
     failures: list[object] = []
     values: list[list[bytes]] = [[], []]
@@ -135,7 +135,7 @@ def produce(addresses: str, name: str, count: int = 1000) -> list[list[bytes]]:
 
 
 def consume(addresses: str, expected: list[list[bytes]]) -> None:
-    """Everything that was acknowledged is there, once and in order."""
+    """Check that every acknowledged record exists once and in order."""
     consumer = Consumer({"bootstrap.servers": addresses, "group.id": "g", "enable.auto.commit": False, "log_level": 0})
     consumer.assign([TopicPartition("t", number, 0) for number in range(2)])
     values: list[list[bytes]] = [[], []]
@@ -162,7 +162,7 @@ def apache(directory: Path, address: str, zookeeper_address: str) -> Iterator[No
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        # Its peer is gone before it is: nobody takes over.
+        # The other broker stops first, so no broker can take over.
         "controlled.shutdown.enable": "false",
     }
     directory.mkdir()
@@ -175,7 +175,7 @@ def apache(directory: Path, address: str, zookeeper_address: str) -> Iterator[No
 
 @contextlib.contextmanager
 def tree(directory: Path) -> Iterator[str]:
-    """The embedded tree, served as a ZooKeeper; gives `host:port`."""
+    """The embedded tree, served as a ZooKeeper; yields `host:port`."""
     with served_tree(directory) as server:
         yield server.address
 

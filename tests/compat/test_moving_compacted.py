@@ -1,5 +1,5 @@
-"""A compacted replica goes from one log directory to the next while it is written and cleaned, by a broker that is
-killed again and again: what was deleted stays deleted, and every key has the newest value that was acknowledged.
+"""A compacted replica moves from one log directory to the next during writes and cleaning, by a broker that is killed
+again and again: deleted keys stay deleted, and every other key has its newest acknowledged value.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tests.parity.cleaning import clean_until
 KEYS = 40
 KILLS = 6
 PAUSE_S = 0.001
-"""Between two records: the cleaner, a process of low priority, has to keep up."""
+"""The pause between two records: the cleaner, a process of low priority, must keep up."""
 CONFIGS = {
     "cleanup.policy": "compact",
     "segment.bytes": "20000",
     "min.cleanable.dirty.ratio": "0.01",
-    # A tombstone goes with the second cleaning: the worst for a copy that has what it deletes.
+    # The second cleaning removes a tombstone: the worst case for a copy that still has the deleted record.
     "delete.retention.ms": "0",
 }
 
 
 class Writer(threading.Thread):
-    """Gives keys new values, or deletes them, for ever, also through the broker's death."""
+    """Gives keys new values, or deletes them, forever, across the broker's deaths."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         super().__init__(daemon=True)
         self.stopping = threading.Event()
         self.count = 0
         self.possible: dict[bytes, set[bytes | None]] = {}
-        """By key, the newest value acknowledged, and what was sent later and never answered."""
+        """By key, the newest acknowledged value, and the later unanswered ones."""
         self._broker = broker
         self._random = random.Random(1)
 
@@ -87,7 +87,7 @@ def read_all(client: WireClient) -> list[Record]:
 
 
 def await_cleaning(path: Path, clean: int) -> None:
-    """Until the partition is clean beyond that offset."""
+    """Wait until the partition is clean beyond that offset."""
     eventually("a cleaning", lambda: (clean_until(path, TOPIC) or 0) > clean)
 
 
@@ -107,7 +107,7 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
             move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
             place, clean = name, clean_until(tmp_path / name, TOPIC) or 0
             assert clean > 0, "how far it is clean has gone with it"
-        # Where the last kill met the end of a move, what the old directory knows goes with the next cleaning.
+        # If the last kill hit the end of a move, the old directory's entry disappears with the next cleaning.
         await_cleaning(tmp_path / place, clean)
         writer.stopping.set()
         writer.join(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A replica goes from one log directory to the next under load, in a real process that is stopped and killed."""
+"""A replica moves from one log directory to the next under load, in a real process that is stopped and killed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def where(client: WireClient) -> dict[str, bool]:
 
 
 def move_through_a_kill(broker: BrokerProcess, path: Path, after_s: float) -> None:
-    """The broker is killed `after_s` seconds into the move, started, and the move awaited."""
+    """Kill the broker `after_s` seconds into the move, restart it, and wait for the end of the move."""
     with connect(broker) as client:
         move(client, path)
     time.sleep(after_s)
@@ -147,7 +147,7 @@ def test_a_client_library_asks_for_it(tmp_path: Path) -> None:
 
 
 def place(driver: Driver) -> dict[str, object]:
-    """Where Java's Admin sees the replica, and where it is to be."""
+    """The replica's current and future directories according to Java's Admin."""
     found: dict[str, object] = driver.admin("describe_replica_log_dir", topic=TOPIC)
     return found
 

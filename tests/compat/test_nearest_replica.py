@@ -1,5 +1,5 @@
 """librdkafka on a cluster of processes: a consumer with a rack reads from the replica in it (KIP-392), and a throttled
-replica moves no faster than it may (KIP-73).
+replica moves no faster than allowed (KIP-73).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def create(cluster: BrokerCluster, topic: str, *replicas: int) -> None:
 
 
 def produce(cluster: BrokerCluster, topic: str, numbers: range, value: bytes = b"") -> None:
-    """Records with these numbers as keys, acknowledged by all replicas in sync."""
+    """Produce records with these numbers as keys, acknowledged by all in-sync replicas."""
     producer = Producer({"bootstrap.servers": cluster.address, "enable.idempotence": True, "linger.ms": 5, **IMPATIENT})
     for number in numbers:
         producer.produce(topic, value, key=b"%d" % number)
@@ -69,7 +69,9 @@ def produce(cluster: BrokerCluster, topic: str, numbers: range, value: bytes = b
 
 
 class Reader(threading.Thread):
-    """A consumer in the rack, which reads a topic from its start. `keys` is what came, `source` is whom it asks."""
+    """A consumer in the rack, which reads a topic from its start. `keys` are the keys read, `source` is the broker that
+    it fetches from.
+    """
 
     def __init__(self, cluster: BrokerCluster, topic: str) -> None:
         super().__init__(daemon=True)
@@ -112,7 +114,7 @@ class Reader(threading.Thread):
 
 @contextlib.contextmanager
 def reading(cluster: BrokerCluster, topic: str) -> Iterator[Reader]:
-    """A consumer for a block."""
+    """Run a consumer for the duration of a block."""
     reader = Reader(cluster, topic)
     reader.start()
     try:
@@ -126,7 +128,7 @@ def await_source(reader: Reader, wanted: int) -> None:
 
 
 def await_keys(reader: Reader, count: int) -> None:
-    """Until so many records came: the numbers from 0 on, in order, each once."""
+    """Wait for this many records: the numbers from 0 on, in order, each once."""
     eventually("the records", lambda: len(reader.keys), lambda found: found >= count)
     assert reader.keys == list(range(count))
 
@@ -142,7 +144,7 @@ def test_a_consumer_reads_in_its_rack_and_goes_on_without_that_replica(
         await_source(reader, NEAR)
         produce(cluster, topic, range(200, 400), b"v" * VALUE_BYTES)
         await_keys(reader, 400)
-        # It leads nothing and no follower fetches from it: what it sent, it sent to the consumer.
+        # It leads nothing and no follower fetches from it, so all its traffic went to the consumer.
         sent = scrape(metrics_port)["kafka_server_brokertopicmetrics_bytesout_total", (("topic", topic),)]
         assert sent >= 200 * VALUE_BYTES
 
@@ -163,7 +165,7 @@ def test_a_consumer_reads_in_its_rack_and_goes_on_without_that_replica(
 
 
 def throttle(cluster: BrokerCluster, topic: str) -> None:
-    """As kafka-reassign-partitions does it, for a move from LEADER to FAR."""
+    """Throttle a move from LEADER to FAR like kafka-reassign-partitions."""
     rate = str(BYTES_PER_SECOND)
     configure(
         cluster, "topic", topic, {LEADER_THROTTLED_REPLICAS: f"0:{LEADER}", FOLLOWER_THROTTLED_REPLICAS: f"0:{FAR}"}
@@ -180,7 +182,7 @@ def configure(cluster: BrokerCluster, kind: str, name: str, values: dict[str, st
 
 
 def move(cluster: BrokerCluster, topic: str) -> float:
-    """Move the topic from LEADER to FAR; the seconds that it took."""
+    """Move the topic from LEADER to FAR; returns the duration in seconds."""
     wanted = {(topic, 0): [FAR]}
     began_s = time.monotonic()
     reassign(cluster.address, wanted)

@@ -25,8 +25,8 @@ DISK_MEGABYTES = 256
 
 
 def freeze(broker: BrokerProcess, *, between_calls: bool) -> None:
-    """Have the broker do nothing more: it sends nothing once this returns. With `between_calls` no thread of it waits
-    for the disk either.
+    """Stop the broker: it sends nothing once this returns. With `between_calls`, none of its threads waits for the disk
+    either.
     """
     broker.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{broker.pid}/task")

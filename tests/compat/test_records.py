@@ -1,4 +1,4 @@
-"""Produced records come back as they were, whatever the codec and the acknowledgements."""
+"""Produced records are read back unchanged, whatever the codec and the acknowledgements."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
 
 WANT_KEY_OR_VALUE = {"kafka-python", "aiokafka"}
-"""Clients that refuse a record with neither."""
+"""Clients that refuse a record without key and value."""
 
 
 def sample(client: str) -> list[Record]:
-    """Records of every shape that the client takes, repetitive enough that no codec is given up for lack of gain."""
+    """Records of every shape that the client supports, repetitive enough that no codec is skipped for lack of gain."""
     shapes = [
         Record(b"value", b"key"),
         Record(b"", b""),
@@ -106,7 +106,7 @@ def test_partitions_are_the_client_s_choice(driver: Driver, topic: str) -> None:
 
 
 def value_for_batch_of(size: int) -> bytes:
-    """The value of a record that alone makes a batch of `size` bytes."""
+    """The value of a record that alone fills a batch of `size` bytes."""
     value = bytes(size - 100)
     batch = build_batch([WireRecord(offset=0, timestamp=T0, key=None, value=value, headers=[])])
     return bytes(len(value) + size - len(batch))
@@ -137,7 +137,7 @@ def test_a_topic_has_a_limit_of_its_own(driver: Driver, topic: str) -> None:
 def test_seeking(driver: Driver, topic: str) -> None:
     driver.admin("create_topic", topic=topic, partitions=1, configs={})
     records = [Record(b"%d" % number, timestamp_ms=T0 + number * 1000) for number in range(100)]
-    # In two batches, one of them compressed, so that the record is looked for inside of one.
+    # In two batches, one of them compressed, so that the record must be found inside of one.
     driver.produce(topic, records[:50], "gzip")
     driver.produce(topic, records[50:])
     assert driver.consume(topic, 0)[0] == 0
@@ -145,7 +145,7 @@ def test_seeking(driver: Driver, topic: str) -> None:
     for at, timestamp_ms in ((0, T0), (7, T0 + 6001), (49, T0 + 49_000), (50, T0 + 49_500), (99, T0 + 98_001)):
         position, consumed = driver.consume(topic, 1, "timestamp", timestamp_ms=timestamp_ms)
         assert (position, consumed[0].value) == (at, b"%d" % at)
-    # Later than everything: the end.
+    # Later than every record: the end.
     assert driver.consume(topic, 0, "timestamp", timestamp_ms=T0 + 99_001)[0] == 100
     assert driver.consume(topic, 2, 42)[1] == [records[42]._replace(offset=42), records[43]._replace(offset=43)]
 

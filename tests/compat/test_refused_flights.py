@@ -1,7 +1,7 @@
-"""Librdkafka has several batches on their way when the first is refused for a while, though it is stored already.
+"""librdkafka has several batches in flight when the first is temporarily refused, though it is already stored.
 
-It takes such a refusal for a proof that nothing is stored. It begins a new producer epoch when a batch behind is out of
-order, and sends everything again in it; then no broker can tell what is stored.
+It takes such a refusal as proof that nothing is stored. When a later batch is out of order, it begins a new producer
+epoch and resends everything in it; then no broker can recognize what is already stored.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ RECORDS = 10
 LOST = 1
 """The batch whose answer is lost."""
 FIRST_REFUSED = 2
-"""It is sent again then, with the next behind it."""
+"""It is then resent, together with the next one."""
 PARTITION = TopicPartition("t", 0)
 Refuse = Callable[[Partition, bool], None]
 
 
 def below_min_isr(partition: Partition, refuses: bool) -> None:
-    """Have the partition refuse what is produced with acks=all, or no longer."""
+    """Make the partition refuse acks=all, or accept it again."""
     isr, replicas = ((0,), (0, 1)) if refuses else ((0, 1), (0, 1))
     partition.image = partition.image.replace(isr=isr, replicas=replicas)
     partition.log.local.config = partition.log.local.config.replace(min_insync_replicas=2)
 
 
 def not_leading(partition: Partition, refuses: bool) -> None:
-    """Have the partition led by another broker, or no longer."""
+    """Move the partition's leadership away, or back."""
     if refuses:
         partition.resign(partition.image)
     else:
@@ -48,14 +48,14 @@ def not_leading(partition: Partition, refuses: bool) -> None:
 
 
 def without_room(partition: Partition, refuses: bool) -> None:
-    """Have the disk full, or no longer."""
+    """Make the disk full, or free it."""
     directory = partition.log.directory
     directory.is_reserve_reached = refuses
     directory.headroom_bytes = 0 if refuses else 1 << 30
 
 
 class Script:
-    """Loses the answer of the first batch, and refuses some of those behind."""
+    """Loses the answer of the first batch, and refuses some of the later ones."""
 
     def __init__(self, refuse: Refuse, last_refused: int) -> None:
         self._refuse = refuse
@@ -67,7 +67,7 @@ class Script:
     def append(
         self, manager: ReplicaManager, topic_partition: TopicPartition, records: memoryview, **options: Any
     ) -> LogAppendInfo:
-        """In place of `ReplicaManager.append`."""
+        """Replaces `ReplicaManager.append`."""
         if topic_partition != PARTITION:
             return self._append(manager, topic_partition, records, **options)
         self._batches += 1

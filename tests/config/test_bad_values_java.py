@@ -1,4 +1,4 @@
-"""Bad values in server.properties: what stops Kafka's broker stops ours, in the same words."""
+"""Bad values in server.properties: they stop our broker if they stop Kafka's, with the same message."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TOGETHER: list[dict[str, str]] = [
 CASES = [{key: value} for key, values in SINGLE.items() for value in values] + TOGETHER
 
 OTHERWISE = {
-    # Kafka starts, and no member can ever join a group.
+    # Kafka starts, but no member can ever join a group.
     '{"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "5"}': (
         "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
     ),

@@ -57,7 +57,7 @@ def test_the_sample_is_what_a_user_starts_with() -> None:
 
 
 def test_every_key_of_the_samples_is_known() -> None:
-    # Commented keys too: a typo in a sample is found by nobody else.
+    # Commented keys too: no one else would find a typo in a sample.
     text = (ROOT / "config" / "server.properties").read_text()
     names = re.findall(r"^#?([a-z]+(?:\.[a-z]+)+)=", text, re.MULTILINE)
     assert len(names) > 15
@@ -320,7 +320,7 @@ def test_a_default_has_the_type_of_its_key() -> None:
 
 
 def test_what_has_an_effect_is_read_somewhere() -> None:
-    """A key that nobody reads would hide from the operator that it has no effect."""
+    """A key that is never read would mislead the operator into thinking it has an effect."""
     code = "\n".join(
         path.read_text()
         for package in ("broker", "cluster", "storage", "config", "security")
@@ -341,14 +341,14 @@ def test_what_has_an_effect_is_read_somewhere() -> None:
 def test_importing_the_package_is_quick() -> None:
     modules = "import sys; import config.broker_config; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", modules], cwd=ROOT, capture_output=True, text=True, check=True)
-    # Not a timed test: what would make it slow must not be loaded.
+    # Instead of a timed test: slow modules must not be loaded.
     for heavy in ("asyncio", "logging", "dataclasses", "inspect", "json", "ssl", "socket"):
         assert f"'{heavy}'" not in done.stdout, heavy
 
 
 @pytest.mark.parametrize("version", ["3.8-IV0", "3.8", "2.8.1", "0.11.0-IV2", "0.8.2"])
 def test_brokers_speak_what_release_3_9_speaks(version: str) -> None:
-    """An older broker in the cluster would not understand this one. Alone, there is nobody who could not."""
+    """An older broker in the cluster would not understand this one. Alone, it has no older peers."""
     key = "inter.broker.protocol.version"
     said = too_old_protocol(BrokerConfig({key: version, "zookeeper.connect": "zk:2181"}).values)
     assert str(said).startswith(f"{key}={version} is older than what this broker speaks with others, 3.9")
@@ -417,7 +417,7 @@ KEPT = {
     "metadata.log.dir": "a directory of Apache's KRaft there is refused",
     "log.preallocate": "LogConfig has it and says why nobody acts on it",
 }
-"""Keys without effect that code beside their declaration names all the same."""
+"""Keys without effect that code other than their declaration names anyway."""
 
 
 def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:

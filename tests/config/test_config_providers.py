@@ -1,4 +1,4 @@
-"""Values that a configuration takes from elsewhere (KIP-297, KIP-421)."""
+"""Configuration values from external sources (KIP-297, KIP-421)."""
 
 from __future__ import annotations
 

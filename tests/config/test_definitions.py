@@ -1,4 +1,4 @@
-"""Parsing and bounds of single keys, with Kafka's wording."""
+"""Parsing and limits of single keys, with Kafka's wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys from `KAFKA_*` variables: the rules of Apache Kafka's container image, which is asked."""
+"""Keys from `KAFKA_*` variables: the rules of Apache Kafka's container image, compared with the original."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_no_level_is_named(variable: str, text: str) -> None:
 @pytest.mark.parametrize("mounted", [None, "broker.id=1\nnum.io.threads=3\n"])
 @pytest.mark.parametrize("variables", [VARIABLES, {"KAFKA_HEAP_OPTS": "-Xmx1G"}], ids=["keys", "no keys"])
 def test_apache_reads_the_same(variables: dict[str, str], mounted: str | None, tmp_path: Path) -> None:
-    """Its defaults are used where neither variables nor a mounted file say anything."""
+    """Its defaults apply if there are neither variables nor a mounted file."""
     for name in ("default", "mounted", "final"):
         (tmp_path / name).mkdir()
     for name in ("server.properties", "log4j.properties", "tools-log4j.properties"):

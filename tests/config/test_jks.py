@@ -80,7 +80,7 @@ def test_a_wrong_password_and_a_damaged_store_are_named(stores: Path, tmp_path: 
 
 
 def test_every_cut_of_a_store_is_an_error_of_its_own(stores: Path) -> None:
-    """Without a password Java does not check a store, so that any text may be read."""
+    """Without a password Java does not verify a store, so any text may be read."""
     content = (stores / "keys.jks").read_bytes()
     for size in range(4, len(content) - 20):
         with pytest.raises(JksError):

@@ -1,4 +1,4 @@
-"""GSSAPI: what a listener, the connections between brokers and a client are asked to be."""
+"""GSSAPI: the settings of a listener, of the connections between brokers and of clients."""
 
 from __future__ import annotations
 

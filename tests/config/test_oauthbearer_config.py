@@ -1,4 +1,4 @@
-"""OAUTHBEARER of a listener, of brokers among themselves and of clients: what counts, and what stops the start."""
+"""OAUTHBEARER of a listener, between brokers and of clients: effective keys, and errors that stop the start."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_clients() -> None:
     file = login_of("", sasl_login_callback_handler_class=LOGIN, sasl_oauthbearer_token_endpoint_url="file:/token")
     assert file.source == FileSource("file:/token")
     given = {"sasl_login_callback_handler_class": LOGIN, "sasl_oauthbearer_token_endpoint_url": TOKENS}
-    # As in Kafka 3.9, the URLs of clients are limited where somebody says so.
+    # As in Kafka 3.9, clients' URLs are restricted only if configured.
     source = login_of(SECRET, **given, sasl_oauthbearer_header_urlencode="true").source
     assert isinstance(source, EndpointSource)
     assert (source.url, source.encodes_credentials) == (TOKENS, True)

@@ -1,4 +1,4 @@
-"""Passwords as Kafka keeps them."""
+"""Passwords in Kafka's encoding."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BY_SHA1 = (
     "HmacSHA1,cipherAlgorithm:AES/CBC/PKCS5Padding,iterations:4096,passwordLength:15,encryptedPassword:qx1sTsvD1jBB"
     "mYpGLOX21jmfXWmXG4mi3r6mX9LaHNI="
 )
-"""Written by Apache Kafka 3.9.1, with its own choice of an algorithm and with PBKDF2WithHmacSHA1."""
+"""Written by Apache Kafka 3.9.1, with its default algorithm and with PBKDF2WithHmacSHA1."""
 
 
 def encoder(**others: str) -> PasswordEncoder:
-    """`others` have underscores for dots, without password.encoder. in front."""
+    """`others` have underscores for dots, without the prefix password.encoder."""
     keys = {f"password.encoder.{name.replace('_', '.')}": value for name, value in others.items()}
     made = PasswordEncoder.of(BrokerConfig.of({"broker.id": "0", "password.encoder.secret": SECRET, **keys}).values)
     assert made is not None

@@ -1,4 +1,4 @@
-"""PKCS12 stores are opened by a child process where the event loop has to go on."""
+"""PKCS12 stores are opened by a child process if the event loop must not stop."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def store(tmp_path: Path) -> bytes:
 
 
 def read_by_thread(content: bytes, password: str | None) -> Pkcs12:
-    """The content of a store, as a thread of the broker's executor reads it."""
+    """Read the content of a store in a thread, like the broker's executor."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(read_pkcs12, content, password).result()
 
 
 def test_a_thread_opens_no_store_in_this_process(store: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cryptography` holds the interpreter's lock while it checks a key, so that a thread is of no use."""
+    """`cryptography` holds the interpreter's lock while it checks a key, so a thread does not help."""
     assert read_pkcs12(store, "s3cret") == EXPECTED
     commands: list[Any] = []
     run = subprocess.run

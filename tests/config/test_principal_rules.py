@@ -1,4 +1,4 @@
-"""ssl.principal.mapping.rules. The first examples are those of Kafka's documentation and of KIP-371."""
+"""ssl.principal.mapping.rules. The first examples come from Kafka's documentation and KIP-371."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The .properties format: what java.util.Properties reads, and Java itself as the judge where it is there."""
+"""The .properties format of java.util.Properties, compared with Java where available."""
 
 from __future__ import annotations
 

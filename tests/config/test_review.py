@@ -1,4 +1,4 @@
-"""The verdict on every key of a file, and a start that is refused for all reasons at once."""
+"""The verdict on every key of a file, and a refused start that lists all reasons at once."""
 
 from __future__ import annotations
 

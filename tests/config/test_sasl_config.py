@@ -1,4 +1,4 @@
-"""SASL of a listener: which keys count, and what stops the start."""
+"""SASL of a listener: effective keys, and errors that stop the start."""
 
 from __future__ import annotations
 

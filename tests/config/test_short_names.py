@@ -1,4 +1,4 @@
-"""sasl.kerberos.principal.to.local.rules, as `KerberosShortNamer` reads them."""
+"""sasl.kerberos.principal.to.local.rules, as parsed by `KerberosShortNamer`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name_of(principal: str, *rules: str, realm: str = REALM) -> str | None:
 @pytest.mark.parametrize(
     ("rules", "principal", "user"),
     [
-        # Of Kafka's documentation, and its KerberosNameTest.
+        # From Kafka's documentation, and its KerberosNameTest.
         (("RULE:[1:$1@$0](.*@MYDOMAIN.COM)s/@.*//", "DEFAULT"), "user@MYDOMAIN.COM", "user"),
         (("RULE:[1:$1](App\\..*)s/App\\.(.*)/$1/g",), "App.service-name@REALM.COM", "service-name"),
         (("RULE:[2:$1](App\\..*)s/App\\.(.*)/$1/g",), "App.service-name/example.com@REALM.COM", "service-name"),
@@ -37,7 +37,7 @@ def name_of(principal: str, *rules: str, realm: str = REALM) -> str | None:
         (("RULE:[2:$1](Test.*)s/ABC///L",), "TestABC/host@FOO.COM", "test"),
         (("RULE:[1:$1](.*)s/a/x/",), "banana@FOO.COM", "bxnana"),
         (("RULE:[1:$1](.*)s/a/x/g",), "banana@FOO.COM", "bxnxnx"),
-        # The first rule counts that is for the principal, and no other one.
+        # The first matching rule applies, and no other one.
         (("DEFAULT",), f"alice@{REALM}", "alice"),
         (("DEFAULT",), f"alice/admin@{REALM}", "alice"),
         (("DEFAULT",), "alice@ELSEWHERE", None),
@@ -120,11 +120,11 @@ CASES = st.tuples(
     st.sampled_from([REALM, ""]), st.lists(RULES, max_size=3), st.lists(PRINCIPALS, min_size=1, max_size=4)
 )
 STRICTER = ("the parts of", "has a group that the pattern has not")
-"""Why this broker does not start where Kafka does, and then refuses every client of the rule."""
+"""Errors that stop this broker, where Kafka starts and then refuses every client that the rule matches."""
 
 
 def ours(case: Case) -> list[str | None] | str:
-    """The names, or why the rules cannot be read."""
+    """The names, or the error in the rules."""
     realm, rules, principals = case
     try:
         ShortNames.parse("rules", rules)

@@ -1,4 +1,4 @@
-"""TLS of a listener: which keys count, and what stops the start."""
+"""TLS of a listener: effective keys, and errors that stop the start."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ BROKER = AUTHORITY.issue("broker")
 
 
 def context_of(**settings: str) -> ssl.SSLContext:
-    """`settings` have underscores for dots, without ssl. in front."""
+    """`settings` have underscores for dots, without the prefix ssl."""
     overrides = {f"ssl.{name.replace('_', '.')}": value for name, value in settings.items()}
     config = BrokerConfig({"broker.id": "0", "listeners": "PLAINTEXT://:9092,SSL://:9093", **overrides})
     return server_context(config.ssl["SSL"])
 
 
 def greets(context: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """The subject of the certificate that the server shows, or what is wrong with it."""
+    """The subject of the certificate that the server presents, or the error."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
     visitor = client.wrap_bio(to_client, to_server, server_hostname="localhost")
@@ -50,7 +50,7 @@ def client_context() -> ssl.SSLContext:
 
 
 def test_strict_clients_accept_what_is_issued(tmp_path: Path) -> None:
-    """Those of Python 3.13, by default."""
+    """Python 3.13 is strict by default."""
     server = context_of(keystore_type="PEM", keystore_location=str(BROKER.write_pem(tmp_path / "broker.pem")))
     client = client_context()
     client.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -70,7 +70,7 @@ def test_every_kind_of_key_store(tmp_path: Path) -> None:
             keystore_type="PEM", keystore_key=in_one_line, keystore_certificate_chain=chain, key_password="secret"
         ),
         context_of(keystore_type="PKCS12", keystore_location=pkcs12, keystore_password="secret"),
-        # keytool has made PKCS12 by default for years, and Java reads it as JKS.
+        # keytool has created PKCS12 by default for years, and Java reads it as JKS.
         context_of(keystore_location=pkcs12, keystore_password="secret", key_password="secret"),
     ]
     assert [greets(context, client_context()) for context in contexts] == ["broker"] * len(contexts)

@@ -1,4 +1,4 @@
-"""zookeeper.connect, as ZooKeeper's own client reads it."""
+"""zookeeper.connect, as parsed by ZooKeeper's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""zookeeper.ssl.*: what they ask for, and what is refused before anything is sent."""
+"""zookeeper.ssl.*: the resulting settings, and the errors found before anything is sent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_name_of_a_store_tells_its_type(file: str, kind: str) -> None:
 
 @pytest.mark.parametrize("socket", ["", "org.apache.zookeeper.ClientCnxnSocketNIO"])
 def test_kafka_speaks_tls_by_netty_only(socket: str) -> None:
-    """Kafka then sends plain text to the secure port, until its time is over."""
+    """Kafka then sends plain text to the secure port, until it times out."""
     with pytest.raises(ConfigError, match=f"clientCnxnSocket: zookeeper.ssl.client.enable needs {NETTY}"):
         BrokerConfig({"zookeeper.ssl.client.enable": "true", "zookeeper.clientCnxnSocket": socket})
 

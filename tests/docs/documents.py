@@ -1,6 +1,6 @@
 """The generated parts of docs/: `python -m tests.docs.documents` rewrites them, `--check` only compares.
 
-A generated part stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+A generated part is between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def served_apis() -> list[ApiMark]:
 
 
 def table(head: str, rows: Iterable[str]) -> str:
-    """A Markdown table. `head` and `rows` hold cells between ` | `."""
+    """A Markdown table. `head` and `rows` hold cells separated by ` | `."""
     columns = head.count(" | ") + 1
     return "\n".join([f"| {head} |", "|" + "---|" * columns, *(f"| {row} |" for row in rows)])
 
@@ -77,7 +77,7 @@ def missing() -> str:
 
 
 def differences() -> str:
-    """The known differences that are not a missing feature."""
+    """The known differences other than missing features."""
     rows = [
         f"`{each.scenario}` | `{each.path}` | {each.reason}"
         for each in known_differences()
@@ -104,7 +104,7 @@ def _key_row(key: ConfigKey, *extra: str) -> str:
 
 
 def broker_keys() -> str:
-    """Every key of server.properties that is supported."""
+    """Every supported key of server.properties."""
     own = {key.name for key in OdradekKeys.declared()}
     keys = [key for key in BROKER_KEYS.values() if not key.internal and key.refusal is None and key.name not in own]
     rows = [_key_row(key, _update(key)) for key in sorted(keys)]
@@ -117,7 +117,7 @@ def own_keys() -> str:
 
 
 def refused_keys() -> str:
-    """Keys of Kafka that stop the start unless they have their default."""
+    """Keys of Kafka that stop the start unless they have their default value."""
     keys = [key for key in BROKER_KEYS.values() if key.refusal is not None]
     return table("key | why", [f"`{key.name}` | {key.refusal}" for key in sorted(keys)])
 
@@ -128,7 +128,7 @@ def topic_keys() -> str:
 
 
 def dynamic_keys() -> str:
-    """Keys that only the dynamic configuration has."""
+    """Keys that exist only in the dynamic configuration."""
     return table("key | meaning", [f"`{key.name}` | {key.doc}" for key in DYNAMIC_BROKER_KEYS.values()])
 
 
@@ -182,7 +182,7 @@ def rewritten(page: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Rewrite or check every page; exit code 1 when `--check` finds one out of date."""
+    """Rewrite or check every page; returns exit code 1 if `--check` finds one out of date."""
     stale = 0
     for path in sorted(DOCS.glob("*.md")):
         before = path.read_text(encoding="utf-8")

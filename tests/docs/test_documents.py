@@ -1,4 +1,4 @@
-"""The documents say what the code does: generated parts are fresh, and whatever they name or link exists."""
+"""The documents match the code: generated parts are up to date, and everything they name or link exists."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_servers_own_file_starts_it_with_every_key_that_it_shows() -> None:
 
 
 def test_no_page_denies_what_a_broker_starts_with() -> None:
-    """Listeners with TLS and SASL, stores and a node of KRaft once were what no broker had."""
+    """Pages once denied listeners with TLS and SASL, stores and KRaft nodes."""
     pages = [*CURRENT, ROOT / "config" / "server.properties"]
     denials = re.compile(r"Only PLAINTEXT listeners|JKS has to be converted|\(SSL, SASL, another authorizer")
     assert [page.name for page in pages if denials.search(page.read_text(encoding="utf-8"))] == []

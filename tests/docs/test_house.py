@@ -11,7 +11,7 @@ from tests.docs.test_tidy import PRODUCT, Module, excepted, modules
 
 FEWEST_LINES_OF_A_MODULE = 60
 PACKAGES_THAT_MAKE_A_MODULE = 3
-"""A shorter module stays where so many folders import it."""
+"""A shorter module is justified if so many folders import it."""
 
 SHORT_MODULES: dict[str, str] = {
     "broker/zookeeper/zookeeper_offsets.py": "offsets before version 1, which leave with it",
@@ -26,16 +26,16 @@ SOLE_IMPLEMENTATIONS: dict[str, str] = {
     "broker/environment/contract.py:Random": "the simulation has the other one",
     "storage/io/file_system.py:FileSystem": "the simulation has the other one",
 }
-"""Interfaces beside their one implementation, as `path:name`, each with the reason."""
+"""Interfaces next to their only implementation, as `path:name`, each with the reason."""
 
 
 def product() -> Iterator[Module]:
-    """The modules of the product, jobs and tools included."""
+    """The modules of the product, including jobs and tools."""
     return (module for module in modules() if module.path.startswith((*PRODUCT, "odradek/", "spark_jobs/", "tools/")))
 
 
 def name_of(module: Module) -> str:
-    """The dotted name that others import."""
+    """The dotted name for imports."""
     return module.path.removesuffix(".py").replace("/", ".")
 
 
@@ -50,7 +50,7 @@ def imports(module: Module) -> Iterator[str]:
 
 
 def is_started(module: Module) -> bool:
-    """Whether somebody runs the module: a command or a job."""
+    """Whether the module is run directly: as a command or a job."""
     return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.tree.body)
 
 
@@ -82,7 +82,7 @@ def methods(definition: ast.ClassDef) -> set[str]:
 
 
 def test_one_class_has_no_interface_in_its_own_package() -> None:
-    """A Protocol pays where two classes meet it, or where it keeps a package from importing another one."""
+    """A Protocol pays if two classes implement it, or if it avoids an import of another package."""
     interfaces: list[tuple[str, str, set[str]]] = []
     classes: list[tuple[str, str, set[str]]] = []
     for module in product():

@@ -1,4 +1,4 @@
-"""Rules for all Python of the repository that no other tool checks. An exception stands here with its reason."""
+"""Rules for all Python of the repository that no other tool checks. Exceptions are listed here with their reasons."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ SHARED_NAMES: dict[str, str] = {
 """Module names in several packages, each with the one thing that it means in all of them."""
 
 SAME_API = ("broker/handlers", "broker/handlers/security", "broker/security/guards", "protocol/messages", "tools")
-"""Folders whose modules have the name of an API's family."""
+"""Folders whose modules are named after API families."""
 
 
 def excepted(found: dict[str, int], exceptions: dict[str, str]) -> None:
@@ -100,13 +100,13 @@ def most_lines(module: Module) -> int:
 
 
 def test_files_are_short() -> None:
-    """A file that does not fit the head holds two subjects."""
+    """A file that does not fit in your head has two subjects."""
     lines = {module.path: (module.text.count("\n"), most_lines(module)) for module in modules()}
     excepted({path: count for path, (count, most) in lines.items() if count > most}, LONG_FILES)
 
 
 def test_functions_are_short() -> None:
-    """A function that does not fit the screen does two things."""
+    """A function that does not fit on the screen does two things."""
     long = {
         f"{module.path}:{function.name}": lines
         for module in modules()
@@ -117,12 +117,12 @@ def test_functions_are_short() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    """An empty `__init__.py` holds nothing to describe."""
+    """An empty `__init__.py` needs no description."""
     assert [module.path for module in modules() if module.tree.body and not ast.get_docstring(module.tree)] == []
 
 
 def test_nothing_is_left_to_do() -> None:
-    """Open work goes into an issue, where somebody finds it."""
+    """Open work belongs in an issue, where it can be found."""
     marks = re.compile(r"\b(TODO|FIXME)\b")
     own = str(Path(__file__).relative_to(ROOT))
     assert [module.path for module in modules() if module.path != own and marks.search(module.text)] == []
@@ -140,7 +140,9 @@ def test_a_module_name_means_one_thing() -> None:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    """A docstring that begins with "What" is a clause without a sentence. The texts below attributes count as well."""
+    """A docstring that begins with "What" is a clause without a sentence. The rule covers the texts below
+    attributes.
+    """
     assert [place for place, text in texts() if text.startswith("What ")] == []
 
 
@@ -196,6 +198,6 @@ def stored_errors(module: Module) -> Iterator[str]:
 
 
 def test_stored_errors_have_no_traceback() -> None:
-    """A traceback holds all that the calls worked on, in a cycle: `protocol.errors.detached` gives a copy without."""
+    """A traceback holds all objects of the calls, in a cycle: `protocol.errors.detached` gives a copy without it."""
     found = {place for module in modules() if module.path.startswith(PRODUCT) for place in stored_errors(module)}
     assert sorted(found) == []

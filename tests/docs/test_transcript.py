@@ -1,4 +1,4 @@
-"""The README's first minute: its commands run as printed, and print what it shows."""
+"""The README's first minute: its commands run as printed, and print the shown output."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kit.broker_process import ROOT, await_port, free_port
 
 ADDRESS = "127.0.0.1:9092"
-"""The broker's in the pages."""
+"""The broker's address in the pages."""
 
 
 def code_blocks(page: str, language: str) -> list[str]:
@@ -22,7 +22,7 @@ def code_blocks(page: str, language: str) -> list[str]:
 
 
 def dialogue(block: str) -> list[tuple[str, str]]:
-    """(command, output) pairs of a block whose commands begin with `$ `, and go on after a backslash."""
+    """(command, output) pairs of a block whose commands begin with `$ ` and continue after a backslash."""
     steps = re.findall(r"(?m)^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block)
     return [(command.strip(), output) for command, output in steps]
 
@@ -35,7 +35,7 @@ class Terminal:
         self._environment = environment
 
     def run(self, command: str, timeout_s: float = 90) -> str:
-        """Everything that the command prints, as the terminal shows it; fails when it does not succeed."""
+        """The command's output, as the terminal shows it; fails if the command does."""
         done = subprocess.run(
             ["sh", "-c", command.replace(ADDRESS, self._address)],
             cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -47,9 +47,9 @@ class Terminal:
 
 @contextlib.contextmanager
 def broker_of(start: str, directory: Path, **environment: str) -> Iterator[Terminal]:
-    """The broker that the command `start` of a page runs, its data in `directory`, until the block ends."""
+    """Run the broker of a page's `start` command, with its data in `directory`, for the duration of a block."""
     address = f"127.0.0.1:{free_port()}"
-    # The interpreter of the tests has what broker and jobs need; bin/ installs nothing then.
+    # The interpreter of the tests has the requirements of broker and jobs; bin/ installs nothing then.
     whole = {**os.environ, "ODRADEK_PYTHON": sys.executable, "LOG_DIR": str(directory / "logs"), **environment}
     output = directory / "broker.log"
     overrides = f"--override listeners=PLAINTEXT://{address} --override log.dirs={directory / 'data'}"

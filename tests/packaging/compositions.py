@@ -1,4 +1,4 @@
-"""Dockerfile and the compose files as a test needs them: parsed, with variables filled in as `docker compose` does."""
+"""Dockerfile and the compose files, parsed, with variables filled in like `docker compose` does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$\{(\w+):-(.*?)\}")
 
 
 def composition(name: str, **variables: str) -> dict[str, Any]:
-    """A compose file, with the variables that its user has set."""
+    """A compose file, with the user's variables."""
     text = (ROOT / name).read_text()
     found: dict[str, Any] = yaml.safe_load(_VARIABLE.sub(lambda match: variables.get(match[1], match[2]), text))
     return found
@@ -36,7 +36,7 @@ def environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def published(service: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """The port of the container that the host has at an address and port."""
+    """The container's port that is published at an address and port of the host."""
     ports = {}
     for entry in service.get("ports", []):
         host, outside, inside = entry.rsplit(":", 2)
@@ -62,7 +62,7 @@ def entry_point(target: str) -> list[str]:
 
 
 def health_check() -> list[str]:
-    """The command that tells whether a broker in a container is well."""
+    """The health check command of a broker's container."""
     found = re.search(r"(?m)^HEALTHCHECK .* CMD (\[.*\])$", DOCKERFILE)
     assert found is not None
     words: list[str] = json.loads(found[1])

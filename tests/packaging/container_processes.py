@@ -38,13 +38,13 @@ MOUNT = "/mnt/shared"
 
 
 class ComposedCluster:
-    """ZooKeeper and the brokers of a compose file. Linux has all of 127.0.0.0/8, so that ports need not be changed."""
+    """ZooKeeper and the brokers of a compose file. Linux has all of 127.0.0.0/8, so ports need not change."""
 
     def __init__(self, file: str, directory: Path, variables: dict[str, str]) -> None:
-        """`variables` are set for each broker beside what the file says."""
+        """`variables` are set for each broker in addition to those of the file."""
         self._net = f"127.{secrets.randbelow(250) + 1}.{secrets.randbelow(250) + 1}"
         self.host = f"{self._net}.1"
-        """The address that ports are published on, and clients of the host connect to."""
+        """The address of published ports, to which clients of the host connect."""
         self._directory = directory
         self._variables = variables
         self.services: dict[str, Any] = composition(file, PUBLISH_ON=self.host, ADVERTISED_HOST=self.host)["services"]
@@ -78,7 +78,7 @@ class ComposedCluster:
         self._stack.close()
 
     def here(self, text: str, name: str) -> str:
-        """`text` as it reads on this machine for one service: names of services, its own address and its volumes."""
+        """`text` adapted to this machine for one service: names of services, its address and its volumes."""
         for service, address in self.addresses.items():
             text = re.sub(rf"(?<![\w.-]){re.escape(service)}(?=:\d)", address, text)
         text = re.sub(r"\b(0\.0\.0\.0|127\.0\.0\.1)\b", self.addresses[name], text)
@@ -88,7 +88,7 @@ class ComposedCluster:
         return text.replace(IMAGE_FILE, str(own / "server.properties")).replace(MOUNT, str(own / "mounted"))
 
     def start(self, name: str) -> None:
-        """Start the container of a broker; its volume is kept."""
+        """Start a broker's container; its volume is kept."""
         own = self._directory / name
         own.mkdir(exist_ok=True)
         (own / "server.properties").write_text(self.here(written_file(IMAGE_FILE), name))
@@ -114,11 +114,11 @@ class ComposedCluster:
         return {**inherited, **given, **self._variables, **ours}
 
     def output(self, name: str) -> Path:
-        """The output of the container of a broker."""
+        """The output of a broker's container."""
         return self._directory / name / "output"
 
     def await_healthy(self, name: str) -> None:
-        """Until the health check of its image says so."""
+        """Wait until the health check of its image succeeds."""
         command = self.here(" ".join(health_check()), name).split()
 
         def check() -> int:
@@ -143,14 +143,14 @@ class ComposedCluster:
             self.kill(name)
 
     def broker_at(self, host: str, port: int) -> str:
-        """The broker that the host finds at an address."""
+        """The broker that the host reaches at an address."""
         (name,) = [name for name, service in self.brokers.items() if (host, port) in published(service)]
         return name
 
 
 @contextlib.contextmanager
 def _forwarded(outside: tuple[str, int], inside: tuple[str, int]) -> Iterator[None]:
-    """A published port: connections to `outside` lead to `inside`."""
+    """Forward a published port: connections to `outside` lead to `inside`."""
 
     class Connection(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -174,7 +174,7 @@ def _forwarded(outside: tuple[str, int], inside: tuple[str, int]) -> Iterator[No
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
-    """Until one of them is closed; then both are shut down."""
+    """Copy until one of them is closed; then shut both down."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)

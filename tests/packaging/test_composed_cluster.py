@@ -24,7 +24,7 @@ pytestmark = [
 
 TOPIC = "flights"
 MORE = 200
-# The file leaves it at Kafka's 18 s, which the test would wait for.
+# The file keeps Kafka's default of 18 s, which would slow the test.
 SESSION = {"KAFKA_ZOOKEEPER_SESSION_TIMEOUT_MS": "4000"}
 
 
@@ -89,7 +89,7 @@ def test_a_killed_broker_loses_nothing(cluster: ComposedCluster) -> None:
     verdict = judge(address, [sender])
     assert (verdict.lost, verdict.doubled) == (0, 0), verdict
 
-    # As the job reads: as a member of a group, from another container.
+    # Reads like the job: as a member of a group, from another container.
     consumer = Consumer({"bootstrap.servers": inside, "group.id": "lake", "auto.offset.reset": "earliest"})
     consumer.subscribe([TOPIC])
     values = set()

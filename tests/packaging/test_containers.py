@@ -1,4 +1,6 @@
-"""Dockerfile and the compose files, as far as they can be checked without Docker: what they name exists, and fits."""
+"""Dockerfile and the compose files, as far as they can be checked without Docker: everything they name exists, and
+matches.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +75,12 @@ def test_what_is_copied_and_run_exists() -> None:
         each["build"]["target"] for name in FILES for each in composition(name)["services"].values() if "build" in each
     }
     assert targets <= set(stages)
-    # `docker build` without a target takes the last stage.
+    # `docker build` without a target builds the last stage.
     assert stages[-1] == "broker"
 
 
 def test_the_image_is_compiled() -> None:
-    """Its Python comes without compiled modules, and the user who runs the broker cannot write them."""
+    """Its Python comes without compiled modules, and the user that runs the broker cannot write them."""
     installed, compiled = DOCKERFILE.index("pip install --no-cache-dir --no-deps"), DOCKERFILE.index("-m compileall")
     assert installed < compiled < DOCKERFILE.index("AS spark")
     assert "--no-compile" not in DOCKERFILE
@@ -86,7 +88,7 @@ def test_the_image_is_compiled() -> None:
 
 
 def started(tmp_path: Path, *options: str) -> list[str]:
-    """The command line that the image's entry point ends in; a mounted file is looked for below `tmp_path`."""
+    """The command line that the image's entry point executes; a mounted file is looked up below `tmp_path`."""
     script = tmp_path / "start-broker"
     script.write_text(written_file("/usr/local/bin/start-broker").replace("/mnt", f"{tmp_path}/mnt"))
     odradek = tmp_path / "odradek"
@@ -109,7 +111,7 @@ def test_the_entry_point_reads_variables_and_a_mounted_file(tmp_path: Path) -> N
 
 
 def test_brokers_advertise_what_is_published(composed: dict[str, Any]) -> None:
-    """To containers the name of the service, to the host an address that leads to the listener."""
+    """To containers they advertise the service's name, to the host an address that leads to the listener."""
     found = brokers(composed["services"])
     assert found
     metrics = image_config().metrics_listener

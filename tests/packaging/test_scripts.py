@@ -1,4 +1,4 @@
-"""The shell scripts prepare their environment once, work from any directory, and find the brokers they have to stop."""
+"""The shell scripts prepare their environment once, work from any directory, and find the brokers to stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCK_TEXT = "# an empty lock: nothing to install\n"
 
 
 def make_checkout(root: Path) -> Path:
-    """A checkout with the real scripts, an empty lock, and a broker and a tool that tell how they were called."""
+    """A checkout with the real scripts, an empty lock, and a broker and a tool that print their command lines."""
     shutil.copytree(ROOT / "bin", root / "bin")
     shutil.copytree(ROOT / "odradek", root / "odradek", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "requirements").mkdir()
@@ -44,7 +44,7 @@ def new_checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout whose environment was made, to copy: making one takes seconds."""
+    """A checkout with its environment, to copy: creating one takes seconds."""
     root = make_checkout(tmp_path_factory.mktemp("prepared") / "checkout")
     made = run(root / "bin" / "odradek-run", "echo-tool", cwd=root)
     assert made.returncode == 0, made.stderr
@@ -181,7 +181,7 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
     stopped = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
     assert (stopped.returncode, stopped.stdout) == (0, "")
     eventually("it stops", output.read_text, lambda text: "stopping" in text)
-    # It may take the process a moment to leave the table after its last line.
+    # The process may take a moment to disappear after its last line.
     again = eventually(
         "the stop", lambda: run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path),
         lambda done: done.returncode != 0,
@@ -240,7 +240,7 @@ def test_stop_one_broker_of_several(
 
 
 def private_ps(directory: Path, checkout: Path) -> str:
-    """A PATH whose `ps` shows the brokers of `checkout` alone: a test must not stop others of this machine."""
+    """A PATH whose `ps` shows only the brokers of `checkout`: a test must not stop others on this machine."""
     private = directory / "private"
     private.mkdir(exist_ok=True)
     (private / "ps").write_text(f'#!/bin/sh\n/bin/ps "$@" | grep -F "{checkout}"\n')
@@ -277,7 +277,9 @@ def test_locks_are_hashed_and_name_no_host(name: str) -> None:
 
 def test_the_broker_is_tested_with_the_versions_of_its_own_lock() -> None:
     def pins(name: str) -> set[str]:
-        """The pins of a lock without their markers: what one lock needs on some versions, another may need on all."""
+        """The pins of a lock without their markers: a package that one lock needs on some versions, another may need on
+        all.
+        """
         lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
         return {line.split(" ")[0] for line in lines if "==" in line}
 

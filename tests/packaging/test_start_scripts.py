@@ -1,5 +1,5 @@
-"""The image `broker`, started by scripts that are written for the images of Apache and Confluent: these scripts set
-variables and call files of the image, which are below a directory here.
+"""The image `broker`, started by scripts written for the images of Apache and Confluent: the scripts set variables and
+call files of the image, which are below a directory here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ MODULES = {
         STARTED,
     ),
 }
-"""Variables, start script and the text that is waited for, of each module of testcontainers."""
+"""Variables, start script and the expected text, for each module of testcontainers."""
 
 
 class Container:
@@ -98,7 +98,7 @@ class Container:
         return self.root / path.removeprefix("/")
 
     def here(self, text: str) -> str:
-        """A text that names files and ports of the container, as it reads on this machine."""
+        """A text with files and ports of the container, adapted to this machine."""
         text = re.sub(r"/(etc|var/lib)/(?=\w)", lambda match: f"{self.root}{match[0]}", text)
         text = re.sub("|".join(self.ports), lambda match: self.ports[match[0]], text)
         return text.replace("0.0.0.0", "127.0.0.1")
@@ -110,7 +110,7 @@ class Container:
 
     @contextlib.contextmanager
     def running(self, variables: dict[str, str], script: str) -> Iterator[None]:
-        """The container, with a command that waits for `script`, which is copied there once it runs."""
+        """Run the container with a command that waits for `script`, which is copied there once it runs."""
         start = self.path("/tmp/testcontainers_start.sh")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
         environment |= {key: self.here(text) for key, text in variables.items()}

@@ -1,4 +1,4 @@
-"""`python -m build` makes a wheel that works in an empty environment and keeps its packages private."""
+"""`python -m build` creates a wheel that works in an empty environment and keeps its packages private."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def strangers_environment() -> dict[str, str]:
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 60, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run to the end with output captured, away from the checkout and without anything of it in the environment."""
+    """Run to the end with output captured, outside the checkout and without its environment."""
     return subprocess.run(
         [str(part) for part in command], cwd=cwd, env=strangers_environment(), capture_output=True, text=True,
         timeout=timeout_s, check=False, input=given,
@@ -56,7 +56,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the locked dependencies and the wheel, and nothing else: pip would take longest."""
+    """An environment with only the locked dependencies and the wheel: installing with pip would take longest."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     made = run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
     assert made.returncode == 0, made.stderr
@@ -77,7 +77,7 @@ def site_packages(venv: Path) -> Path:
 
 @pytest.fixture
 def working_directory(tmp_path: Path) -> Path:
-    """A user's directory with packages named like ours, which must not be taken for them."""
+    """A user's directory with packages named like ours, which must not be imported instead."""
     for package in PACKAGES:
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise ImportError('the working directory was imported')\n")
@@ -133,7 +133,7 @@ def test_wheel_carries_nothing_that_only_tests_or_developers_use(distributions: 
 
 
 def test_what_few_need_is_imported_when_it_is_needed(environment: Path, tmp_path: Path) -> None:
-    """kazoo talks to a real ZooKeeper, prometheus-client to whoever scrapes; a development broker needs neither."""
+    """kazoo is for a real ZooKeeper, prometheus-client for scrapes; a development broker needs neither."""
     server = site_packages(environment) / "odradek" / "_server"
     script = (
         f"import sys; sys.path.insert(0, {str(server)!r}); import broker.main, broker.server;"

@@ -1,1 +1,1 @@
-"""The same requests to Apache Kafka and to this broker. A package, so that what its tests share ends with them."""
+"""The same requests to Apache Kafka and to this broker. A package, so that its shared fixtures end with its tests."""

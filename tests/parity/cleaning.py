@@ -1,4 +1,4 @@
-"""How far the log cleaner has come in a log directory, of this broker or of Apache Kafka."""
+"""The log cleaner's progress in a log directory, of this broker or of Apache Kafka."""
 
 from __future__ import annotations
 

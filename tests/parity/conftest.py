@@ -22,7 +22,7 @@ SETTINGS = {
     # Enforce the limits of topics at once.
     "log.retention.check.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
-    # Groups that are empty are not tidied away during a scenario.
+    # Empty groups must not expire during a scenario.
     "offsets.retention.check.interval.ms": "86400000",
 }
 

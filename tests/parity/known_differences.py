@@ -1,6 +1,6 @@
 """The list of accepted differences: `scenario | path | reason`, one a line, in the file `known_differences`.
 
-`*` in a scenario or path stands for anything. An entry that no longer differs fails its scenario, so the list can only
+`*` in a scenario or path matches anything. An entry that no longer differs fails its scenario, so the list can only
 shrink.
 """
 
@@ -25,7 +25,7 @@ class KnownDifference(NamedTuple):
     reason: str
 
     def covers(self, path: str) -> bool:
-        """Whether it stands for the difference at `path` of its scenario."""
+        """Whether it covers the difference at `path` of its scenario."""
         return _matches(self.path, path)
 
 
@@ -49,8 +49,8 @@ def known_for(scenario: str) -> list[KnownDifference]:
 
 
 def report(scenario: str, kafka: Plain, ours: Plain) -> str:
-    """The differences between two transcripts that are not listed, or else the entries that are no longer needed; empty
-    when all is as it should be.
+    """The differences between two transcripts that are not listed, or else the obsolete entries; empty if everything
+    matches.
     """
     known = known_for(scenario)
     found = list(differences(kafka, ours))

@@ -22,9 +22,9 @@ READ: Final = "consumer_byte_rate"
 CHANGED: Final = "controller_mutation_rate"
 TIME: Final = "request_percentage"
 MANY: Final = 1e15
-"""A limit that nobody exceeds."""
+"""An unlimited quota in practice."""
 WINDOW_S: Final = 10
-"""A client may be ahead of its quota by so much: the whole samples of quota.window.num."""
+"""A client may be ahead of its quota by this much: the whole samples of quota.window.num."""
 LONG_NAME: Final = "n" * 200
 """The name of a missing topic. At one byte per second, this long answer gives a longer throttle time than others."""
 PROBE_MS: Final = 150_000
@@ -32,7 +32,7 @@ _numbers = count()
 
 
 def alter_request(*entries: tuple[Parts, Changes], validate_only: bool = False) -> AlterClientQuotasRequest:
-    """AlterClientQuotas; a value of None takes a quota away."""
+    """AlterClientQuotas; a value of None removes a quota."""
     entity, change = AlterClientQuotasRequest.EntityData, AlterClientQuotasRequest.OpData
     return AlterClientQuotasRequest(
         entries=[
@@ -48,9 +48,7 @@ def alter_request(*entries: tuple[Parts, Changes], validate_only: bool = False) 
 
 @contextmanager
 def quotas(b: Subject, *entries: tuple[Parts, Changes]) -> Iterator[None]:
-    """Have quotas, which count once the block begins, and no longer when it has ended. The scenario's own client is
-    not limited.
-    """
+    """Set quotas, which apply from the start of the block to its end. The scenario's own client is not limited."""
     own: Parts = {"user": USER, "client-id": "parity"}
     free: Changes = dict.fromkeys((WRITTEN, READ, CHANGED, TIME), MANY)
     try:
@@ -78,12 +76,12 @@ def throttle_ms(b: Subject, client_id: str | None, request: Request, version: in
 
 
 def written(topic: str, size: int, *, acks: int = -1) -> Request:
-    """A request of some 100 bytes more than `size`."""
+    """A request about 100 bytes larger than `size`."""
     return produce_request(topic, batch(b"x" * size), acks=acks)
 
 
 def new_topics(*names: str, partitions: int = 1, validate_only: bool = False) -> CreateTopicsRequest:
-    """Topics that this broker is to have."""
+    """Creation of topics."""
     topics = [
         CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
@@ -94,5 +92,5 @@ def new_topics(*names: str, partitions: int = 1, validate_only: bool = False) ->
 
 
 def old_topics(*names: str) -> DeleteTopicsRequest:
-    """Topics that are to go, before version 6."""
+    """Deletion of topics, before version 6."""
     return DeleteTopicsRequest(topic_names=list(names), timeout_ms=30_000)

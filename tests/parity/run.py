@@ -1,6 +1,6 @@
 """Play scenarios by hand: `python -m tests.parity.run HOST:PORT [HOST:PORT] [PATTERN]`.
 
-With one address the transcripts are printed; with two (Kafka first) what differs.
+With one address it prints the transcripts; with two (Kafka first) their differences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.parity.subject import Target, play, scenarios
 from tests.parity.transcript import differences
 
 WIDTH = 300
-"""Characters of a value that are printed."""
+"""The limit of printed characters of a value."""
 
 
 def main(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The broker as a scenario sees it: it asks, and what is answered goes into a transcript."""
+"""The broker from a scenario's view: the scenario sends requests, and the answers go into a transcript."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.parity.transcript import Mask, Plain
 
 PATIENCE_S = 60.0
 TIMESTAMP = 1_600_000_000_000
-"""When the scenarios' records were made: fixed, so that CRCs are the same."""
+"""The time of the scenarios' records: fixed, so that CRCs are equal."""
 
 ONE_FOR_EACH = ("a", "b", "c", "d")
 """Groups, one for each of the four partitions of the offsets topic."""
@@ -62,13 +62,13 @@ class Subject:
             yield connection
 
     def close(self) -> None:
-        """End of the scenario."""
+        """End the scenario."""
         self.connection.close()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, version: int, connection: WireClient | None = None) -> Any:
-        """Ask and write the answer into the transcript, also when it is a closed connection."""
+        """Send a request and note the answer or the closed connection."""
         name = f"{type(request).__name__.removesuffix('Request')} v{version}"
         try:
             response = (connection or self.connection).ask(request, version)
@@ -82,26 +82,26 @@ class Subject:
         return response
 
     def quietly(self, request: Request, version: int) -> Any:
-        """Ask without writing it down."""
+        """Send a request without noting the answer."""
         return self.connection.ask(request, version)
 
     def note(self, label: str, value: Any) -> None:
-        """Write anything into the transcript."""
+        """Add anything to the transcript."""
         self.transcript[f"{len(self.transcript) + 1} {label}"] = self.mask.plain(value)
 
     def until(self, done: Callable[[], Any]) -> Any:
-        """Call `done` until it gives something true. Raises AssertionError when that takes too long."""
+        """Call `done` until it returns something true. Raises AssertionError after a timeout."""
         where = f"{Path(done.__code__.co_filename).name}:{done.__code__.co_firstlineno}"
         return eventually(f"{done.__qualname__} ({where})", done, patience_s=PATIENCE_S, pause_s=0.01)
 
     # -- what most scenarios need --------------------------------------------------------------------------------------
 
     def name(self, suffix: str = "t") -> str:
-        """A name of this scenario's own, for topics and groups."""
+        """A unique name for this scenario's topics and groups."""
         return f"{self.prefix}-{suffix}"
 
     def topic(self, suffix: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """Create a topic and wait until every partition has a leader; gives its name."""
+        """Create a topic and wait until every partition has a leader; returns its name."""
         name = self.name(suffix)
         configured = [
             CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
@@ -115,7 +115,7 @@ class Subject:
                 CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False), 7
             )
             result = response.topics[0]
-            # Kafka may still be deleting one of the same name.
+            # Kafka may still be deleting one with the same name.
             deleting = "marked for deletion" in (result.error_message or "")
             assert deleting or result.error_code == ErrorCode.NONE, result
             return not deleting
@@ -125,7 +125,7 @@ class Subject:
         return name
 
     def await_leaders(self, name: str, partitions: int = 1) -> None:
-        """Wait until the topic has leaders, also where Kafka's metadata comes before the log itself."""
+        """Wait until the topic has leaders, even though Kafka's metadata precedes the log itself."""
 
         def has_leaders() -> bool:
             response: MetadataResponse = self.metadata(name)
@@ -138,7 +138,7 @@ class Subject:
         self.until(has_leaders)
 
     def metadata(self, *names: str) -> MetadataResponse:
-        """Metadata of topics, without creating them and without writing it down."""
+        """Metadata of topics, without creating them; not noted."""
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         answer: MetadataResponse = self.quietly(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
         return answer
@@ -150,7 +150,7 @@ class Subject:
     def produce(
         self, topic: str, *values: bytes, partition: int = 0, acks: int = -1, version: int = 11, **options: Any
     ) -> ProduceResponse:
-        """Produce one batch of `values`, without writing it down; raises AssertionError when it is refused."""
+        """Produce one batch of `values`, not noted; raises AssertionError if it is refused."""
         response: ProduceResponse = self.quietly(
             produce_request(topic, batch(*values, **options), partition=partition, acks=acks), version
         )
@@ -159,7 +159,7 @@ class Subject:
         return response
 
     def coordinator(self, group: str) -> str:
-        """Wait for the group's coordinator; gives the group back."""
+        """Wait for the group's coordinator; returns the group."""
 
         def found() -> bool:
             response: FindCoordinatorResponse = self.quietly(
@@ -167,8 +167,8 @@ class Subject:
             )
             if response.coordinators[0].error_code != ErrorCode.NONE:
                 return False
-            # Kafka names the coordinator before it has taken its office, and takes one after the other: scenarios ask
-            # for groups of the other three, too.
+            # Kafka names the coordinator before it has loaded the group, and loads one partition after the other:
+            # scenarios use groups of the other three, too.
             described: DescribeGroupsResponse = self.quietly(DescribeGroupsRequest(groups=[group, *ONE_FOR_EACH]), 5)
             return all(each.error_code == ErrorCode.NONE for each in described.groups)
 
@@ -176,7 +176,7 @@ class Subject:
         return group
 
     def producer_id(self) -> tuple[int, int]:
-        """A fresh producer id and epoch. Kafka refuses until its controller has given it some to give away."""
+        """A new producer id and epoch. Kafka refuses until its controller has allocated a block."""
 
         def given() -> InitProducerIdResponse | None:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -257,15 +257,15 @@ def scenarios() -> dict[str, Scenario]:
 
 
 def play(name: str, target: Target, salt: str = "") -> dict[str, Plain]:
-    """Play one scenario against a broker; gives its transcript.
+    """Play one scenario against a broker; returns its transcript.
 
-    `salt` goes into the names of topics and groups, and out of the transcript: for a broker that saw them before.
+    `salt` goes into the names of topics and groups, and out of the transcript: for a broker that has seen them before.
     """
     return played(Subject(target, name, salt), scenarios()[name])
 
 
 def played(subject: PlayedSubject, scenario: Callable[[PlayedSubject], None]) -> dict[str, Plain]:
-    """Play a scenario with `subject`, and close it; gives its transcript."""
+    """Play a scenario with `subject`, and close it; returns its transcript."""
     try:
         scenario(subject)
     finally:

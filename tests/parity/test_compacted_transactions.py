@@ -1,4 +1,4 @@
-"""Transactions that Apache Kafka has written and compacted, read and compacted further by this broker."""
+"""Transactions written and compacted by Apache Kafka, then read and compacted further by this broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Values = dict[str, str]
 
 
 class Read(NamedTuple):
-    """A record as a consumer is given it."""
+    """A record as a consumer gets it."""
 
     offset: int
     key: str
@@ -74,7 +74,7 @@ class Writer:
         self._two.commit_transaction(30)
         del self.committed["k0"]
         self.committed["k5"] = "committed last"
-        # Kafka writes what ends a transaction after it has answered.
+        # Kafka writes the markers after it has answered.
         eventually("the last marker", lambda: answers(self._address, range(1))[0], lambda each: each[0] == each[1])
 
     def roll(self) -> None:
@@ -130,7 +130,7 @@ def last_values(records: list[Read]) -> Values:
 
 
 def await_cleaning(directory: Path) -> None:
-    """Until everything below the active segment is clean."""
+    """Wait until everything below the active segment is clean."""
 
     def is_clean() -> bool:
         return clean_until(directory, TOPIC) == active_base(directory, TOPIC)
@@ -139,7 +139,7 @@ def await_cleaning(directory: Path) -> None:
 
 
 def compact(address: str) -> None:
-    """Have a topic of another broker's log directory compacted."""
+    """Compact a topic of another broker's log directory."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in COMPACTED.items()
     ]
@@ -171,7 +171,7 @@ def test_what_kafka_compacted_is_read_and_compacted_further(tmp_path: Path) -> N
     try:
         assert read(ours.address, "read_committed") == committed
         assert read(ours.address, "read_uncommitted") == everything
-        # A new producer of the id ends what is open.
+        # A new producer with the id aborts the open transaction.
         producer(ours.address, "open")
         eventually("the abort", lambda: answers(ours.address, range(1))[0], lambda each: each[0] == each[1])
         assert read(ours.address, "read_committed") == committed

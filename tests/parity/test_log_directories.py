@@ -1,6 +1,6 @@
-"""Several log directories, asked of Apache Kafka and of this broker: moves between them, and one that fails.
+"""Several log directories of Apache Kafka and of this broker: moves between them, and one that fails.
 
-These brokers are not those of the scenarios: a directory is taken away from them.
+These brokers are not those of the scenarios, because they lose a directory.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def alter(b: Subject, path: str, *partitions: tuple[str, list[int]], version: in
 
 
 def describe(b: Subject, *wanted: tuple[str, list[int]]) -> None:
-    """Write down where partitions are."""
+    """Note the directories of partitions."""
     topics = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=each) for topic, each in wanted]
     b.ask(DescribeLogDirsRequest(topics=topics), 4)
 
 
 def where(b: Subject, topic: str, count: int) -> dict[int, str]:
-    """The directory of every partition; one that is being moved has none."""
+    """The directory of every partition; one being moved is omitted."""
     wanted = DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=list(range(count)))
     found: dict[int, str] = {}
     moving = set()
@@ -86,10 +86,10 @@ def where(b: Subject, topic: str, count: int) -> dict[int, str]:
 
 
 def await_move(b: Subject, topic: str, partition: int, path: str) -> None:
-    """Wait until a partition is there.
+    """Wait until a partition has moved.
 
-    Kafka shows its log in the new directory before the partition uses that one; were the directory lost in between, the
-    partition would never be said to be offline. A read has to wait for the partition.
+    Kafka shows its log in the new directory before the partition uses that one; if the directory were lost in between,
+    the partition would never be reported offline. A read must wait for the partition.
     """
     b.until(lambda: where(b, topic, partition + 1).get(partition) == path)
     b.quietly(fetch(b, topic, partition=partition), 17)
@@ -103,14 +103,14 @@ def move(b: Subject, topic: str, partition: int, path: str) -> None:
 
 
 def placement(b: Subject, directories: Directories) -> None:
-    """New logs go where the fewest are."""
+    """New logs go to the directory with the fewest."""
     topic = b.topic("placed", 7)
     counts = list(where(b, topic, 7).values())
     b.note("partitions by directory", sorted(counts.count(path) for path in directories.paths))
 
 
 def moves(b: Subject, directories: Directories) -> None:
-    """From here to there, and what comes of it."""
+    """Moves between directories, and their results."""
     one, two, three = directories.paths
     topic = b.topic("moved")
     for number in range(5):
@@ -125,7 +125,7 @@ def moves(b: Subject, directories: Directories) -> None:
 
 
 def refusals(b: Subject, directories: Directories) -> None:
-    """Requests that are refused."""
+    """Refused requests."""
     one, two, _ = directories.paths
     topic = b.topic("t")
     alter(b, "/elsewhere", (topic, [0]))
@@ -139,7 +139,7 @@ def refusals(b: Subject, directories: Directories) -> None:
 
 
 def preference(b: Subject, directories: Directories) -> None:
-    """A replica that is not there yet is made where it was wanted."""
+    """A replica that does not exist yet is created in the requested directory."""
     three = directories.paths[2]
     alter(b, three, (b.name("wanted"), [0, 1, 2]), quietly=True)
     topic = b.topic("wanted", 3)
@@ -155,7 +155,7 @@ def the_same_directory(b: Subject, directories: Directories) -> None:
 
 
 def write(b: Subject, topic: str, names: Iterable[str]) -> None:
-    """A batch of 100 kB for each name, which is a key; `again` is one in each of them."""
+    """A batch of 100 kB for each name, which is a key; `again` is a key in each of them."""
     for name in names:
         rows = [Record(0, TIMESTAMP, key, bytes(50_000)) for key in (name.encode(), b"again")]
         b.quietly(produce_request(topic, build_batch(rows)), 11)
@@ -175,8 +175,8 @@ def newest(b: Subject, topic: str) -> dict[str, int]:
 
 
 def limit(b: Subject, value: str | None) -> None:
-    """How many bytes a second moves may copy."""
-    # Kafka shows a value before it keeps to it, but finishes one change before it begins with the next.
+    """Limit the bytes per second that moves may copy."""
+    # Kafka shows a value before it applies, but finishes one change before it begins the next.
     for key in (ALTER_LOG_DIRS_RATE, "follower.replication.throttled.rate"):
         change: Change = (key, DELETE if value is None else SET, value)
         incremental(b, (BROKER, "0", [change]))
@@ -184,7 +184,7 @@ def limit(b: Subject, value: str | None) -> None:
 
 
 def compaction(b: Subject, directories: Directories) -> None:
-    """A compacted log is not cleaned while it is moved, and how far it is clean goes with it."""
+    """A compacted log is not cleaned while it is moved, and its clean offset moves along."""
     one, two, _ = directories.paths
     configs = {"cleanup.policy": "compact", "segment.bytes": "250000", "min.cleanable.dirty.ratio": "0.01"}
     topic = b.topic("compacted", configs=configs)
@@ -207,7 +207,7 @@ def compaction(b: Subject, directories: Directories) -> None:
 
 
 def failure(b: Subject, directories: Directories) -> None:
-    """The third directory is gone: what lies there is not available, the rest is, and goes on."""
+    """The third directory is gone: its replicas are unavailable, the others work on."""
     one, _, three = directories.paths
     lost, kept = b.topic("lost"), b.topic("kept")
     both = b.topic("both", 2)
@@ -272,7 +272,7 @@ def play_all(target: Target) -> dict[str, dict[str, Plain]]:
 
 
 KNOWN: dict[tuple[str, str], str] = {}
-"""(part, path) -> why it differs."""
+"""(part, path) -> the reason for the difference."""
 
 
 def test_several_directories(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every scenario, played to Apache Kafka and to this broker: the answers are the same but for `known_differences`."""
+"""Every scenario, played to Apache Kafka and to this broker: the answers are equal except for `known_differences`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture(scope="module")
 def players() -> ThreadPoolExecutor:
-    """Both brokers are asked at the same time."""
+    """Both brokers are used at the same time."""
     return ThreadPoolExecutor(2)
 
 

@@ -1,5 +1,5 @@
-"""Requests whose answers depend on the other replicas, asked of Apache Kafka and of this broker: acks=all and
-DeleteRecords while a follower does not fetch, and who leads when neither does.
+"""Requests whose answers depend on other replicas, to Apache Kafka and this broker: acks=all and DeleteRecords while a
+follower does not fetch, and the known leader at a broker that does not lead.
 
 Each leads a topic with the follower, and both follow it in a third one.
 """
@@ -58,7 +58,7 @@ def deleted(address: str, topic: str, *, offset: int, timeout_ms: int) -> tuple[
 
 
 def refused_produce(address: str, topic: str, version: int) -> list[Any]:
-    """Ask a broker that does not lead; gives its error code and what it says of the leader."""
+    """Produce at a broker that does not lead; returns its error code and its hint at the leader."""
     host, _, port = address.rpartition(":")
     data = ProduceRequest.PartitionProduceData(index=0, records=build_values_batch([b"x"], 0))
     topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
@@ -69,7 +69,7 @@ def refused_produce(address: str, topic: str, version: int) -> list[Any]:
 
 
 def refused_fetch(address: str, topic: str, version: int, epoch: int = -1) -> list[Any]:
-    """As `refused_produce`, of a consumer."""
+    """Like `refused_produce`, for a consumer."""
     host, _, port = address.rpartition(":")
     asked = FetchRequest.FetchPartition(
         partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1_000
@@ -126,7 +126,7 @@ def test_answers_that_depend_on_other_replicas(tmp_path: Path) -> None:
 
 
 def with_a_follower_that_pauses(addresses: dict[int, str], follower: BrokerProcess) -> dict[str, list[dict[str, Any]]]:
-    """The answers to batches before and after the follower ceases to fetch, by topic."""
+    """The answers to batches before and after the follower stops fetching, by topic."""
     admin = AdminClient({"bootstrap.servers": ",".join(addresses.values()), "log_level": 0})
     everybody = {*addresses, FOLLOWER}
     eventually("all brokers", lambda: set(admin.list_topics(timeout=5).brokers) == everybody, not_yet=(KafkaException,))
@@ -167,7 +167,7 @@ def with_a_follower_that_pauses(addresses: dict[int, str], follower: BrokerProce
 
 
 def sent_again_below_min_isr(addresses: dict[int, str], follower: BrokerProcess) -> dict[int, ErrorCode]:
-    """The answers to a batch that is committed and sent again when its leader alone is in sync. Stops the follower."""
+    """The answers to a committed batch that is resent when its leader alone is in sync. Stops the follower."""
     admin = AdminClient({"bootstrap.servers": ",".join(addresses.values()), "log_level": 0})
     config = {"min.insync.replicas": "2"}
 

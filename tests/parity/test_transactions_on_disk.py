@@ -1,4 +1,4 @@
-"""Transactions that Apache Kafka has written, read from its log directory by this broker: the same answers."""
+"""Transactions written by Apache Kafka, read from its log directory by this broker: the same answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = tuple[int, int, list[tuple[int, int]]]
 
 def producer(address: str, transactional_id: str | None) -> Producer:
     settings = {"bootstrap.servers": address, "linger.ms": 0, "log_level": 0}
-    # The last transaction must not be ended by time.
+    # The last transaction must not time out.
     transactional = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
     made = Producer(settings | (transactional if transactional_id else {}))
     if transactional_id:
@@ -41,7 +41,7 @@ def producer(address: str, transactional_id: str | None) -> Producer:
 
 
 def write(address: str) -> list[Producer]:
-    """Transactions of every kind over several segments; gives the producer whose last one stays open."""
+    """Write transactions of every kind over several segments; returns the producer whose last one stays open."""
     topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "2000"})
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([topic])[TOPIC].result(60)
@@ -95,7 +95,7 @@ def answers(address: str, offsets: range) -> list[Answer]:
 
 
 def values(address: str, isolation: str, count: int) -> list[str]:
-    """The values that a consumer is given."""
+    """The values that a consumer gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -119,7 +119,7 @@ def values(address: str, isolation: str, count: int) -> list[str]:
 
 
 def await_end(address: str, offset: int) -> None:
-    """Wait for the log's end: Kafka writes what ends a transaction after it has answered."""
+    """Wait for the log's end: Kafka writes the markers after it has answered."""
     eventually("the log's end", lambda: answers(address, range(1))[0][0], lambda end: end == offset)
 
 
@@ -145,7 +145,7 @@ def test_what_kafka_aborted_is_not_shown(tmp_path: Path) -> None:
         assert values(ours.address, "read_committed", 4) == COMMITTED
         everything = values(ours.address, "read_uncommitted", 16)
         assert (everything.count("open"), sum(value.startswith("aborted") for value in everything)) == (1, 10)
-        # The copy that a move makes has to know it, too, also after a crash.
+        # The copy of a move must contain it, too, even after a crash.
         subject = Subject(Target(ours.address, str(kafka.data_directory)), "moved")
         move(subject, TOPIC, 0, second)
         subject.close()

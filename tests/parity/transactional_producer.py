@@ -1,4 +1,4 @@
-"""A transactional producer in a scenario: what it asks is noted."""
+"""A transactional producer in a scenario: its requests are noted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_YET = {
 
 
 def coordinated(b: Subject, name: str = "tx") -> str:
-    """Wait until transactional ids are served; gives one of this scenario's own."""
+    """Wait until transactional ids are served; returns a unique one for this scenario."""
     b.producer_id()
     b.until(lambda: not b.quietly(find_coordinator(b.name(name)), 4).coordinators[0].error_code)
     probes = [b.name(f"probe{number}") for number in range(4 * PARTITIONS)]
@@ -59,7 +59,7 @@ class Producer:
         return self.id, self.producer_id, self.epoch
 
     def init(self, version: int = 5, *, goes_on: bool = False, timeout_ms: int = 60_000) -> None:
-        """Begin a session; notes the epoch, and whether the producer id is another one."""
+        """Begin a session; notes the epoch, and whether the producer id has changed."""
         known = (self.producer_id, self.epoch) if goes_on else (-1, -1)
         response = self.b.quietly(init(self.id, timeout_ms, *known), version)
         is_new = response.producer_id not in {self.producer_id, -1}
@@ -115,7 +115,7 @@ class Producer:
         self.b.until(lambda: not self.described().transaction_state.startswith("Prepare"))
 
     def describe(self) -> None:
-        """Note the state, without ids and times, and whether it tells when the transaction began."""
+        """Note the state, without ids and times, and whether it includes the start time of the transaction."""
         state = self.described()
         is_empty = state.transaction_state == "Empty"  # see `transactions.a_new_producer_fences_the_old_one`
         topics = sorted((each.topic, sorted(each.partitions)) for each in state.topics)
@@ -129,7 +129,7 @@ class Producer:
 
 
 def read(b: Subject, topic: str, *, isolation_level: int = 1) -> None:
-    """Note the batches of partition 0, segment by segment, and what is said of aborted transactions."""
+    """Note the batches of partition 0, segment by segment, and the listed aborted transactions."""
     batches: list[RecordBatch] = []
     aborted: set[int] = set()
     while True:

@@ -1,4 +1,4 @@
-"""Answers as plain values that two brokers can be compared by: ids, times and ports masked, nothing else."""
+"""Answers as plain values, to compare two brokers: only ids, times and ports are masked."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _KEYS: Sequence[tuple[str, ...]] = (
     ("log_dir",),
 )
 _ORDERED = frozenset({"synonyms"})
-"""Lists of structs whose order says something."""
+"""Lists of structs whose order matters."""
 _SETS = frozenset({"isr_nodes"})
-"""Lists whose order comes from who was first."""
+"""Lists whose order depends on timing."""
 
 
 class Mask:
-    """The masks for one broker or several: ports and directories, and the ids they gave out, numbered as they come."""
+    """The masks for one broker or several: ports and directories, and the ids they allocated, numbered in order."""
 
     def __init__(self, *ports: int, salt: str = "", data_directories: Sequence[str] = ()) -> None:
         self._knows_directory = any(data_directories)
         erased = {salt: "", **dict.fromkeys(data_directories, "<data>")}
         self._erased = [(text, to) for text, to in erased.items() if text]
-        # Only where it can be nothing else: a port may well be 15000, as many a default is.
+        # Only where it cannot be anything else: a port may well be 15000, like many a default.
         self._port = re.compile(rf"(?<=:)({'|'.join(map(str, ports))})(?!\d)")
         self._ids: dict[Uuid, str] = {}
 
@@ -62,7 +62,7 @@ class Mask:
         self._ids[topic_id] = f"<id of {self.text(name)}>"
 
     def plain(self, value: Any, name: str = "") -> Plain:
-        """`value` (a struct, or what is inside one) in plain form; `name` is the field it comes from."""
+        """`value` (a struct, or a part of one) in plain form; `name` is its field."""
         if isinstance(value, Struct):
             return {field: self.plain(getattr(value, field), field) for field in value.declared_fields}
         if isinstance(value, Uuid):
@@ -150,7 +150,7 @@ class Mask:
 
     @staticmethod
     def _list(values: list[Plain]) -> Plain:
-        """Structs by their key where they have one (the order means nothing then), else in a settled order."""
+        """Structs by their key if they have one (their order is then meaningless), otherwise sorted."""
         if not values or not all(isinstance(value, dict) for value in values):
             return values
         for fields in _KEYS:

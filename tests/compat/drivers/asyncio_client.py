@@ -46,7 +46,7 @@ class Listener(ConsumerRebalanceListener):
 
 
 class Member(base.Member):
-    """An `AIOKafkaConsumer` that subscribes, on an event loop that runs while it is polled."""
+    """An `AIOKafkaConsumer` that subscribes, on an event loop that runs only during polls."""
 
     def open(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -191,7 +191,7 @@ class Aiokafka(Driver):
         await consumer.stop()
         return {"position": position, "records": [record_of(record) for record in records]}
 
-    # Transactional producers live on an event loop that runs while something is asked of them.
+    # Transactional producers live on an event loop that runs only during commands.
 
     def begin(self, transactional_id: str) -> Plain:
         self._transactions_loop.run_until_complete(self._begin(transactional_id))
@@ -252,7 +252,7 @@ class Aiokafka(Driver):
 
 
 def check(code: int) -> None:
-    """This admin client leaves the codes in its answers to the caller."""
+    """Raise the error codes in the answers, which this admin client does not check."""
     if code:
         raise for_code(code)
 
@@ -270,7 +270,7 @@ async def delete_topic(client: AIOKafkaAdminClient, topic: str) -> None:
 
 
 async def partitions(client: AIOKafkaAdminClient, topic: str) -> int:
-    """How many partitions a topic has."""
+    """The number of partitions of a topic."""
     (found,) = await client.describe_topics([topic])
     check(found["error_code"])
     return len(found["partitions"])
@@ -296,7 +296,7 @@ async def describe_config(client: AIOKafkaAdminClient, topic: str) -> dict[str, 
 
 
 async def alter_config(client: AIOKafkaAdminClient, topic: str, key: str, value: str) -> None:
-    """Set one config and reset the others, which is what this client's call does."""
+    """Set one config and reset the others, as this client's call does."""
     (response,) = await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {key: value})])
     check(response.resources[0][0])
 
@@ -307,7 +307,7 @@ async def groups(client: AIOKafkaAdminClient) -> list[str]:
 
 
 async def describe_group(client: AIOKafkaAdminClient, group: str) -> Plain:
-    """State, assignor and what every member has."""
+    """State, assignor and the assignment of every member."""
     (response,) = await client.describe_consumer_groups([group])
     ((code, _, state, _, assignor, members, *_),) = response.groups
     check(code)
@@ -327,7 +327,7 @@ async def committed(client: AIOKafkaAdminClient, group: str) -> dict[str, int]:
 
 
 async def delete_records(client: AIOKafkaAdminClient, topic: str, partition: int, before: int) -> int:
-    """Answers the new log start."""
+    """Returns the new log start."""
     target = TopicPartition(topic, partition)
     return (await client.delete_records({target: RecordsToDelete(before)}))[target]
 

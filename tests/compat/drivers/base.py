@@ -26,12 +26,12 @@ PATIENCE_S = 50
 METADATA_MAX_AGE_MS = 1000
 """Clients look for new topics and partitions this often: soon enough for a test."""
 MAX_REQUEST_BYTES = 4_000_000
-"""The clients' own limit, far above the broker's: the broker is to say what is too large."""
+"""The clients' own limit, far above the broker's: the broker must refuse large records."""
 STREAM_WINDOW = 1000
 """A stream waits while this many of its records are not acknowledged."""
 
 Plain = Any
-"""A value that JSON can hold."""
+"""A JSON value."""
 
 
 class Unsupported(Exception):
@@ -39,12 +39,12 @@ class Unsupported(Exception):
 
 
 def to_bytes(text: str | None) -> bytes | None:
-    """Bytes out of a JSON value."""
+    """Decode bytes from a JSON value."""
     return None if text is None else base64.b64decode(text)
 
 
 def to_text(data: bytes | None) -> str | None:
-    """Bytes as a JSON value."""
+    """Encode bytes as a JSON value."""
     return None if data is None else base64.b64encode(data).decode()
 
 
@@ -55,7 +55,7 @@ class Patience:
         self._deadline = time.monotonic() + PATIENCE_S
 
     def left_s(self, what: str) -> float:
-        """Seconds. Raises TimeoutError, saying how far it came, when there is none."""
+        """The remaining seconds. Raises TimeoutError with the progress if there are none."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(what)
@@ -73,7 +73,7 @@ class Outgoing(NamedTuple):
 
 
 def outgoing(record: dict[str, Plain]) -> Outgoing:
-    """A record to produce out of its JSON form."""
+    """Decode a record to produce from its JSON form."""
     return Outgoing(
         record["partition"],
         record["timestamp"],
@@ -103,7 +103,7 @@ def incoming(
 
 
 def record_of(record: Any) -> dict[str, Plain]:
-    """A consumed record in its JSON form, out of the kind that kafka-python and its descendants give."""
+    """A consumed record in its JSON form, from the record class of kafka-python and its forks."""
     return incoming(
         record.partition, record.offset, record.timestamp, record.key, record.value, list(record.headers or [])
     )
@@ -115,7 +115,7 @@ def name(partition: Any) -> str:
 
 
 class Membership(NamedTuple):
-    """How a member joins."""
+    """The parameters of a member."""
 
     group: str
     topics: list[str]
@@ -146,7 +146,7 @@ class Member(threading.Thread, abc.ABC):
 
     @abc.abstractmethod
     def poll(self) -> None:
-        """Poll for at most 100 ms and hand what came to `received`."""
+        """Poll for at most 100 ms and pass the records to `received`."""
 
     @abc.abstractmethod
     def commit(self) -> None:
@@ -154,24 +154,24 @@ class Member(threading.Thread, abc.ABC):
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Close the consumer in order."""
+        """Close the consumer cleanly."""
 
     def assigned(self, partitions: list[str], *, incremental: bool) -> None:
-        """The client says which partitions (`topic-number`) it got, or all that it has now."""
+        """Record that the client reported these partitions (`topic-number`) as new, or as its whole assignment."""
         self._assignment = self._assignment | set(partitions) if incremental else set(partitions)
         self._events.append(["assigned", sorted(partitions)])
 
     def revoked(self, partitions: list[str]) -> None:
-        """The client says which partitions it gave up."""
+        """Record that the client reported these partitions as revoked."""
         self._assignment -= set(partitions)
         self._events.append(["revoked", sorted(partitions)])
 
     def received(self, record: dict[str, Plain]) -> None:
-        """The client read a record."""
+        """Record that the client read a record."""
         self._records.append(record)
 
     def state(self) -> dict[str, Plain]:
-        """Everything that happened so far."""
+        """All events so far."""
         return {
             "assignment": sorted(self._assignment),
             "events": list(self._events),
@@ -180,7 +180,7 @@ class Member(threading.Thread, abc.ABC):
         }
 
     def request(self, what: str) -> None:
-        """Have the thread `commit` or `leave`; raises what the client raises."""
+        """Make the thread `commit` or `leave`; raises the client's error."""
         done: Future[None] = Future()
         self._requests.put((what, done))
         done.result(PATIENCE_S)
@@ -216,7 +216,7 @@ class Stream(threading.Thread, abc.ABC):
         self.address = address
         self.topic = topic
         self.rate = 0
-        """Records a second at most; 0 for as many as it can."""
+        """The limit of records per second; 0 for unlimited."""
         self._began_s = time.monotonic()
         self.stopping = threading.Event()
         self.sent = 0
@@ -234,7 +234,7 @@ class Stream(threading.Thread, abc.ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether too much is unacknowledged, or was sent for the time, to send more."""
+        """Whether too many records are unacknowledged, or were sent for the elapsed time, to send more."""
         if self.rate and self.sent >= self.rate * (time.monotonic() - self._began_s):
             return True
         return self.sent - len(self.acknowledged) - len(self.failures) >= STREAM_WINDOW
@@ -254,29 +254,29 @@ class Driver(abc.ABC):
         self.address = address
         self._members: dict[str, Member] = {}
         self._producers: dict[str, Any] = {}
-        """Those with a transactional id, by it."""
+        """The transactional producers, by id."""
         self._stream: Stream | None = None
 
     # -- what a client implements --------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def produce(self, topic: str, records: list[dict[str, Plain]], codec: str, acks: str) -> Plain:
-        """Produce in order; answers `[partition, offset]` per record (offset -1 for acks=0)."""
+        """Produce in order; returns `[partition, offset]` per record (offset -1 for acks=0)."""
 
     @abc.abstractmethod
     def consume(self, topic: str, partition: int, at: str | int, timestamp: int, count: int) -> Plain:
         """Read `count` records without a group; `at` is earliest, latest, timestamp, or an offset.
 
-        Answers the position before the first record, and the records.
+        Returns the position before the first record, and the records.
         """
 
     @abc.abstractmethod
     def begin(self, transactional_id: str) -> Plain:
-        """Begin the life of a transactional producer, and a transaction."""
+        """Start a transactional producer, and a transaction."""
 
     @abc.abstractmethod
     def write(self, transactional_id: str, topic: str, values: list[str]) -> Plain:
-        """Write values to partition 0 of a topic, in the open transaction; answered when they are acknowledged."""
+        """Write values to partition 0 of a topic, in the open transaction; returns when they are acknowledged."""
 
     @abc.abstractmethod
     def send_offset(self, transactional_id: str, group: str, topic: str, offset: int) -> Plain:
@@ -284,11 +284,11 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def end(self, transactional_id: str, *, commit: bool, again: bool) -> Plain:
-        """End the open transaction; `again`: and begin the next."""
+        """End the open transaction; with `again`, begin the next one."""
 
     @abc.abstractmethod
     def error_code(self, error: Exception) -> int | None:
-        """Kafka's code in this client's exception, None when it is something else."""
+        """Kafka's code in this client's exception, or None if it has none."""
 
     @abc.abstractmethod
     def new_member(self, membership: Membership) -> Member:
@@ -310,25 +310,25 @@ class Driver(abc.ABC):
         self._members[member].start()
 
     def state(self, member: str) -> dict[str, Plain]:
-        """Everything a member saw so far."""
+        """Everything that a member has seen so far."""
         return self._members[member].state()
 
     def commit(self, member: str) -> None:
-        """Have a member commit."""
+        """Make a member commit."""
         self._members[member].request("commit")
 
     def leave(self, member: str) -> None:
-        """Have a member leave and forget it."""
+        """Make a member leave, and forget it."""
         self._members.pop(member).request("leave")
 
     def stream(self, topic: str, rate: int = 0) -> None:
-        """Start the stream, of so many records a second at most."""
+        """Start the stream, with this limit of records per second."""
         self._stream = self.new_stream(topic)
         self._stream.rate = rate
         self._stream.start()
 
     def stream_state(self, *, stop: bool) -> dict[str, Plain]:
-        """How far the stream is; with `stop`, end it first."""
+        """The progress of the stream; with `stop`, end it first."""
         assert self._stream is not None
         if stop:
             self._stream.stopping.set()
@@ -352,7 +352,7 @@ class Driver(abc.ABC):
             return {"error": {"code": self.error_code(error), "type": type(error).__name__, "text": str(error)}}
 
     def serve(self) -> None:
-        """Obey standard input to its end."""
+        """Execute commands from standard input to its end."""
         for line in sys.stdin:
             sys.stdout.write(json.dumps(self._answer(line)) + "\n")
             sys.stdout.flush()

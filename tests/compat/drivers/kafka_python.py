@@ -225,7 +225,7 @@ class KafkaPython(Driver):
 
 
 def expect_ok(result: str) -> None:
-    """Some calls answer with texts instead of raising."""
+    """Raise the errors that some calls return as texts."""
     assert result == "OK", result
 
 
@@ -237,7 +237,7 @@ def create_topic(client: KafkaAdminClient, topic: str, partitions: int, configs:
 
 
 def partitions(client: KafkaAdminClient, topic: str) -> int:
-    """How many partitions a topic has."""
+    """The number of partitions of a topic."""
     (found,) = client.describe_topics([topic])
     if found["error_code"]:
         raise UnknownTopicOrPartitionError(topic)
@@ -257,7 +257,7 @@ def alter_config(client: KafkaAdminClient, topic: str, key: str, value: str) -> 
 
 
 def describe_group(client: KafkaAdminClient, group: str) -> Plain:
-    """State, assignor and what every member has."""
+    """State, assignor and the assignment of every member."""
     found = client.describe_groups([group])[group]
     return {
         "state": found["group_state"],
@@ -274,7 +274,7 @@ def describe_group(client: KafkaAdminClient, group: str) -> Plain:
 
 
 def delete_records(client: KafkaAdminClient, topic: str, partition: int, before: int) -> int:
-    """Answers the new log start."""
+    """Returns the new log start."""
     target = TopicPartition(topic, partition)
     low: int = client.delete_records({target: before})[target]["low_watermark"]
     return low

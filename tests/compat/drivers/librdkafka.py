@@ -44,7 +44,7 @@ STRATEGIES = {"range": "range", "roundrobin": "roundrobin", "cooperative": "coop
 
 
 def record_of(message: Message) -> dict[str, Plain]:
-    """A consumed message; raises what it carries instead of a record."""
+    """A consumed message; raises its error if it has one."""
     if (error := message.error()) is not None:
         raise KafkaException(error)
     partition, offset = message.partition(), message.offset()
@@ -98,7 +98,7 @@ class Member(base.Member):
 
 
 class IdempotentStream(Stream):
-    """A `Producer` that never gives up."""
+    """A `Producer` that retries forever."""
 
     def stream(self) -> None:
         producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True, "linger.ms": 2})
@@ -284,7 +284,7 @@ def alter_config(client: AdminClient, topic: str, key: str, value: str) -> None:
 
 
 def describe_group(client: AdminClient, group: str) -> Plain:
-    """State, assignor and what every member has."""
+    """State, assignor and the assignment of every member."""
     found = client.describe_consumer_groups([group])[group].result(PATIENCE_S)
     return {
         "state": found.state.name.replace("_", "").title(),
@@ -300,7 +300,7 @@ def committed(client: AdminClient, group: str) -> dict[str, int]:
 
 
 def delete_records(client: AdminClient, topic: str, partition: int, before: int) -> int:
-    """Answers the new log start."""
+    """Returns the new log start."""
     target = TopicPartition(topic, partition, before)
     (future,) = client.delete_records([target]).values()
     low: int = future.result(PATIENCE_S).low_watermark

@@ -43,7 +43,7 @@ def librdkafka(settings: Settings) -> int:
         common["oauth_cb"] = lambda _: (settings["token"], time.time() + 600, "", extensions)
     errors: list[Any] = []
     producer = Producer({**common, "error_cb": errors.append})
-    # The token is asked for by a poll.
+    # The client requests the token during a poll.
     producer.poll(0)
     for value in VALUES:
         producer.produce(settings["topic"], value)
@@ -63,7 +63,7 @@ def librdkafka(settings: Settings) -> int:
 
 
 def python_settings(settings: Settings) -> dict[str, Any]:
-    """As kafka-python and aiokafka name them."""
+    """Settings under the names of kafka-python and aiokafka."""
     given: dict[str, Any] = {
         "bootstrap_servers": settings["address"],
         "security_protocol": settings["protocol"].upper(),
@@ -142,7 +142,7 @@ CLIENTS: dict[str, Callable[[Settings], int]] = {
 
 
 class Remembered(logging.Handler):
-    """Warnings and errors of a client's log: kafka-python and aiokafka give their reasons only there."""
+    """Warnings and errors of a client's log: kafka-python and aiokafka give their reasons nowhere else."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -153,7 +153,7 @@ class Remembered(logging.Handler):
 
 
 def main(client: str, settings: Settings) -> str:
-    """The line to print."""
+    """Return the line to print."""
     log = Remembered()
     logging.getLogger().addHandler(log)
     try:

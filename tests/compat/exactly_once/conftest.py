@@ -1,4 +1,4 @@
-"""A broker for each test, which kills it."""
+"""A separate broker for each test, which kills it."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from tests.kit.jars import java, streams_and_connect_classpath
 
 JAVA_SOURCES = Path(__file__).with_name("java")
 TRY_AGAIN = 75
-"""The exit code of a program that is to be started again (EX_TEMPFAIL)."""
+"""The exit code of a program that wants to be restarted (EX_TEMPFAIL)."""
 _STOP_S = 60.0
 
 
 def java_command(*arguments: str, classpath: str | None = None) -> list[str]:
-    """A program of this folder, or a class of Kafka Streams and Kafka Connect 3.9, with its arguments. It finds its
-    classes in `classpath`, theirs when none is given.
+    """The command for a program of this folder, or for a class of Kafka Streams and Kafka Connect 3.9, with its
+    arguments. It uses `classpath`, by default theirs.
     """
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     logging = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
@@ -46,7 +46,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait for nothing."""
+        """Start it without waiting."""
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -57,15 +57,15 @@ class Program:
             )
 
     def kill(self) -> None:
-        """End it without a chance to clean up (SIGKILL); nothing happens when it was not started."""
+        """Kill it (SIGKILL), if it was started."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it by SIGTERM; it is killed when that takes too long."""
+        """Stop it (SIGTERM), and kill it if that takes too long."""
         self._end(signal.SIGTERM)
 
     def restart(self, command: Sequence[str] | None = None) -> None:
-        """Kill it and start it again, or this command in its place."""
+        """Kill it and restart it, or start this command instead."""
         self.kill()
         self._command = self._command if command is None else list(command)
         self.start()
@@ -82,7 +82,7 @@ class Program:
             process.wait()
 
     def ensure_runs(self) -> None:
-        """Start a program again that has ended with TRY_AGAIN; fails when one has ended with anything else."""
+        """Restart a program that exited with TRY_AGAIN; fails for any other exit code."""
         assert self._process is not None
         code = self._process.poll()
         if code == TRY_AGAIN:

@@ -1,4 +1,4 @@
-"""Kafka Connect with its file connectors: the lines of one file come out in another, though the broker and the workers
+"""Kafka Connect with its file connectors: it copies the lines of one file to another, though the broker and the workers
 are killed again and again. With `exactly.once.source.support` each line is in the topic once.
 """
 
@@ -28,7 +28,7 @@ SOURCE = {
     "name": "source",
     "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
     "topic": TOPIC,
-    # Lines that are left over when a batch is full wait until the file grows again: no batch is.
+    # Lines that do not fit in a batch wait until the file grows again: no batch gets full.
     "batch.size": "1000000",
     # Transactions stay open until the next poll, a second later: most kills meet one.
     "transaction.boundary": "interval",
@@ -62,7 +62,7 @@ class Writer(threading.Thread):
                 file.write(line + "\n")
 
     def stop(self) -> list[str]:
-        """Write nothing more; gives what was written."""
+        """Stop writing; returns everything written."""
         self._stopping.set()
         self.join()
         return self.lines
@@ -95,8 +95,8 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 
 
 def await_all(trial: Trial, follower: Follower, broker: BrokerProcess, lines: list[str], written: Path) -> None:
-    """Until every line is in the topic and in the file of the sink; fails when the topic has one twice, or a partition
-    has them in another order.
+    """Wait until every line is in the topic and in the file of the sink; fails if the topic has a duplicate, or a
+    partition is out of order.
     """
     trial.await_progress(len(lines))
     found = committed_records(broker.address, TOPIC)

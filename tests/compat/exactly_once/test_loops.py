@@ -1,4 +1,4 @@
-"""Loops that consume, transform and produce in transactions: what comes out is what went in, once and in order, though
+"""Loops that consume, transform and produce in transactions: their output matches the input, once and in order, though
 the broker and the loops are killed again and again.
 """
 
@@ -52,7 +52,7 @@ def record(number: int) -> Record:
     ],
 )
 def test_a_loop(broker: BrokerProcess, tmp_path: Path, command: Callable[..., list[str]], count: int) -> None:
-    """`count` processes of one group share the partitions; one of them is killed, and so is the one in its place."""
+    """`count` processes of one group share the partitions; one of them is killed, and later its replacement."""
     create_topics(broker.address, {"input": {}, "output": {}})
     loops = [
         Program(command(broker.address, f"loop-{number}"), tmp_path / f"loop-{number}.log") for number in range(count)

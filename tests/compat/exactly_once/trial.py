@@ -1,4 +1,6 @@
-"""A broker that dies again and again while programs read from it and write to it, and what a consumer sees of that."""
+"""A broker that dies again and again while programs read from it and write to it, and what a consumer sees of their
+output.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ KILLS = int(os.environ.get("ODRADEK_EXACTLY_ONCE_KILLS", "20"))
 PATIENCE_S = 120.0
 PAUSE_S = 0.004
 LONGEST_PAUSE_S = 0.2
-"""Before a kill, which comes at any moment of a transaction."""
+"""The longest pause before a kill, which comes at any moment of a transaction."""
 LONGEST_START_S = 3.0
-"""Before the first kill after a program has been started: it is at any step of that."""
+"""The longest time before the first kill after the start of a program, to hit any step of it."""
 
 
 class Record(NamedTuple):
@@ -37,7 +39,7 @@ class Record(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A record that a consumer was given."""
+    """A record that a consumer received."""
 
     partition: int
     offset: int
@@ -46,7 +48,7 @@ class Found(NamedTuple):
 
 
 class Feeder(threading.Thread):
-    """An idempotent producer of `record(0)`, `record(1)`, ..., which never gives one up."""
+    """An idempotent producer of `record(0)`, `record(1)`, ..., which retries forever."""
 
     def __init__(self, address: str, record: Callable[[int], Record]) -> None:
         super().__init__(daemon=True)
@@ -94,7 +96,7 @@ class Feeder(threading.Thread):
 
 
 def consumer_of(address: str, topic: str) -> Consumer:
-    """A consumer of committed records that is at the beginning of the topic."""
+    """A consumer of committed records at the beginning of the topic."""
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": address,
         "group.id": "unused",
@@ -146,7 +148,7 @@ class Follower(threading.Thread):
 
 
 def committed_records(address: str, topic: str) -> list[Found]:
-    """All committed records of a topic, those of a partition in their order."""
+    """All committed records of a topic, in order within each partition."""
     consumer = consumer_of(address, topic)
     found: list[Found] = []
     ended: set[int | None] = set()
@@ -167,7 +169,7 @@ def committed_records(address: str, topic: str) -> list[Found]:
 
 
 class Trial:
-    """Programs at work on a broker. `progress` counts what has come out of them."""
+    """Programs at work on a broker. `progress` counts their output."""
 
     def __init__(self, broker: BrokerProcess, programs: Sequence[Program], progress: Callable[[], int]) -> None:
         self._broker = broker
@@ -191,7 +193,7 @@ class Trial:
             raise AssertionError(f"{error} of {count}\n{said}") from error
 
     def kill_amid(self, *events: Callable[[], None]) -> None:
-        """`KILLS` kills of the broker with these events between them; then wait for some more to come out."""
+        """Kill the broker `KILLS` times, with these events in between; then wait for some more output."""
         parts = len(events) + 1
         for number in range(parts):
             self._kill_broker(KILLS * (number + 1) // parts - KILLS * number // parts)
@@ -200,7 +202,7 @@ class Trial:
         self.await_progress(self._progress() + 1)
 
     def _kill_broker(self, times: int) -> None:
-        """Kill it and start it again: first while the programs start, then mostly after some more has come out."""
+        """Kill and restart it: first while the programs start, then mostly after some more output."""
         for turn in range(times):
             if turn % 5 != 0:
                 self.await_progress(self._progress() + 1 + self._chance.randrange(60))

@@ -1,4 +1,4 @@
-"""Quotas of a cluster that Apache Kafka and Odradek share: set at either, they are kept alike and count at both."""
+"""Quotas of a cluster of Apache Kafka and Odradek: set at either, they are stored in the same way and apply at both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def set_quotas(address: str, *entries: tuple[Parts, Changes]) -> None:
 
 
 def named(setter: str) -> list[tuple[Parts, Changes]]:
-    """Entities of one of the brokers' own."""
+    """Names of entities that belong to one of the brokers."""
 
     def name(text: str | None) -> str | None:
         return None if text is None else text.replace("SETTER", setter).replace("IP", IPS[setter])
@@ -51,7 +51,7 @@ def named(setter: str) -> list[tuple[Parts, Changes]]:
 
 
 def kept(zookeeper: KazooClient, setter: str) -> dict[str, Any]:
-    """The nodes of these entities, and the notices of them; names of the setter, and numbers, left out."""
+    """The nodes of these entities, and their notices, without the setter's names and numbers."""
 
     def below(path: str) -> list[str]:
         paths = [path]
@@ -78,7 +78,7 @@ def kept(zookeeper: KazooClient, setter: str) -> dict[str, Any]:
 
 
 def check_that_it_counts(at: str, elsewhere: str, client_id: str) -> float:
-    """Set at one broker, changed and taken away, it counts at the other; gives the longest time that this took."""
+    """Set, change and remove a quota at one broker, and check its effect at the other; returns the longest delay."""
     longest_s = 0.0
     parts: Parts = {"user": USER, "client-id": client_id}
     for limit, is_throttled in ((1000.0, True), (1e12, False), (1.0, True), (None, False)):
@@ -105,7 +105,7 @@ def test_quotas_set_at_either_count_at_both(tmp_path: Path) -> None:
 
 
 def check_payloads(cluster: Mixed, addresses: dict[str, str]) -> None:
-    """Both write the same, and read what the other has written."""
+    """Both write the same payloads, and read each other's."""
     zookeeper = KazooClient(cluster.zookeeper_address)
     zookeeper.start()
     try:

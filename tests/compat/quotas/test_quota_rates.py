@@ -1,6 +1,6 @@
-"""Every kind of quota, measured: two clients of a user together have what is set, and another user is not slowed.
+"""Measurements of every kind of quota: two clients of a user together get the quota, and another user is not slowed.
 
-The default run does with small windows what the slow one does with Kafka's.
+The default run uses small windows, the slow one Kafka's.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tests.parity.limited_clients import Parts, alter_request
 SIZE: Final = 10_000
 """Bytes of a record."""
 ASKED: Final = 300
-"""Topics that are asked for at once: about a millisecond of the event loop."""
+"""Topics requested at once: about a millisecond of the event loop."""
 FREE: Final = "free"
 FREE_PER_S: Final = 20
-"""Requests of the user without a quota."""
+"""The request rate of the user without a quota."""
 MOST_TIMES: Final = 5
-"""Times that are measured until one fits: a busy machine lets clients use less, and make up for it later."""
+"""The limit of measurements until one fits: on a busy machine clients use less, and make up for it later."""
 
 
 class Scale(NamedTuple):
-    """quota.window.num, and for how long rates are measured."""
+    """quota.window.num, and how long rates are measured."""
 
     samples: int
     measured_s: int
@@ -58,7 +58,7 @@ def scales(measured: str) -> pytest.MarkDecorator:
 
 
 class Broker(NamedTuple):
-    """Where a broker is that knows users."""
+    """The addresses of a broker that authenticates users."""
 
     plain: str
     sasl: str
@@ -66,7 +66,7 @@ class Broker(NamedTuple):
     pid: int
 
     def connect(self, user: str, client_id: str) -> WireClient:
-        """A client who is that user; a user's password is the name."""
+        """A client authenticated as that user; a user's password is the name."""
         client = at(self.sasl, client_id)
         client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
         answer: Any = client.ask(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0{user}".encode()), 2)
@@ -74,7 +74,7 @@ class Broker(NamedTuple):
         return client
 
     def admin(self) -> WireClient:
-        """A client without any quota."""
+        """A client without a quota."""
         return at(self.plain, "admin")
 
 
@@ -105,14 +105,14 @@ def grow(client: WireClient, topic: str, number: int) -> tuple[float, int]:
 
 
 def ask_much(client: WireClient, topic: str, _number: int) -> tuple[float, int]:
-    """Use the broker's time, which only the broker knows."""
+    """Send requests that use the broker's time, which only the broker measures."""
     names = [MetadataRequest.MetadataRequestTopic(name=f"{topic}-{number}") for number in range(ASKED)]
     answer: Any = client.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9)
     return 0, answer.throttle_time_ms
 
 
 class Kind(NamedTuple):
-    """A kind of quota, its limit and what uses it; `metric` shows the rate."""
+    """A kind of quota, its limit and its use; `metric` shows the rate."""
 
     key: str
     limit: float
@@ -125,7 +125,7 @@ KINDS: Final = {
     "reader": Kind("consumer_byte_rate", 200_000, read, "kafka_server_fetch_byte_rate"),
     "grower": Kind("controller_mutation_rate", 10, grow, "kafka_server_controllermutation_mutation_rate"),
 }
-"""By the user who has the quota."""
+"""Kinds of quotas, by the user who has them."""
 TIMED: Final = {"asker": Kind("request_percentage", 10, ask_much, "kafka_server_request_request_time")}
 CLIENTS: Final = ("one", "other")
 
@@ -185,7 +185,7 @@ class Traffic:
 
 
 def topic_of(user: str, client_id: str) -> str:
-    """A topic of each client's own."""
+    """A separate topic for each client."""
     return f"{user}-{client_id}"
 
 
@@ -258,7 +258,7 @@ def test_users_have_the_rate_of_their_quota(broker: Broker, scale: Scale) -> Non
 
 
 def fits(rate: float, limit: float) -> bool:
-    """Whether a rate is that of the quota."""
+    """Whether a rate matches the quota."""
     return rate == pytest.approx(limit, rel=0.05)
 
 
@@ -308,7 +308,7 @@ def test_connections_have_the_rate_of_their_quota(broker: Broker, scale: Scale) 
 
 
 def is_served(address: str) -> bool:
-    """Whether a new connection is; one too many is closed after a while."""
+    """Whether a new connection is served; one above the limit is closed after a while."""
     with at(address, "comes and goes") as client:
         try:
             client.ask(ApiVersionsRequest(), 0)

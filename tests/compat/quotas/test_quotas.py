@@ -1,4 +1,4 @@
-"""librdkafka's clients keep to their quotas: two of one user share one, and another is not slowed."""
+"""librdkafka's clients stay within their quotas: two of one user share one, and another is not slowed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LEAST = 0.6 * LIMIT
 `test_quota_rates` measures the rate over a longer time.
 """
 WINDOW_S = 3
-"""The time that the rate is of: two whole samples of a second, and the present one."""
+"""The window of the rate: two whole samples of a second, and the current one."""
 MEASURED_S = 6
 MOST_TIMES = 3
-"""Times that are measured until one fits: a busy machine lets clients use less, and make up for it in a burst."""
+"""The limit of measurements until one fits: on a busy machine clients use less, and make up for it in a burst."""
 VALUE = b"x" * 4000
 
 
@@ -45,7 +45,7 @@ def connect(broker: BrokerProcess) -> WireClient:
 
 
 def set_quotas(client: WireClient, parts: dict[str, str | None], **limits: float | None) -> None:
-    """Set quotas of an entity, or take those away that are None."""
+    """Set quotas of an entity, or remove those that are None."""
     entity, change = AlterClientQuotasRequest.EntityData, AlterClientQuotasRequest.OpData
     request = AlterClientQuotasRequest(
         entries=[
@@ -61,8 +61,8 @@ def set_quotas(client: WireClient, parts: dict[str, str | None], **limits: float
 
 
 class Traffic:
-    """Clients in threads, and how many bytes of values each has sent or received. For the time of a window the limited
-    ones do together what they may and no more, so that no burst comes again and again.
+    """Clients in threads, and the bytes of values that each has sent or received. For the first window the limited ones
+    together stay exactly at the rate, so that no burst repeats.
     """
 
     def __init__(self, work: Callable[[Traffic, str], None]) -> None:
@@ -84,7 +84,7 @@ class Traffic:
             thread.join()
 
     def may_go_on(self, name: str) -> bool:
-        """Whether a client is not to wait for its turn. The free one leaves the machine time for others."""
+        """Whether a client may send now. The free one leaves processor time for others."""
         now_s = time.monotonic()
         if name == FREE:
             return self.bytes[name] < (now_s - self.began_s) * 3 * LIMIT
@@ -93,18 +93,18 @@ class Traffic:
         return paced_s > 2 * WINDOW_S or done < paced_s * LIMIT / len(LIMITED)
 
     def _pace_anew(self) -> None:
-        """The limited ones stop until the window is empty, and begin as they began."""
+        """Pause the limited clients until the window is empty, and start them again."""
         self._paced_s = time.monotonic() + WINDOW_S + 1
         self._paced_bytes = self.bytes.copy()
 
     @property
     def limited_bytes(self) -> int:
-        """Bytes of the limited ones together."""
+        """The bytes of the limited clients together."""
         return sum(self.bytes[name] for name in LIMITED)
 
     def rates(self) -> Iterator[float]:
-        """Bytes per second of the limited ones together, once they do as much as they can, in one time after another.
-        They never have more than the rate, and what a window may be ahead of it.
+        """Bytes per second of the limited clients together at full load, one measurement after another. They never get
+        more than the rate plus the burst of a window.
         """
         for number in range(MOST_TIMES):
             if number:
@@ -136,7 +136,7 @@ def limited_broker(directory: Path, quota: str) -> Iterator[tuple[str, int]]:
 
 
 def check_rate(traffic: Traffic, port: int, metric: str) -> None:
-    """The limited clients have the rate of the quota, and the other more."""
+    """The limited clients get the rate of the quota, and the other one more."""
     rates = []
     for rate in traffic.rates():
         rates.append(round(rate))

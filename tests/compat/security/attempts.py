@@ -10,7 +10,7 @@ PYTHON_CLIENTS = ("librdkafka", "kafka-python", "aiokafka")
 
 
 def attempt(client: str, settings: dict[str, str]) -> str:
-    """The line of `tests.compat.drivers.secured`."""
+    """The output line of `tests.compat.drivers.secured`."""
     command = [sys.executable, "-m", "tests.compat.drivers.secured", client, json.dumps(settings)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert finished.returncode == 0, finished.stderr

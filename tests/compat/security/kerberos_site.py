@@ -18,7 +18,7 @@ KEY = "listener.name.sasl_plaintext.gssapi.sasl.jaas.config"
 
 
 def listeners(plain: str, secured_port: int) -> dict[str, str]:
-    """In plain text, and one that clients reach by a name, as the broker's principal has it."""
+    """One listener in plain text, and one that clients reach by the host name of the broker's principal."""
     return {
         "listeners": f"PLAINTEXT://{plain},SASL_PLAINTEXT://127.0.0.1:{secured_port}",
         "advertised.listeners": f"PLAINTEXT://{plain},SASL_PLAINTEXT://localhost:{secured_port}",
@@ -27,7 +27,7 @@ def listeners(plain: str, secured_port: int) -> dict[str, str]:
 
 
 class Site:
-    """A broker that lets alice in, as ALICE; and who wants to be."""
+    """A broker that admits alice, as ALICE; and clients that claim to be alice."""
 
     def __init__(self, directory: Path, realm: Realm) -> None:
         self.directory = directory
@@ -59,7 +59,7 @@ class Site:
     def run(
         self, tool: str, *arguments: str, given: str = "", address: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run one of the tools, against this broker unless `address` says otherwise."""
+        """Run one of the tools, by default against this broker."""
         return subprocess.run(
             [sys.executable, "-m", f"tools.{tool}", "--bootstrap-server", address or self.address, *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
@@ -71,12 +71,12 @@ class Site:
         )
 
     def refusal(self, jaas: str, service: str = "kafka") -> str:
-        """The words of a tool that is not let in."""
+        """The error message of a refused tool."""
         refused = self.run("topics", "--command-config", self.properties(jaas, service), "--list")
         assert refused.returncode == 1
         assert "Traceback" not in refused.stderr
         return refused.stdout + refused.stderr
 
     def await_logged(self, reason: str) -> None:
-        """Until the broker's log tells why."""
+        """Wait until the broker's log has the reason."""
         eventually(reason, self.process.output.read_text, lambda output: f"{WRONG}: {reason}" in output)

@@ -1,4 +1,4 @@
-"""Every client, to produce and consume over one listener of a `ListenerSite`."""
+"""All clients, which produce and consume over one listener of a `ListenerSite`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.tools.tool_pair import Runner, kafkas_runner
 LINES = "".join(f"{number:06}\n" for number in range(500))
 SERVED = "received 500"
 GIVE_UP_MS = 1500
-"""kafka-python tries again and again for so long, whatever the reason is."""
+"""How long kafka-python retries, whatever the error."""
 PACKAGE = "org.apache.kafka.common.security."
 TIMEOUT_S = 60
 OTHERS = ("kcat", "java")
-"""Clients beside those of `attempts`."""
+"""Clients in addition to those of `attempts`."""
 
 
 class Clients:
-    """All of them, each to try with a password and an identity."""
+    """All clients, each of which can try with a password and an identity."""
 
     def __init__(self, site: ListenerSite) -> None:
         self._site = site
@@ -34,7 +34,7 @@ class Clients:
     def attempt(
         self, client: str, listener: str, mechanism: str, identity: Identity, password: str = PASSWORD, topic: str = ""
     ) -> str:
-        """`SERVED`, or what the client says of why it is not."""
+        """`SERVED`, or the client's error."""
         topic = topic or f"{client}-{listener}-{mechanism}"
         if client == "kcat":
             return self._kcat(listener, mechanism, identity, password, topic)
@@ -83,7 +83,7 @@ class Clients:
         file = self._java_file(listener, mechanism, identity, password)
         at = ["--bootstrap-server", self._site.addresses[listener], "--topic", topic]
         first, others = LINES.split("\n", 1)
-        # After a refusal every further line asks for metadata again, and is refused again.
+        # After a refusal every further line requests metadata again, and is refused again.
         for lines in (first + "\n", others):
             sent = self._java.run("console_producer", [*at, "--producer.config", file], lines)
             if sent.stderr:

@@ -1,4 +1,4 @@
-"""A broker with a listener of every kind, and files for clients of it."""
+"""A broker with every kind of listener, and files for its clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROTOCOLS = {
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
 }
-"""Security protocols of listeners by their names; CERTIFIED wants a certificate of its clients."""
+"""Security protocols by listener name; CERTIFIED requires client certificates."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER = "alice"
 PASSWORD = 'se"cret, \\ =;'
@@ -36,14 +36,14 @@ class Identity(NamedTuple):
 
 
 class ListenerSite:
-    """The broker; `start` it first."""
+    """The broker; call `start` first."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in PROTOCOLS}
         authority, stranger = Authority(), Authority("stranger")
         self.deceived = Identity(*_trust(stranger, directory, "strange"))
-        """Trusts somebody else than the broker's authority."""
+        """Trusts another authority than the broker's."""
         self.known = Identity(*_trust(authority, directory, "trusted"))
         self.certified = _certified(self.known, authority, directory, "alice")
         self.impostor = _certified(self.known, stranger, directory, "impostor")
@@ -72,7 +72,7 @@ class ListenerSite:
         return self.certified if listener == "CERTIFIED" else self.known
 
     def start(self) -> None:
-        """Start, and make the user known by SCRAM."""
+        """Start, and create the SCRAM user."""
         self.process.start()
         admin = AdminClient({"bootstrap.servers": self.addresses["PLAINTEXT"]})
         changes = [

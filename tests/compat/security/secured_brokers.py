@@ -1,4 +1,4 @@
-"""Brokers that reach one another over a secured listener: three of Odradek, and one beside an Apache Kafka."""
+"""Brokers with a secured inter-broker listener: three of Odradek, and one together with an Apache Kafka."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Secured(Protocol):
     client: dict[str, Any]
 
     def listeners(self, plain: str, secured: str) -> str:
-        """Both: the test itself looks at a broker in plain text."""
+        """Both kinds: the test itself uses plain text."""
         ...
 
 
 @contextlib.contextmanager
 def secured_brokers(directory: Path, tree: ZookeeperProcess, security: Secured) -> Iterator[BrokerCluster]:
-    """Three brokers; those who ask in plain text find them at the addresses of the cluster."""
+    """Three brokers; plain-text clients use the addresses of the cluster."""
     plain = {number: f"127.0.0.1:{free_port()}" for number in (1, 2, 3)}
     secured = {number: f"127.0.0.1:{free_port()}" for number in plain}
     security.client["bootstrap.servers"] = ",".join(secured.values())
@@ -47,7 +47,7 @@ def secured_brokers(directory: Path, tree: ZookeeperProcess, security: Secured) 
 
 
 def check_beside_an_apache_kafka(directory: Path, zookeeper: str, security: Secured) -> None:
-    """Each of the two leads one partition and follows in the other."""
+    """Each of the two brokers leads one partition and follows in the other."""
     apache, odradek = ({"plain": f"127.0.0.1:{free_port()}", "secured": f"127.0.0.1:{free_port()}"} for _ in range(2))
     security.client["bootstrap.servers"] = f"{apache['secured']},{odradek['secured']}"
     common = {
@@ -86,13 +86,13 @@ def _check_both(client: Mapping[str, Any], *plain: str) -> None:
         )
     admin = AdminClient(client)
     admin.create_topics([NewTopic("t", 2, replica_assignment=[[0, 7], [7, 0]])])["t"].result(30)
-    # Acknowledged by two replicas each: both follow.
+    # Two replicas acknowledge each record: both follow.
     produce(client, "t", 0)
     consume(client, "t", COUNT)
 
 
 def produce(client: Mapping[str, Any], topic: str, first: int) -> None:
-    """Values from `first` on; all of them are acknowledged."""
+    """Produce values from `first` on; all of them are acknowledged."""
     failures: list[object] = []
     producer = Producer({**client, "enable.idempotence": True, "topic.metadata.refresh.interval.ms": 100})
     for number in range(first, first + COUNT):
@@ -102,7 +102,7 @@ def produce(client: Mapping[str, Any], topic: str, first: int) -> None:
 
 
 def consume(client: Mapping[str, Any], topic: str, count: int) -> None:
-    """Everything is there once, by a new group."""
+    """Check, as a new group, that every record exists once."""
     consumer = Consumer({**client, "group.id": f"g-{count}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: list[int] = []

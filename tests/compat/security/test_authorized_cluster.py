@@ -1,4 +1,4 @@
-"""A cluster with an authorizer, over TLS and SASL: a user may do what she is allowed, at each of its brokers."""
+"""A cluster with an authorizer, over TLS and SASL: a user has her rights at each of the brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def allowed(kind: ResourceType, name: str, operation: AclOperation) -> AclBindin
 
 
 def error_of_producing(client: dict[str, Any], topic: str) -> int | None:
-    """The code of the error of one record."""
+    """The error code of producing one record."""
     errors: list[KafkaError | None] = []
     producer = Producer({**client, "message.timeout.ms": 20_000})
     producer.produce(topic, "x", on_delivery=lambda error, _: errors.append(error))
@@ -44,7 +44,7 @@ def error_of_producing(client: dict[str, Any], topic: str) -> int | None:
 
 
 def commit_one(client: dict[str, Any], topic: str) -> int | None:
-    """Commit a transaction; gives the code of the error if it fails."""
+    """Commit a transaction; returns the error code if it fails."""
     producer = Producer({**client, "transactional.id": "tx-1"})
     try:
         producer.init_transactions(30)
@@ -58,7 +58,7 @@ def commit_one(client: dict[str, Any], topic: str) -> int | None:
 
 def test_a_user_may_do_what_she_is_allowed(tmp_path: Path) -> None:
     security = Security(tmp_path, has_sasl=True)
-    # The test itself comes in plain text.
+    # The test itself uses plain text.
     security.broker |= {"authorizer.class.name": ACL_AUTHORIZER, "super.users": "User:broker;User:ANONYMOUS"}
     with secured_cluster(tmp_path, security) as cluster:
         first, second, _ = (AdminClient({"bootstrap.servers": each.address}) for each in cluster.brokers.values())
@@ -78,7 +78,7 @@ def test_a_user_may_do_what_she_is_allowed(tmp_path: Path) -> None:
         consume(security.client, "topic", COUNT)
         assert commit_one(security.client, "topic") == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         allow(allowed(ResourceType.TRANSACTIONAL_ID, "tx-", AclOperation.WRITE))
-        # Its markers are commands between brokers.
+        # Its markers are inter-broker requests.
         assert commit_one(security.client, "topic") is None
         consume(security.client, "topic", COUNT + 1)
         everything = AclBindingFilter(ResourceType.TOPIC, None, *ANY)

@@ -1,5 +1,5 @@
-"""Apache Kafka and Odradek with one secret key on one ZooKeeper: a token made at either counts at both, also for Java's
-clients.
+"""Apache Kafka and Odradek with one secret key on one ZooKeeper: a token created at either is valid at both, also for
+Java's clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SOON_S = 1.0
 
 
 class Mixed(NamedTuple):
-    """Both brokers, where they know users, and Kafka's tools. Apache's comes first."""
+    """The SASL addresses of both brokers, and Kafka's tools. Apache's comes first."""
 
     zookeeper: str
     addresses: tuple[str, str]
@@ -57,7 +57,7 @@ class Mixed(NamedTuple):
 
     @contextlib.contextmanager
     def alice(self, at: int, user: str = "alice") -> Iterator[WireClient]:
-        """A connection of a user's, by its password."""
+        """A connection of a user authenticated by password."""
         with self.connect(at) as connection:
             connection.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
             proof = f"\0{user}\0{user}'s".encode()
@@ -81,7 +81,7 @@ class Mixed(NamedTuple):
         return token
 
     def lets_in(self, at: int, token: Any, mechanism: str = MECHANISMS[0]) -> bool:
-        """Whether a broker lets in who shows the token of an answer, and serves him."""
+        """Whether a broker accepts the token in an answer, and serves its owner."""
         tokens = exchange(Login(mechanism, token.token_id, password_of(token), has_token=True), "c" * 32)
         with self.connect(at) as connection:
             connection.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
@@ -134,7 +134,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
             "delegation.token.expiry.check.interval.ms": "500",
             "offsets.topic.replication.factor": "1",
             "zookeeper.session.timeout.ms": "6000",
-            # Its peer is gone before it is: nobody takes over.
+            # The other broker stops first, so no broker can take over.
             "controlled.shutdown.enable": "false",
         }
 
@@ -260,9 +260,9 @@ def test_javas_clients_are_refused_once_the_token_is_gone(mixed: Mixed) -> None:
 
 
 def test_javas_consumer_ends_with_its_token(mixed: Mixed) -> None:
-    """It authenticates again and again, for as long as the token has left.
+    """It reauthenticates again and again, for as long as the token is valid.
 
-    It exits with 1 if a connection is refused while it closes, too, else with 0.
+    It exits with 1 if a connection is also refused while it closes, otherwise with 0.
     """
     started = time.monotonic()
     token = mixed.make_known(ODRADEK, lifetime_ms=4_000)

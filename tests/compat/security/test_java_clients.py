@@ -1,4 +1,4 @@
-"""Kafka's own clients, as its tools have them, over each security protocol and mechanism."""
+"""Kafka's own clients, in its tools, over each security protocol and mechanism."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASSWORD = "one two"
 
 
 class Site:
-    """A broker with a listener of each kind, a JVM for Kafka's tools, and files for them."""
+    """A broker with each kind of listener, a JVM for Kafka's tools, and files for them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,7 +62,7 @@ class Site:
                 "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
                 "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
                 "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
-                # Kafka's clients authenticate again in time, on the same connections.
+                # Kafka's clients reauthenticate in time, on the same connections.
                 "connections.max.reauth.ms": "3000",
             },
         )
@@ -70,7 +70,7 @@ class Site:
         self._runner: Runner = kafkas_runner(directory)
 
     def identity(self, days: int = 30) -> str:
-        """A key store of a client's."""
+        """A client's key store."""
         issued = self.authority.issue("alice", days=days)
         return str(issued.write_pkcs12(self._directory / f"alice{days}.p12", "secret", self.authority))
 

@@ -1,4 +1,4 @@
-"""GSSAPI with a real Kerberos: the tools here, kafka-python, aiokafka, and librdkafka where it is built with it."""
+"""GSSAPI with a real Kerberos: our tools, kafka-python, aiokafka, and librdkafka if built with it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_tools(kind: str, site: Site) -> None:
     lines = "".join(f"line {number}\n" for number in range(100))
     sent = site.run("console_producer", "--producer.config", file, "--topic", kind, given=lines)
     assert (sent.returncode, sent.stderr) == (0, ""), sent.stderr
-    # Longer than a session lasts: connections are given up for new ones.
+    # Longer than a session lasts: connections are replaced by new ones.
     options = ["--topic", kind, "--from-beginning", "--timeout-ms", "5000"]
     read = site.run("console_consumer", "--consumer.config", file, *options)
     assert read.stdout == lines, read.stderr
@@ -80,7 +80,7 @@ def test_other_clients(client: str, site: Site, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kcat(site: Site) -> None:
-    """As it comes with the distribution, it is librdkafka with Cyrus's and MIT's libraries."""
+    """The distribution's kcat is librdkafka with Cyrus's and MIT's libraries."""
     require("kcat")
     settings = {
         "security.protocol": "sasl_plaintext",
@@ -137,13 +137,13 @@ def test_the_short_name_is_the_user(site: Site) -> None:
 def test_who_is_not_let_in(site: Site) -> None:
     realm = site.realm
     alice = module(realm.keytab("alice"), "alice")
-    # Services: one that the broker's keytab is not for, one that nobody is, none at all.
+    # Services: one that is not in the broker's keytab, one that does not exist, and none.
     realm.keytab("http/localhost")
     assert f"{WRONG}\n" in site.refusal(alice, "http")
     site.await_logged("Cannot decrypt ticket for http/localhost")
     assert "mail/localhost" in site.refusal(alice, "mail")
     assert "No serviceName defined in either JAAS or Kafka config" in site.refusal(alice, "")
-    # Keys: somebody else's, none, old ones, and those of a principal that is no more.
+    # Keys: another user's, none, old ones, and those of a deleted principal.
     keytab = realm.keytab("alice")
     assert f"the keytab {keytab} cannot be used for bob" in site.refusal(module(keytab, "bob"))
     assert "the keytab /none cannot be read: No such file" in site.refusal(module("/none", "alice"))
@@ -153,7 +153,7 @@ def test_who_is_not_let_in(site: Site) -> None:
     gone = module(realm.keytab("dave"), "dave")
     realm.delete("dave")
     assert f"Client 'dave@{REALM}' not found in Kerberos database" in site.refusal(gone)
-    # No tickets, and nobody to ask for a password.
+    # No tickets, and no terminal to ask for a password.
     assert "Authentication failed: No " in site.refusal(f"{TICKETS};")
     assert "nobody is asked a password" in site.refusal(f"{TICKETS.replace('true', 'false')};")
 
@@ -168,7 +168,7 @@ def test_a_ticket_that_has_expired(tmp_path: Path, site: Site) -> None:
 
 
 def start_of(directory: Path, jaas: str, **others: str) -> str:
-    """The output of a broker that does not start."""
+    """The output of a broker that fails to start."""
     plain = f"127.0.0.1:{free_port()}"
     settings = {**listeners(plain, free_port()), KEY: jaas, **others}
     broker = BrokerProcess(directory, settings)
@@ -190,7 +190,7 @@ def test_what_stops_a_broker(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_broker_with_all_of_it_in_kafka_opts(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users of Kafka start theirs."""
+    """The way in which users of Kafka start theirs."""
     jaas = tmp_path / "jaas.conf"
     jaas.write_text(f"KafkaServer {{ {module(site.realm.keytab('kafka/localhost'), BROKER, 'serviceName=kafka')} }};")
     plain, port = f"127.0.0.1:{free_port()}", free_port()
@@ -203,7 +203,7 @@ def test_a_broker_with_all_of_it_in_kafka_opts(site: Site, tmp_path: Path, monke
         patch.setenv("KRB5_CONFIG", "/none")
         broker.start()
     try:
-        # Without its default realm the broker would not know a user by the rule DEFAULT.
+        # Without its default realm the broker would not match a user by the rule DEFAULT.
         file = site.properties(module(site.realm.keytab("bob"), "bob"))
         listed = site.run("topics", "--command-config", file, "--list", address=f"localhost:{port}")
         assert (listed.returncode, listed.stderr) == (0, "")
@@ -212,7 +212,7 @@ def test_a_broker_with_all_of_it_in_kafka_opts(site: Site, tmp_path: Path, monke
 
 
 def test_brokers_among_themselves(tmp_path: Path) -> None:
-    """They follow and command each other over GSSAPI, while their sessions end."""
+    """They replicate and send commands over GSSAPI, while their sessions expire."""
     with realm_of_this_process(tmp_path / "realm") as realm, served_tree(tmp_path / "tree") as tree:
         plain = {number: f"127.0.0.1:{free_port()}" for number in (1, 2)}
         settings = {

@@ -1,4 +1,4 @@
-"""GSSAPI as Java has it: Kafka's tools, and a broker of Apache Kafka's in one cluster with one of Odradek's."""
+"""GSSAPI with Java: Kafka's tools, and an Apache Kafka broker in one cluster with an Odradek broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 @contextlib.contextmanager
 def realm_of_java(directory: Path) -> Iterator[Realm]:
-    """A realm that Java programs belong to as well, for a block."""
+    """A realm for the duration of a block, which Java programs also use."""
     with realm_of_this_process(directory) as realm, pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.krb5.conf={realm.config}")
         yield realm
@@ -61,7 +61,7 @@ def test_kafkas_tools(kind: str, site: JavaSite) -> None:
     lines = "".join(f"line {number}\n" for number in range(100))
     sent = site.run_java("console_producer", "--producer.config", file, "--topic", kind, given=lines)
     assert sent.code == 0, sent
-    # Longer than a session lasts: Java's clients authenticate again on the same connection.
+    # Longer than a session lasts: Java's clients reauthenticate on the same connection.
     options = ["--topic", kind, "--from-beginning", "--timeout-ms", "6000"]
     read = site.run_java("console_consumer", "--consumer.config", file, *options)
     assert read.stdout == lines, read.stderr
@@ -79,7 +79,7 @@ def test_who_is_not_let_in(site: JavaSite) -> None:
 
 
 def test_beside_an_apache_kafka(tmp_path: Path) -> None:
-    """Each of the brokers leads one partition, and follows in the other's."""
+    """Each of the brokers leads one partition, and follows in the other one."""
     apache, odradek = (f"127.0.0.1:{free_port()}" for _ in range(2))
     apache_port = free_port()
     with realm_of_java(tmp_path / "realm") as realm, zookeeper(tmp_path / "zookeeper") as address:
@@ -106,7 +106,7 @@ def test_beside_an_apache_kafka(tmp_path: Path) -> None:
 
 
 def check_both(*addresses: str) -> None:
-    """Records are acknowledged by two replicas each, whoever leads."""
+    """Two replicas acknowledge each record, whichever leads."""
     for address in addresses:
         eventually(
             f"both brokers at {address}",

@@ -1,4 +1,4 @@
-"""Every client over every kind of listener, let in and refused, each with its own error."""
+"""Every client over every kind of listener, admitted and refused, with its error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_who_is_let_in(client: str, listener: str, mechanism: str, site: Listene
 
 
 def as_told(reason: str) -> dict[str, str]:
-    """Errors of clients which the broker tells by SASL that it does not believe them."""
+    """Errors of clients that the broker refuses with a SASL error."""
     return {
         "librdkafka": rf"KafkaException: KafkaError{{code=_AUTHENTICATION,.*{reason}",
         # It may find the connection closed before it has read the error.
@@ -65,7 +65,7 @@ WRONG_PASSWORD = {
 
 
 def assert_refused(said: str, error: str, site: ListenerSite, logged_before: int, log: str) -> None:
-    """That the client said this, and the broker logged that."""
+    """Check that the client reported this error, and that the broker logged that reason."""
     assert said.startswith("refused: "), said
     assert re.search(error, said, re.DOTALL), said
     lines = site.process.output.read_text()[logged_before:]
@@ -82,7 +82,7 @@ def test_a_wrong_password(client: str, listener: str, mechanism: str, site: List
 
 
 UNTRUSTED_BROKER = {
-    # librdkafka says "transport" where the broker's certificate came before it began to wait for it.
+    # librdkafka says "transport" if the broker's certificate arrived before it waited for it.
     "librdkafka": r"KafkaException: KafkaError\{code=_(SSL|TRANSPORT),.*certificate verify failed",
     "kafka-python": "KafkaTimeoutError: .*CERTIFICATE_VERIFY_FAILED",
     "aiokafka": "KafkaConnectionError: .*CERTIFICATE_VERIFY_FAILED",
@@ -102,7 +102,7 @@ def test_a_broker_that_is_not_trusted(
 
 
 def by_alert(alert: str) -> dict[str, str]:
-    """Errors of clients that the broker refuses by an alert of TLS."""
+    """Errors of clients that the broker refuses with a TLS alert."""
     java = alert.replace(" ", "_")
     return {
         "librdkafka": rf"KafkaException: KafkaError{{code=_TRANSPORT,.*alert {alert}",

@@ -142,7 +142,7 @@ def test_tools_say_why_there_is_no_token(site: Site) -> None:
 
 
 def test_keys_of_an_issuer_may_change(site: Site) -> None:
-    """Last, for the first key counts no more."""
+    """The last test: the first key is invalid afterwards."""
     site.provider.key = SigningKey("ES256", kid="second")
     site.provider.jwks = {"keys": [site.provider.key.jwk()]}
     file = site.properties(f'clientId="{CLIENT}" clientSecret="{SECRET}"')

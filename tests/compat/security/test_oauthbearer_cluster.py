@@ -1,4 +1,6 @@
-"""Brokers that know each other by tokens alone, which end again and again: a cluster, and one beside Apache Kafka."""
+"""Brokers that authenticate each other by tokens only, which expire repeatedly: a cluster, and one together with Apache
+Kafka.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class Tokens:
         }
 
     def listeners(self, plain: str, secured: str) -> str:
-        """Both: the test itself looks at a broker in plain text."""
+        """Both kinds: the test itself uses plain text."""
         return f"PLAINTEXT://{plain},SASL_PLAINTEXT://{secured}"
 
 
@@ -76,7 +78,7 @@ def test_a_cluster_of_tokens_fails_over(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("t", 3, 3)])["t"].result(30)
         cluster.await_full_isr("t")
         produce(client, "t", 0)
-        # Each broker has had some tokens meanwhile, and its connections some sessions.
+        # Meanwhile each broker has fetched several tokens, and its connections have had several sessions.
         eventually("more tokens", lambda: provider.asked.count("/token"), lambda asked: asked > 9)
         lost = cluster.controller()
         cluster.brokers[lost].kill()

@@ -1,4 +1,4 @@
-"""Kafka's own clients with OAUTHBEARER: tokens of an identity provider, and tokens that nobody has signed."""
+"""Kafka's own clients with OAUTHBEARER: tokens of an identity provider, and unsigned tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HANDLER = "oauthbearer.sasl.server.callback.handler.class"
 
 
 class Site:
-    """A broker with a listener for each kind of tokens, and a JVM for Kafka's tools."""
+    """A broker with a listener for each kind of token, and a JVM for Kafka's tools."""
 
     def __init__(self, directory: Path, provider: IdentityProvider) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class Site:
         return str(path)
 
     def with_secret(self) -> str:
-        """Those of a client that asks the identity provider."""
+        """The properties of a client that uses the identity provider."""
         return self.properties(
             f'clientId="{CLIENT}" clientSecret="{SECRET}" extension_traceId="1"',
             sasl_login_callback_handler_class=f"{PACKAGE}OAuthBearerLoginCallbackHandler",
@@ -94,7 +94,7 @@ LINES = "".join(f"line {number}\n" for number in range(100))
 
 
 def check_served(site: Site, listener: str, file: str) -> None:
-    """Records are written and read; the reader waits for more of them, for some seconds."""
+    """Records are written and read; the reader waits some seconds for more of them."""
     made = site.run("topics", listener, "--command-config", file, "--create", "--topic", listener)
     assert made.code == 0, made
     sent = site.run("console_producer", listener, "--producer.config", file, "--topic", listener, given=LINES)
@@ -118,7 +118,7 @@ def test_tokens_that_nobody_has_signed(site: Site) -> None:
 
 
 def test_sessions_that_end_with_their_tokens(site: Site) -> None:
-    """Kafka's clients get another token, and show it on the same connection."""
+    """Kafka's clients fetch another token, and reauthenticate on the same connection."""
     site.provider.life_s = 4
     file, asked = site.with_secret(), site.provider.asked.count("/token")
     # The topic is empty, so that the reader waits until its timeout.

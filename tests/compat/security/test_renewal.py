@@ -21,7 +21,7 @@ KEY = "listener.name.ssl.ssl.keystore.location"
 
 
 class Site:
-    """A broker with a listener in plain text and one that demands certificates."""
+    """A broker with a listener in plain text and one that requires certificates."""
 
     def __init__(self, directory: Path, others: dict[str, str] | None = None) -> None:
         self.directory = directory
@@ -62,22 +62,22 @@ class Site:
         return int(str(shown["serialNumber"]), 16)
 
     def await_serial(self, wanted: Identity) -> None:
-        """Until the listener shows this certificate."""
+        """Wait until the listener presents this certificate."""
         number = wanted.certificate.serial_number
         eventually("the new certificate", self.serial, lambda serial: serial == number, pause_s=0.2)
 
     def replace_key(self, content: str) -> None:
-        """As tools that renew certificates do: a new file in the place of the old one."""
+        """Replace the file, like certificate renewal tools."""
         fresh = self.directory / "fresh.pem"
         fresh.write_text(content)
         os.replace(fresh, self.key)
 
     def await_complaint(self, text: str) -> None:
-        """Until the broker has logged it."""
+        """Wait until the broker has logged it."""
         eventually("a complaint", self.process.output.read_text, lambda output: text in output, pause_s=0.2)
 
     def alter(self, **changes: str) -> None:
-        """As kafka-configs; of the listener's keys, with underscores for dots. Raises KafkaException."""
+        """Alter the listener's keys like kafka-configs, with underscores for dots. Raises KafkaException."""
         entries = [
             ConfigEntry(f"listener.name.ssl.ssl.{key.replace('_', '.')}", value, incremental_operation=SET)
             for key, value in changes.items()
@@ -165,7 +165,7 @@ def test_passwords_that_kafka_configs_sets(tmp_path: Path) -> None:
         site.alter(keystore_type="PKCS12", keystore_location=location, keystore_password="wrong")
     site.alter(keystore_type="PKCS12", keystore_location=location, keystore_password="hidden word")
     site.await_serial(second)
-    # Other keys may change, and the password stays.
+    # Other keys can be changed, and the password stays.
     third = site.authority.issue("broker")
     site.alter(keystore_location=str(third.write_pkcs12(tmp_path / "third.p12", "hidden word", site.authority)))
     site.await_serial(third)

@@ -24,7 +24,7 @@ PASSWORD = 'se"cret, \\ =;'
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
-    """A broker with both kinds of listeners: how clients reach them, by protocol."""
+    """A broker with both kinds of listeners: the settings for clients, by protocol."""
     directory = tmp_path_factory.mktemp("sasl")
     authority = Authority()
     plain, sasl, both = (f"127.0.0.1:{free_port()}" for _ in range(3))

@@ -1,4 +1,6 @@
-"""Brokers that know each other only over TLS and SASL: three of Odradek, and one beside an Apache Kafka."""
+"""Brokers that connect to each other only over TLS and SASL: three of Odradek, and one together with an Apache
+Kafka.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ PASSWORDS = {"broker": BROKERS_PASSWORD, "alice": "alice's"}
 
 
 def create_users(zookeeper_address: str) -> None:
-    """As `kafka-configs.sh --zookeeper` does before the brokers of a cluster start."""
+    """Create users like `kafka-configs.sh --zookeeper` before the brokers of a cluster start."""
     client = KazooClient(zookeeper_address)
     client.start()
     for user, password in PASSWORDS.items():
@@ -74,7 +76,7 @@ class Security:
                 "sasl.enabled.mechanisms": MECHANISM,
                 "sasl.mechanism.inter.broker.protocol": MECHANISM,
                 f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": jaas,
-                # Sessions end while brokers follow and command each other.
+                # Sessions expire while brokers replicate and send commands.
                 "connections.max.reauth.ms": "2000",
             }
             alice = {"sasl.mechanism": MECHANISM, "sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
@@ -85,7 +87,7 @@ class Security:
             self.client |= {"ssl.certificate.location": alice_pem, "ssl.key.location": alice_pem}
 
     def listeners(self, plain: str, secured: str) -> str:
-        """Both: the test itself looks at a broker in plain text."""
+        """Both kinds: the test itself uses plain text."""
         return f"PLAINTEXT://{plain},{self.protocol}://{secured}"
 
 

@@ -1,4 +1,4 @@
-"""This project's own tools over TLS and SASL, as `--command-config` and its like ask for it."""
+"""This project's tools over TLS and SASL, with `--command-config` and similar options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Site:
-    """A broker with a listener of each security protocol, and what clients need."""
+    """A broker with a listener of each security protocol, and the files for clients."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -99,7 +99,7 @@ def test_the_tools(protocol: str, site: Site) -> None:
     lines = "".join(f"line {number}\n" for number in range(100))
     sent = site.run("console_producer", protocol, "--producer.config", file, "--topic", protocol, given=lines)
     assert (sent.returncode, sent.stderr) == (0, ""), sent.stderr
-    # Longer than a session lasts: connections are given up for new ones.
+    # Longer than a session lasts: connections are replaced by new ones.
     options = ["--topic", protocol, "--from-beginning", "--timeout-ms", "5000"]
     read = site.run("console_consumer", protocol, "--consumer.config", file, *options)
     assert read.stdout == lines, read.stderr

@@ -1,4 +1,4 @@
-"""Clusters of `odradek cluster start --tls --sasl`: clients with exactly the properties that it prints."""
+"""Clusters of `odradek cluster start --tls --sasl`: clients use exactly the properties that it prints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ consumer.close()
 
 
 class Printed(NamedTuple):
-    """The output of `start` for clients, by kind of client: the files that it names, and their text."""
+    """The output of `start` for clients, by kind of client: the file names and their text."""
 
     java: tuple[Path, str]
     librdkafka: tuple[Path, str]
@@ -66,7 +66,7 @@ class Printed(NamedTuple):
 
     @classmethod
     def of(cls, said: str) -> Printed:
-        """Reads the output. The text of a file ends where that of the next begins."""
+        """Parse the output. The text of a file ends where the next one begins."""
         found = re.findall(r"(?ms)^# .*?: (/\S+)$\n(.*?\n)(?=\n# |\nNext:)", said)
         return cls(*((Path(path), text) for path, text in found))
 
@@ -77,7 +77,7 @@ class Printed(NamedTuple):
 
 @contextlib.contextmanager
 def started(directory: Path, options: str) -> Iterator[tuple[ClusterCommand, Printed]]:
-    """A cluster of two brokers, and what its start said."""
+    """A cluster of two brokers, and the output of its start."""
     with cluster_command(directory) as cluster:
         said = cluster("start", "--brokers", "2", "--base-port", str(free_port()), *options.split())
         yield cluster, Printed.of(said)
@@ -98,7 +98,7 @@ def produce(settings: Mapping[str, Any], value: bytes) -> None:
 
 
 def consume(printed: Printed, client: str, count: int) -> list[str]:
-    """The first values, as a program reads them that has the printed settings in it."""
+    """The first values, read by a program with the printed settings."""
     program = f"{printed.python[1]}\n{PROGRAMS[client]}"
     said = subprocess.run(
         [sys.executable, "-c", program, TOPIC, str(count)], capture_output=True, text=True, timeout=90, check=False
@@ -147,7 +147,7 @@ def test_clients_use_what_is_printed(protocol: str, tmp_path: Path) -> None:
 
 
 def test_the_life_of_a_secured_cluster(tmp_path: Path) -> None:
-    """Every command goes on working; a second start keeps keys and passwords."""
+    """Every command still works; a second start keeps keys and passwords."""
     directory = tmp_path / "cluster"
     with started(directory, "--tls --sasl SCRAM-SHA-512") as (cluster, printed):
         settings = printed.for_librdkafka
@@ -189,7 +189,7 @@ def test_an_authorizer_lets_the_admin_in(tmp_path: Path) -> None:
 
 
 def test_a_password_that_the_cluster_does_not_know(tmp_path: Path) -> None:
-    """One line says what is wrong, at the start and in the status."""
+    """One line states the problem, at the start and in the status."""
     directory = tmp_path / "cluster"
     with started(directory, "--sasl SCRAM-SHA-256") as (cluster, _):
         users = directory / "security" / "users.properties"

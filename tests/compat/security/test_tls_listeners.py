@@ -13,7 +13,7 @@ from tests.kit.security.certificates import Authority, subject
 
 
 class SecuredBroker:
-    """A broker with a listener in plain text, for the test's own look, and one that demands certificates."""
+    """A broker with a plain-text listener for the test, and one that requires certificates."""
 
     def __init__(self, directory: Path) -> None:
         authority = Authority()

@@ -21,14 +21,14 @@ PATIENCE_S = 60.0
 
 
 class Keys(NamedTuple):
-    """A transactional id and a group of a broker."""
+    """A transactional id and a group coordinated by a broker."""
 
     transactional_id: str
     group: str
 
 
 def keys_of(cluster: Mixed) -> dict[int, Keys]:
-    """By the broker that coordinates them."""
+    """The keys, by coordinating broker."""
     host, _, port = cluster.odradek.address.rpartition(":")
     names = [f"key{number}" for number in range(20)]
 

@@ -1,5 +1,5 @@
-"""Transactions of real clients: what others see of them, offsets that go with the records, zombies, and a broker that
-is killed in each step.
+"""Transactions of real clients: their visibility, offsets committed with the records, zombies, and a broker that is
+killed in each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 class Producer:
-    """A transactional producer in a driver. A transaction is open from the start."""
+    """A transactional producer in a driver. It always has an open transaction."""
 
     def __init__(self, driver: Driver, transactional_id: str) -> None:
         self._driver = driver
@@ -39,7 +39,7 @@ class Producer:
 
 
 def values_in(address: str, topic: str, *, committed: bool = True) -> list[str]:
-    """All values of partition 0, as a consumer of that isolation level sees them."""
+    """All values of partition 0, read with that isolation level."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -68,7 +68,7 @@ def values_in(address: str, topic: str, *, committed: bool = True) -> list[str]:
 
 
 def committed_offset(address: str, group: str, topic: str) -> int:
-    """The committed offset of partition 0, once no transaction is open that could change it."""
+    """The committed offset of partition 0, once no open transaction could change it."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
     try:
         (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)

@@ -1,1 +1,1 @@
-"""Three brokers on each side: what each of them answers, with all of them there and with one of them gone."""
+"""Three brokers on each side: the answers of each, with all of them running and with one stopped."""

@@ -1,4 +1,6 @@
-"""A cluster of three Apache Kafka brokers and one of three Odradek brokers, on one ZooKeeper, configured alike."""
+"""A cluster of three Apache Kafka brokers and one of three Odradek brokers, on one ZooKeeper, with the same
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ class Broker(Protocol):
         ...
 
     def stop(self) -> object:
-        """Stop in order; nothing happens when it does not run."""
+        """Stop cleanly, if it is running."""
         ...
 
 
 class ApacheBroker:
-    """A broker of Apache Kafka."""
+    """An Apache Kafka broker."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -75,7 +77,7 @@ class Cluster:
     """Brokers 0, 1 and 2 in the racks a, b and b. Broker 0 starts first, so it is the controller."""
 
     def __init__(self, directory: Path, zookeeper: str, new_broker: Callable[[Path, dict[str, str]], Broker]) -> None:
-        """`zookeeper` is its address with a chroot of this cluster's own."""
+        """`zookeeper` is its address with a separate chroot for this cluster."""
         self.brokers: dict[int, Broker] = {}
         for number in BROKERS:
             settings = {
@@ -90,16 +92,16 @@ class Cluster:
 
     @classmethod
     def of_apache(cls, directory: Path, zookeeper: str) -> Self:
-        """Of Apache Kafka; not started."""
+        """A cluster of Apache Kafka; not started."""
         return cls(directory, zookeeper, ApacheBroker)
 
     @classmethod
     def of_odradek(cls, directory: Path, zookeeper: str) -> Self:
-        """Of Odradek; not started."""
+        """A cluster of Odradek; not started."""
         return cls(directory, zookeeper, BrokerProcess)
 
     def start(self) -> None:
-        """Return when every broker knows all of them."""
+        """Start, and return once every broker knows all of them."""
         first, *others = self.brokers.values()
         first.start()
         await_controller(first.address)
@@ -108,7 +110,7 @@ class Cluster:
         self.await_brokers(*BROKERS)
 
     def await_brokers(self, *wanted: int) -> None:
-        """Until each of these says that they are all there are."""
+        """Wait until the metadata of each broker consists of exactly these brokers."""
         for number in wanted:
             admin = AdminClient({"bootstrap.servers": self.brokers[number].address, "log_level": 0})
             eventually(

@@ -1,4 +1,4 @@
-"""A cluster as a scenario sees it: it asks one broker or the other, and what is answered goes into a transcript."""
+"""A cluster from a scenario's view: requests go to one broker or another, and the answers into a transcript."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Moves = Mapping[int, Sequence[int] | None]
 
 
 class ClusterSubject(Subject):
-    """Three brokers in one scenario. Requests go to the controller, or to the broker that `at` says."""
+    """Three brokers in one scenario. Requests go to the controller, or to the broker chosen by `at`."""
 
     def __init__(self, target: ClusterTarget, scenario: str, salt: str = "") -> None:
         super().__init__(Target(target.addresses[CONTROLLER]), scenario, salt)
@@ -41,14 +41,14 @@ class ClusterSubject(Subject):
         """Brokers that run."""
 
     def close(self) -> None:
-        """End of the scenario."""
+        """End the scenario."""
         self._connections[self._asked] = self.connection
         for connection in self._connections.values():
             connection.close()
 
     @contextlib.contextmanager
     def at(self, broker_id: int) -> Iterator[None]:
-        """Ask this broker for a block."""
+        """Send requests to this broker for the duration of a block."""
         before = self._asked
         self._switch_to(broker_id)
         try:
@@ -63,27 +63,27 @@ class ClusterSubject(Subject):
         self.connection = self.connect() if known is None else known
 
     def everywhere(self, request: Request, version: int) -> None:
-        """Ask every broker that runs."""
+        """Send the request to every running broker."""
         for broker_id in self.live:
             with self.at(broker_id):
                 self.ask(request, version)
 
     def note(self, label: str, value: Any) -> None:
-        """See `Subject.note`; the label says which broker was asked."""
+        """See `Subject.note`; the label names the broker."""
         super().note(f"{label} at {self._asked}", value)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def replicated(self, suffix: str, *replicas: tuple[int, ...], configs: Mapping[str, str] | None = None) -> str:
         """Create a topic with these replicas for each partition, and wait until every broker knows that all of them are
-        in sync; gives its name.
+        in sync; returns its name.
         """
         name = self.name(suffix)
 
         def is_there() -> bool:
             response: CreateTopicsResponse = self.quietly(created(name, *replicas, configs=configs), 7)
             code = response.topics[0].error_code
-            # Kafka may still be deleting one of the same name.
+            # Kafka may still be deleting one with the same name.
             assert code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, response
             return code == ErrorCode.NONE
 
@@ -92,12 +92,14 @@ class ClusterSubject(Subject):
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a topic, quietly."""
+        """Delete a topic, unrecorded."""
         response = self.quietly(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5)
         assert response.responses[0].error_code == ErrorCode.NONE, response
 
     def offsets_topic(self) -> None:
-        """The topic of the groups, its partitions led by one broker each: made by the first scenario that needs it."""
+        """The topic of the groups, with one partition led by each broker: created by the first scenario that needs
+        it.
+        """
         configs = {"cleanup.policy": "compact", "segment.bytes": "104857600", "compression.type": "producer"}
         replicas = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
         response = self.quietly(created(CONSUMER_OFFSETS, *replicas, configs=configs), 7)
@@ -105,7 +107,7 @@ class ClusterSubject(Subject):
         self.await_partitions(CONSUMER_OFFSETS, dict(enumerate(replicas)))
 
     def elect_anew(self, name: str) -> None:
-        """Begin another leader epoch of partition 0, which has two replicas, with the leader that it has: their order
+        """Begin another leader epoch of partition 0, which has two replicas, with the same leader: the replicas' order
         changes.
         """
         before = self.metadata(name).topics[0].partitions[0]
@@ -121,7 +123,7 @@ class ClusterSubject(Subject):
                 self.until(is_so)
 
     def await_partitions(self, name: str, isr: Mapping[int, tuple[int, ...]]) -> None:
-        """Wait until every broker says that these are the replicas in sync of each partition, in whatever order."""
+        """Wait until every broker reports these in-sync replicas for each partition, in any order."""
 
         def is_so() -> bool:
             topic = self.metadata(name).topics[0]
@@ -136,7 +138,7 @@ class ClusterSubject(Subject):
                 self.until(is_so)
 
     def await_leader(self, name: str, leader: int, partition: int = 0) -> None:
-        """Wait until every broker says that this one leads."""
+        """Wait until every broker reports this leader."""
 
         def is_so() -> bool:
             partitions = self.metadata(name).topics[0].partitions
@@ -196,13 +198,13 @@ _STOPPED: dict[str, StoppedScenario] = {}
 
 
 def cluster_scenario(function: ClusterScenario) -> ClusterScenario:
-    """Register a scenario for three brokers that run, under `<file>.<function>`."""
+    """Register a scenario for three running brokers, under `<file>.<function>`."""
     _SCENARIOS[_name(function)] = function
     return function
 
 
 def stopped_scenario(function: StoppedScenario) -> StoppedScenario:
-    """Register a scenario that yields once: broker 2 is stopped there."""
+    """Register a scenario that yields once: broker 2 is stopped at that point."""
     _STOPPED[_name(function)] = function
     return function
 
@@ -215,7 +217,7 @@ def _name(function: Callable[..., object]) -> str:
 
 
 def cluster_scenarios() -> dict[str, ClusterScenario]:
-    """Those for three brokers that run, by name, in the order of their files."""
+    """The scenarios for three running brokers by name, in the order of their files."""
     _load()
     return _SCENARIOS
 

@@ -1,6 +1,7 @@
-"""Every scenario, played to three brokers of Apache Kafka and of Odradek: the same answers but for `known_differences`.
+"""Every scenario, played to three brokers of Apache Kafka and of Odradek: the same answers except for
+`known_differences`.
 
-Both clusters start once. When the scenarios for three brokers are through, broker 2 of each is stopped for the others.
+Both clusters start once. After the scenarios for three brokers, broker 2 of each is stopped for the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Pair(NamedTuple):
-    """Both clusters, Kafka's first. `on_both` does something to each at the same time."""
+    """Both clusters, Kafka's first. `on_both` runs something on both at the same time."""
 
     clusters: tuple[Cluster, Cluster]
     threads: ThreadPoolExecutor
@@ -57,12 +58,12 @@ def test_three_brokers_answer_as_those_of_apache_kafka(name: str, pair: Pair) ->
 
 
 def play(name: str, target: ClusterTarget) -> dict[str, Plain]:
-    """Play a scenario for three brokers; gives its transcript."""
+    """Play a scenario for three brokers; returns its transcript."""
     return played(ClusterSubject(target, name), cluster_scenarios()[name])
 
 
 class Begun:
-    """The scenarios with a broker that is stopped, on one cluster: each has come to that point, and may go on."""
+    """The scenarios with a stopped broker, on one cluster: each has reached that point, and may continue."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._parts: dict[str, tuple[ClusterSubject, Generator[None]]] = {}
@@ -78,20 +79,20 @@ class Begun:
             subject.live = live
 
     def finish(self, name: str) -> dict[str, Plain]:
-        """Play the rest of a scenario; gives its transcript."""
+        """Play the rest of a scenario; returns its transcript."""
         subject, part = self._parts[name]
         assert next(part, "done") == "done"
         return subject.transcript
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all scenarios."""
         for subject, _ in self._parts.values():
             subject.close()
 
 
 @pytest.fixture(scope="module")
 def begun(pair: Pair) -> Iterator[list[Begun]]:
-    """On both clusters. To be used behind the scenarios for three brokers."""
+    """The scenarios begun on both clusters. Use after the scenarios for three brokers."""
     both = pair.on_both(Begun)
     yield both
     for each in both:

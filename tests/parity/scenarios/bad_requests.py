@@ -1,4 +1,4 @@
-"""Frames and requests that no client should send: what is answered, and when the connection ends."""
+"""Frames and requests that no client should send: the answers, and when the connection is closed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def null_client_id(b: Subject) -> None:
 @scenario
 def unknown_tagged_fields(b: Subject) -> None:
     body = MetadataRequest(topics=[], allow_auto_topic_creation=False).to_bytes(12)
-    # The body ends with its tagged fields: none. One of number 9 with two bytes instead.
+    # The body ends with its tagged fields: none. Here it has number 9 with two bytes instead.
     with b.another() as connection:
         connection.send_body(METADATA, 12, body[:-1] + b"\x01\x09\x02\xab\xcd")
         b.note("answer", connection.receive(MetadataRequest, 12))

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: what is accepted, what is refused and how, and what is there afterwards."""
+"""AlterConfigs and IncrementalAlterConfigs: what is accepted, what is refused and how, and the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.parity.subject import Subject, scenario
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
-"""Where a value comes from: set for one broker, or for all."""
+"""Sources of values: set for one broker, or for all."""
 Change = tuple[str, int, str | None]
 
 
@@ -59,9 +59,9 @@ def replace_all(
 
 @contextlib.contextmanager
 def restored(b: Subject, name: str, *keys: str) -> Iterator[None]:
-    """Take broker keys back afterwards, so that other scenarios see the broker as it was.
+    """Remove broker keys afterwards, so that other scenarios see the broker unchanged.
 
-    Kafka answers before it has done it: this waits until the keys are gone.
+    Kafka answers before the change applies: this waits until the keys are gone.
     """
     try:
         yield
@@ -272,7 +272,7 @@ def duplicate_keys(b: Subject) -> None:
 @scenario
 def duplicate_resources(b: Subject) -> None:
     topic = b.topic()
-    # AlterConfigs is left out: there Kafka 3.9.1 fails while it writes the answer, and sends none.
+    # AlterConfigs is omitted: Kafka 3.9.1 fails while encoding the answer, and sends none.
     incremental(b, (TOPIC, topic, [("retention.ms", SET, "1")]), (TOPIC, topic, [("segment.ms", SET, "2")]))
 
 

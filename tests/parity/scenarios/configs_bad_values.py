@@ -1,6 +1,6 @@
-"""Values that a running broker must not take: negative, contradictory, or too much at a time.
+"""Values that a running broker must refuse: negative, contradictory, or too large a change at once.
 
-Each is asked for with AlterConfigs and IncrementalAlterConfigs, most of them without meaning it.
+Each is requested with AlterConfigs and IncrementalAlterConfigs, most of them with validate_only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THREADS = {
 
 
 def ask_for(b: Subject, resource_type: int, name: str, configs: dict[str, str | None]) -> None:
-    """Both ways, without meaning it."""
+    """Both APIs, with validate_only."""
     incremental(b, (resource_type, name, [(key, SET, value) for key, value in configs.items()]), validate_only=True)
     replace_all(b, (resource_type, name, configs), validate_only=True)
 
@@ -213,7 +213,7 @@ def new_topics(b: Subject) -> None:
 
 
 def create(b: Subject, configs: dict[str, str]) -> None:
-    """Validate the creation of a topic with these; it is not made."""
+    """Validate the creation of a topic with these; it is not created."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=b.name("new"),
         num_partitions=1,

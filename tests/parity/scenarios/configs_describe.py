@@ -1,4 +1,4 @@
-"""DescribeConfigs: values, sources, synonyms, types, and what cannot be described."""
+"""DescribeConfigs: values, sources, synonyms, types, and resources that cannot be described."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
 def describe(
     b: Subject, *resources: tuple[int, str], keys: list[str] | None = None, version: int = 4, synonyms: bool = True
 ) -> None:
-    """Ask for resources of the given (type, name)."""
+    """Request resources of the given (type, name)."""
     asked = [
         DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=resource_type, resource_name=name, configuration_keys=keys
@@ -154,7 +154,7 @@ def documentation_is_text(b: Subject) -> None:
     response = b.quietly(
         DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=True), 4
     )
-    # The sentences are our own, so only their being there is compared.
+    # The sentences are our own, so only their presence is compared.
     b.note("documentation", len(response.results[0].configs[0].documentation or "") > 10)
 
 

@@ -1,4 +1,4 @@
-"""Listeners of a running broker: what changes of them are refused, and how."""
+"""Listeners of a running broker: which changes are refused, and how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LISTENERS, ADVERTISED, PROTOCOLS = "listeners", "advertised.listeners", "listene
 
 
 def ask_for(b: Subject, **changes: str) -> None:
-    """One change of broker 0, without meaning it."""
+    """One change of broker 0, with validate_only."""
     keys = {"listeners": LISTENERS, "advertised": ADVERTISED, "protocols": PROTOCOLS}
     values = {keys[name]: text.replace("OWN", f"{b.host}:{b.port}") for name, text in changes.items()}
     configs = [(key, SET, value) for key, value in values.items()]

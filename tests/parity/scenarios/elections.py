@@ -1,4 +1,4 @@
-"""ElectLeaders where nothing is to be elected, and about what does not exist."""
+"""ElectLeaders that elect nothing, and for missing topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch: what is read, limits, sessions, topic ids, isolation, and errors."""
+"""Fetch: results, limits, sessions, topic ids, isolation, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(
     topic_id: Uuid | None = None,
     **options: Any,
 ) -> FetchRequest:
-    """A request for one partition, by id or by name as the version wants it."""
+    """A request for one partition, by id or by name depending on the version."""
     wanted = FetchRequest.FetchPartition(
         partition=partition,
         current_leader_epoch=current_leader_epoch,
@@ -163,7 +163,7 @@ def wakes_for_new_records(b: Subject) -> None:
     asked = fetch(b, topic, 6, max_wait_ms=10_000, min_bytes=1)
     with b.another() as consumer:
         consumer.send(asked, 17)
-        # In Kafka, a Fetch that meets the append sees the high watermark of before: it has to wait by then.
+        # In Kafka, a Fetch during the append sees the old high watermark: it must wait by then.
         for _ in range(20):
             b.metadata(topic)
         b.produce(topic, b"new")
@@ -241,7 +241,7 @@ def compressed_batches_are_kept(b: Subject) -> None:
     for codec in CompressionType:
         if codec is not CompressionType.ZSTD:
             b.produce(topic, b"a" * 100, b"b" * 100, compression=codec)
-    # Another library compresses to other bytes, but these were compressed here, for both brokers.
+    # Another library compresses to different bytes, but these were compressed here, for both brokers.
     b.ask(fetch(b, topic), 17)
 
 
@@ -412,7 +412,7 @@ def session_and_a_deleted_topic(b: Subject) -> None:
 def while_producing_on_one_connection(b: Subject) -> None:
     topic = b.topic()
     asked = fetch(b, topic, max_wait_ms=500, min_bytes=1)
-    # Answers keep the order of the requests, so the produce request behind it is answered second.
+    # Answers keep the order of the requests, so the next request, a produce, is answered second.
     b.connection.send(asked, 17)
     b.connection.send(produce_request(topic, batch(b"a"), acks=1), 11)
     b.note("fetch", len(b.connection.receive(FetchRequest, 17).responses))

@@ -1,4 +1,4 @@
-"""The classic group protocol: joining, syncing, leaving, static members, and groups as administrators see them."""
+"""The classic group protocol: joining, syncing, leaving, static members, and administrators' views of groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def join_request(
     session_timeout_ms: int = 30_000,
     rebalance_timeout_ms: int = 30_000,
 ) -> JoinGroupRequest:
-    """A member's wish to join."""
+    """A member's JoinGroup."""
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=session_timeout_ms,
@@ -45,14 +45,14 @@ def join_request(
 
 
 def join(b: Subject, group: str, member_id: str = "", *, version: int = 9, **options: Any) -> Any:
-    """Join and write the answer down."""
+    """Join, and note the answer."""
     return b.ask(join_request(group, member_id, **options), version)
 
 
 def sync_request(
     group: str, generation: int, member_id: str, assignments: dict[str, bytes] | None = None, **options: Any
 ) -> SyncGroupRequest:
-    """The wish for an assignment; a leader brings them."""
+    """A SyncGroup; a leader includes the assignments."""
     return SyncGroupRequest(
         **{
             "group_id": group,
@@ -70,17 +70,17 @@ def sync_request(
 
 
 def sync(b: Subject, group: str, generation: int, member_id: str, *args: Any, version: int = 5, **options: Any) -> Any:
-    """Sync and write the answer down."""
+    """Sync, and note the answer."""
     return b.ask(sync_request(group, generation, member_id, *args, **options), version)
 
 
 def heartbeat(b: Subject, group: str, generation: int, member_id: str, *, version: int = 4, **options: Any) -> Any:
-    """A heartbeat, written down."""
+    """Send a heartbeat, and note the answer."""
     return b.ask(HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id, **options), version)
 
 
 def leave(b: Subject, group: str, *members: tuple[str, str | None], version: int = 5) -> None:
-    """Members leave, by id or instance id."""
+    """Remove members, by id or instance id."""
     identities = [
         LeaveGroupRequest.MemberIdentity(member_id=member, group_instance_id=instance) for member, instance in members
     ]
@@ -96,7 +96,7 @@ def describe(b: Subject, *groups: str, version: int = 5, **options: Any) -> None
 
 
 def member(b: Subject, group: str, connection: WireClient | None = None, **options: Any) -> str:
-    """A fresh member id, got without writing it down."""
+    """A new member id; not noted."""
     request = join_request(group, **options)
     response = (connection or b.connection).ask(request, 9)
     assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED, response
@@ -373,7 +373,7 @@ def leader_leaves(b: Subject) -> None:
 
 @scenario
 def a_session_times_out(b: Subject) -> None:
-    # 6 seconds is the shortest session; the other scenarios do not wait for it.
+    # 6 seconds is the shortest session; the other scenarios do not wait for its end.
     group, member_id, generation = stable_group(b, session_timeout_ms=6_000)
     b.until(lambda: b.quietly(DescribeGroupsRequest(groups=[group]), 5).groups[0].group_state == "Empty")
     heartbeat(b, group, generation, member_id)

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeLogDirs, FindCoordinator and ApiVersions: what there is, and where."""
+"""Metadata, DescribeCluster, DescribeLogDirs, FindCoordinator and ApiVersions: the inventory of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.parity.subject import Subject, scenario
 
 
 def ask_metadata(b: Subject, *names: str, version: int = 12, create: bool = False, operations: bool = False) -> None:
-    """Ask for topics by name."""
+    """Request topics by name."""
     b.ask(
         MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
@@ -41,7 +41,7 @@ def all_topics(b: Subject) -> None:
     topic = b.topic()
     for version, asked in ((0, []), (1, None), (12, None)):
         response = b.quietly(MetadataRequest(topics=asked), version)
-        # Other scenarios have topics too: only whether this one is there can be compared.
+        # Other scenarios have topics too: only the presence of this one can be compared.
         b.note(f"version {version}", [each.name for each in response.topics if each.name == topic])
 
 

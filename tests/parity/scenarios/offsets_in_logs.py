@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where partitions begin and end."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the start and end of partitions."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def nothing(b: Subject) -> None:
 def epoch_end(
     b: Subject, topic: str, epoch: int, *, version: int = 4, partition: int = 0, current_leader_epoch: int = -1
 ) -> None:
-    """Ask for the end of one epoch."""
+    """Request the end of one epoch."""
     wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
         partition=partition, current_leader_epoch=current_leader_epoch, leader_epoch=epoch
     )

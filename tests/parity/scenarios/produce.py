@@ -1,4 +1,4 @@
-"""Produce: acknowledgements, batches good and bad, idempotent producers."""
+"""Produce: acknowledgements, valid and invalid batches, idempotent producers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRC_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT, COUNT_AT, MAGIC_AT, LENGTH_AT = 17,
 
 
 def with_crc(data: bytearray) -> bytes:
-    """`data` with the checksum that belongs to it, after something was changed."""
+    """`data` with a corrected checksum after a change."""
     from crc32c import crc32c
 
     struct.pack_into(">I", data, CRC_AT, crc32c(memoryview(data)[ATTRIBUTES_AT:]))
@@ -117,7 +117,7 @@ def same_partition_twice(b: Subject) -> None:
 
 @scenario
 def empty_records(b: Subject) -> None:
-    # Null records are left out: Kafka 3.9.1 fails on them and sends no answer.
+    # Null records are omitted: Kafka 3.9.1 fails on them and sends no answer.
     b.ask(produce_request(b.topic(), b""), 11)
 
 
@@ -167,7 +167,7 @@ def counts_that_lie(b: Subject) -> None:
 
 @scenario
 def more_records_than_the_bytes_can_hold(b: Subject) -> None:
-    """Header and offsets agree; the records do not come to so many."""
+    """Header and offsets agree, but the bytes cannot hold that many records."""
     topic = b.topic()
     records = [Record(0, TIMESTAMP, None, b"v" * 100, []) for _ in range(50)]
     for compression in CompressionType:
@@ -243,7 +243,7 @@ def too_large(b: Subject) -> None:
     topic = b.topic(configs={"max.message.bytes": "1000"})
     size = len(batch(b""))
     for total in (999, 1000, 1001):
-        # The value's own length prefix grows by a byte on the way; the sizes are exact all the same.
+        # The value's length prefix grows by a byte meanwhile; the sizes are still exact.
         value = b"x" * (total - size - 2)
         b.note("bytes", len(batch(value)))
         b.ask(produce_request(topic, batch(value)), 11)

@@ -17,7 +17,7 @@ def init(
 ) -> None:
     """InitProducerId."""
     if transactional_id is None:
-        b.producer_id()  # from now on there are some to give away
+        b.producer_id()  # after this, ids are available
     b.ask(
         InitProducerIdRequest(
             transactional_id=transactional_id,

@@ -1,4 +1,4 @@
-"""DescribeProducers (KIP-664): the producers that a partition remembers."""
+"""DescribeProducers (KIP-664): the producers in a partition's state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.parity.subject import Subject, scenario
 
 
 def describe(b: Subject, topic: str, *partitions: int, known: dict[int, str] | None = None) -> None:
-    """DescribeProducers, its producers in the order of their ids, which `known` gives names."""
+    """DescribeProducers, ordered by producer id, with the names from `known`."""
     asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=list(partitions))
     response: DescribeProducersResponse = b.quietly(DescribeProducersRequest(topics=[asked]), 0)
     for each in response.topics:

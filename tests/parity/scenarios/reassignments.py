@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments that are refused: unknown brokers, bad lists, partitions that are not there."""
+"""Refused AlterPartitionReassignments: unknown brokers, bad lists, missing partitions."""
 
 from __future__ import annotations
 

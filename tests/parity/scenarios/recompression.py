@@ -45,7 +45,7 @@ def note_stored(b: Subject, topic: str, sent: bytes) -> None:
 
 
 def produced(b: Subject, topic: str, codec: CompressionType, **options: int) -> None:
-    """Produce a batch and write down what became of it."""
+    """Produce a batch and note the result."""
     sent = batch(*VALUES, keys=True, compression=codec, **options)
     b.ask(produce_request(topic, sent), 9)
     note_stored(b, topic, sent)

@@ -1,4 +1,4 @@
-"""Retention, and the records that it leaves: both brokers look for old segments every 100 ms."""
+"""Retention, and the records that it keeps: both brokers check for old segments every 100 ms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def filled(b: Subject, *hours: float, suffix: str = "t", **configs: str) -> str:
 
 
 def offset_at(b: Subject, topic: str, timestamp: int) -> int:
-    """The offset that ListOffsets answers, without writing it down."""
+    """The offset from ListOffsets; not noted."""
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
     answer: ListOffsetsResponse = b.quietly(ListOffsetsRequest(replica_id=-1, topics=[named]), 6)
@@ -41,7 +41,7 @@ def offset_at(b: Subject, topic: str, timestamp: int) -> int:
 
 
 def segments(b: Subject, topic: str) -> list[int]:
-    """Where the segments of a log begin, and its end: what version 0 of ListOffsets tells."""
+    """The base offsets of a log's segments, and its end, from version 0 of ListOffsets."""
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=LATEST, max_num_offsets=100)
     named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
     answer: Any = b.quietly(ListOffsetsRequest(replica_id=-1, topics=[named]), 0)
@@ -49,13 +49,13 @@ def segments(b: Subject, topic: str) -> list[int]:
 
 
 def until_earliest(b: Subject, topic: str, offset: int) -> None:
-    """Wait for the log start, and write down both ends."""
+    """Wait for the log start, and note both ends."""
     b.until(lambda: offset_at(b, topic, EARLIEST) >= offset)
     b.note("ends", [offset_at(b, topic, EARLIEST), offset_at(b, topic, LATEST)])
 
 
 def after_a_round(b: Subject, topic: str, suffix: str = "clock") -> None:
-    """Write down both ends of a topic after every log was looked at once more."""
+    """Note both ends of a topic after another check of every log."""
     other = filled(b, 9, 0, suffix=suffix, retention_ms=str(HOUR_MS))
     b.until(lambda: offset_at(b, other, EARLIEST) == 1)
     b.produce(other, b"a value of some length", base_timestamp=hours_ago(0))
@@ -63,7 +63,7 @@ def after_a_round(b: Subject, topic: str, suffix: str = "clock") -> None:
 
 
 def alter(b: Subject, name: str, key: str, value: str | None, resource_type: int = TOPIC) -> None:
-    """Set a key, or with None remove it."""
+    """Set a key, or remove it with None."""
     change = IncrementalAlterConfigsRequest.AlterableConfig(
         name=key, config_operation=0 if value is not None else 1, value=value
     )
@@ -178,7 +178,7 @@ def compacted_and_deleted(b: Subject) -> None:
     topic = filled(
         b, 9, 8, 0, 0, retention_ms=str(HOUR_MS), cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1"
     )
-    # In Kafka it is the cleaner who looks after these, and it sleeps for long.
+    # In Kafka the cleaner checks these, and it sleeps for long.
     with restored(b, "", "log.cleaner.backoff.ms"):
         alter(b, "", "log.cleaner.backoff.ms", "100", BROKER)
         until_earliest(b, topic, 2)

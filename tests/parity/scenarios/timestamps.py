@@ -23,7 +23,7 @@ def hours_from_now(hours: float) -> int:
 
 
 def produced_at(b: Subject, topic: str, *hours: float) -> None:
-    """Produce one record for each, so many hours from now."""
+    """Produce one record for each age, in hours from now."""
     for number in hours:
         b.ask(produce_request(topic, batch(b"a", base_timestamp=hours_from_now(number))), 9)
 
@@ -76,9 +76,9 @@ def alter_and_wait(
     value: str | None,
     shows: Callable[[ProduceResponse.PartitionProduceResponse], bool],
 ) -> None:
-    """Alter two topics, and wait until that counts: until an old record for the second one is answered so.
+    """Alter two topics, and wait until it applies: until an old record for the second one gets this answer.
 
-    The first one cannot be asked, as that may leave records there. But changes are carried out in their order.
+    A probe of the first one might leave records there. But changes apply in order.
     """
     for topic in topics:
         alter(b, topic, key, value)

@@ -260,7 +260,8 @@ def after_delete(b: Subject) -> None:
 @scenario
 def fetch_waits_and_the_topic_is_deleted(b: Subject) -> None:
     error = ErrorCode.UNKNOWN_TOPIC_ID
-    while error == ErrorCode.UNKNOWN_TOPIC_ID:  # the broker has read the other connection first: nothing has waited
+    # the broker has read the other connection first: the request did not wait
+    while error == ErrorCode.UNKNOWN_TOPIC_ID:
         topic = filled(b)
         with b.another() as consumer:
             consumer.send(fetch(b, topic, 6, max_wait_ms=20_000, min_bytes=1), 17)
@@ -283,7 +284,7 @@ def grow(
     version: int = 3,
     validate_only: bool = False,
 ) -> None:
-    """Ask for `count` partitions in all."""
+    """Request a total of `count` partitions."""
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(
         name=topic,
         count=count,

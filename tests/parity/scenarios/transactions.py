@@ -1,4 +1,4 @@
-"""Transactions, request by request: what each state answers, who is fenced, and what is written."""
+"""Transactions, request by request: the answers in each state, which producers are fenced, and what is written."""
 
 from __future__ import annotations
 

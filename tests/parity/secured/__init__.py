@@ -1,1 +1,1 @@
-"""Both brokers with an authorizer: what clients with some rights are answered."""
+"""Both brokers with an authorizer: the answers to clients with some of the rights."""

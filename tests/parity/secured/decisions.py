@@ -37,11 +37,11 @@ SUPER_USERS = "User:carol;User:d:e"
 ASKING = (*PRINCIPALS[:3], "User:carol", "User:d:e", "User:*")
 OPERATIONS = tuple(each for each in AclOperation if each > AclOperation.ALL)
 OF_A_TREE = 5000
-"""Questions about one tree, of the 6,480 that there are."""
+"""Questions per tree, out of 6,480 possible ones."""
 
 
 class Question(NamedTuple):
-    """May a principal do it, with a resource or without a name with any of its type?"""
+    """May a principal do it, with a resource or (without a name) with any of its type?"""
 
     principal: str
     host: str
@@ -50,7 +50,7 @@ class Question(NamedTuple):
     name: str | None
 
     def line(self) -> str:
-        """As the Java program reads it."""
+        """The input line for the Java program."""
         kind, _, user = self.principal.partition(":")
         resource = [] if self.name is None else [self.name]
         return "\t".join([kind, user, self.host, self.operation.name, self.resource_type.name, *resource])
@@ -62,7 +62,7 @@ QUESTIONS = tuple(
 
 
 class Tree(NamedTuple):
-    """A tree of ACLs in ZooKeeper with the questions about it."""
+    """A tree of ACLs in ZooKeeper, and the questions about it."""
 
     address: str
     bindings: tuple[AclBinding, ...]
@@ -71,7 +71,7 @@ class Tree(NamedTuple):
 
 
 def drawn_acls(draw: random.Random) -> list[AclBinding]:
-    """ACLs of every type, of some few."""
+    """ACLs of every type, with a limited number of each."""
     bindings = {}
     for number, resource_type in enumerate(TYPES):
         for _ in range(number * MOST_OF_A_TYPE // (len(TYPES) - 1)):
@@ -127,7 +127,9 @@ def kafkas_answers(trees: Iterable[Tree], timeout_s: float) -> list[bool]:
 
 
 def compare(tree: Tree, lists: dict[ResourcePattern, list[AccessControlEntry]], expected: list[bool]) -> int:
-    """Fail for a decision that is not Kafka's; gives how many allowed something. `lists` are what our rules have."""
+    """Fail for a decision that differs from Kafka's; returns the number of allowed ones. `lists` are the ACLs of our
+    rules.
+    """
     super_users = SUPER_USERS.split(";")
     rules = AclRules(super_users, allows_unmentioned=tree.allows_unmentioned)
     rules.index.replace_all(lists)
@@ -145,10 +147,10 @@ def compare(tree: Tree, lists: dict[ResourcePattern, list[AccessControlEntry]], 
 
 
 def run(decisions: int, seed: int, directory: Path) -> tuple[int, int]:
-    """Compare that many decisions; gives how many trees there were and how many decisions allowed something."""
+    """Compare that many decisions; returns the numbers of trees and of allowed decisions."""
     draw = random.Random(seed)
     trees = []
-    # Each tree is small and is written by several: to have it on the disk would be most of the work.
+    # Each tree is small and written by several processes: keeping it on disk would be most of the work.
     with real_zookeeper(directory, tick_time_ms=5000, settings={"forceSync": "no"}) as server:
         address = server.address
         client = KazooClient(address)
@@ -172,7 +174,7 @@ def run(decisions: int, seed: int, directory: Path) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Run the command; gives its exit code."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.parity.secured.decisions", description=__doc__)
     parser.add_argument("--decisions", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,5 +1,5 @@
-"""A broker with an authorizer as a scenario sees it: the scenario's own connection may do everything, users what they
-are allowed.
+"""A broker with an authorizer from a scenario's view: the scenario's own connection has all rights, users have those
+granted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SecuredTarget(NamedTuple):
 
 
 class Right(NamedTuple):
-    """A resource and what may be done with it."""
+    """A resource and an operation on it."""
 
     resource_type: ResourceType
     name: str
@@ -57,7 +57,9 @@ class Right(NamedTuple):
 
 
 class _SecuredMask(Mask):
-    """Kafka tells who is refused how it keeps the request in memory. Ids of delegation tokens are random."""
+    """To refused clients, Kafka reveals how it represents the request in memory. Ids of delegation tokens are
+    random.
+    """
 
     def plain(self, value: Any, name: str = "") -> Plain:
         if name in {"token_id", "hmac", "max_timestamp", "max_timestamp_ms"} and value not in ("", b"", -1):
@@ -70,7 +72,7 @@ class _SecuredMask(Mask):
 
 
 class SecuredSubject(Subject):
-    """One broker in one scenario. Its ACLs go with it."""
+    """One broker in one scenario. Its ACLs are removed afterwards."""
 
     def __init__(self, target: SecuredTarget, scenario: str) -> None:
         super().__init__(Target(target.address, target.data_directory), scenario)
@@ -112,8 +114,8 @@ class SecuredSubject(Subject):
         return self._users[user]
 
     def as_user(self, user: str, request: Request, version: int, label: str = "") -> Any:
-        """Ask as this user, and write into the transcript the answer, also when it is a closed connection, and which
-        refusals the broker logged.
+        """Send a request as this user, and note the answer or the closed connection, and the refusals that the broker
+        logged.
         """
         name = f"{type(request).__name__.removesuffix('Request')} v{version} {label}".rstrip()
         connection = self.connection_of(user)
@@ -134,18 +136,18 @@ class SecuredSubject(Subject):
             return sorted(_LOGGED_REFUSAL.findall(output.read().decode()))
 
     def range_of(self, api_key: ApiKey) -> range:
-        """The versions of an API that there are."""
+        """The existing versions of an API."""
         oldest, newest = self.versions[api_key]
         return range(OLDEST.get(api_key, oldest), newest + 1)
 
     def grant(self, *creations: Creation) -> None:
-        """Have these ACLs count. Raises AssertionError when they are refused."""
+        """Create these ACLs, and wait until they apply. Raises AssertionError if they are refused."""
         answer: Any = self.quietly(CreateAclsRequest(creations=list(creations)), 3)
         assert not any(each.error_code for each in answer.results), answer
 
 
 def acl(resource_type: ResourceType, name: str, operation: AclOperation, **fields: Any) -> Creation:
-    """A literal ACL that allows alice something, but for `fields`."""
+    """A literal ACL that allows alice something, except for `fields`."""
     values: dict[str, Any] = {
         "resource_type": resource_type,
         "resource_name": name,
@@ -179,7 +181,7 @@ def secured_scenario_for_each(rows: Mapping[str, Row]) -> Callable[[Callable[[Se
 
 
 def secured_scenarios() -> dict[str, SecuredScenario]:
-    """All of them by name, in the order of their files."""
+    """All scenarios by name, in the order of their files."""
     for path in sorted((Path(__file__).parent / "scenarios").glob("*.py")):
         importlib.import_module(f"tests.parity.secured.scenarios.{path.stem}")
     return _SCENARIOS

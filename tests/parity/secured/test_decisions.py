@@ -31,7 +31,7 @@ DECISIONS = 1500
 
 
 def written(connection: WireClient, bindings: list[AclBinding]) -> None:
-    """Have the broker write ACLs."""
+    """Make the broker write ACLs."""
     creations = [
         CreateAclsRequest.AclCreation(
             resource_type=pattern.resource_type,
@@ -49,7 +49,7 @@ def written(connection: WireClient, bindings: list[AclBinding]) -> None:
 
 
 def known(connection: WireClient) -> dict[ResourcePattern, list[AccessControlEntry]]:
-    """The lists that the broker decides by."""
+    """The lists that the broker enforces."""
     everything = DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,

@@ -1,5 +1,5 @@
 """Every scenario, played to Apache Kafka and to Odradek, both with an authorizer: the same answers, and the same
-refusals in the authorizer's log, but for `known_differences`.
+refusals in the authorizer's log, except for `known_differences`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def secured_odradek(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure
 
 
 def play(name: str, target: SecuredTarget) -> dict[str, Plain]:
-    """Play one scenario; gives its transcript."""
+    """Play one scenario; returns its transcript."""
     subject = SecuredSubject(target, name)
     try:
         secured_scenarios()[name](subject)

@@ -25,7 +25,7 @@ LONGEST_MS = 604_800_000
 
 @contextlib.contextmanager
 def clients(b: SaslSubject) -> Iterator[TokenClients]:
-    """Users of PLAIN, each with a connection."""
+    """PLAIN users, each with a connection."""
     connections: dict[str, WireClient] = {}
     with contextlib.ExitStack() as stack:
 
@@ -87,7 +87,7 @@ def ends_of_tokens(b: SaslSubject) -> None:
             users.expire(user, token, period_ms * UNIT_MS)
         users.describe("alice")
         users.expire("alice", token, 0)
-        time.sleep(0.01)  # the clock goes on
+        time.sleep(0.01)  # the clock advances
         users.renew("alice", token)
         users.expire("alice", token, UNIT_MS)
         users.describe("alice")

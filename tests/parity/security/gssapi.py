@@ -24,12 +24,12 @@ class GssapiSubject(SaslSubject):
         self._realm = realm
 
     def context(self, principal: str = "alice", service: str = "kafka") -> GssContext:
-        """A client's side that has not begun."""
+        """A client's side before its first token."""
         login = KerberosLogin("key", service, principal, self._realm.keytab(principal))
         return Initiator(login, f"{principal} {service} {time.monotonic_ns()}").context("localhost")
 
     def give(self, connection: WireClient, token: bytes, version: int = 2) -> bytes:
-        """SaslAuthenticate; gives the answer's token."""
+        """SaslAuthenticate; returns the answer's token."""
         try:
             answer = connection.ask(SaslAuthenticateRequest(auth_bytes=token), version)
         except ConnectionClosed:
@@ -40,7 +40,7 @@ class GssapiSubject(SaslSubject):
         return bytes(answer.auth_bytes)
 
     def greet(self, connection: WireClient, context: GssContext) -> bytes:
-        """Up to the offer of layers, which is given."""
+        """Authenticate up to the offer of layers, and return that."""
         self.shake(connection, "GSSAPI")
         context.step(self.give(connection, context.step(b"")))
         offer = self.give(connection, b"")
@@ -48,7 +48,7 @@ class GssapiSubject(SaslSubject):
         return offer
 
     def is_cluster_admin(self, connection: WireClient) -> None:
-        """Whether the client is alice, who is a super user."""
+        """Check that the client is alice, a super user."""
         try:
             answer = connection.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0)
         except ConnectionClosed:

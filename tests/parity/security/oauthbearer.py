@@ -1,4 +1,4 @@
-"""OAUTHBEARER with tokens that are signed, on `client()`, and with tokens that are not, on `client(short=True)`."""
+"""OAUTHBEARER with signed tokens, on `client()`, and with unsigned ones, on `client(short=True)`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def signing_key() -> SigningKey:
 
 @functools.cache
 def elliptic_key() -> SigningKey:
-    """The issuer's other one."""
+    """The issuer's second key."""
     return SigningKey("ES256", kid="second")
 
 
 def show(b: SaslSubject, message: bytes, *, short: bool = False, then: bytes = b"\x01", version: int = 2) -> None:
-    """An authentication. How long it counts is noted as something or nothing; after a refusal comes `then`."""
+    """Authenticate. The session lifetime is noted as something or nothing; after a refusal `then` follows."""
     with b.client(short=short) as client:
         b.shake(client, MECHANISM)
         for token in (message, then):

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate, in order and out of it, with tokens that are right, wrong and nonsense."""
+"""SaslHandshake and SaslAuthenticate, in order and out of it, with valid, invalid and nonsense tokens."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def frames(b: SaslSubject) -> None:
             client.send_frame(frame)
             b.ends(client)
     with b.client() as client:
-        client.send_bytes(b"\0\x08\0\1")  # 524,289 bytes are to follow
+        client.send_bytes(b"\0\x08\0\1")  # announces 524,289 bytes
         b.ends(client)
 
 

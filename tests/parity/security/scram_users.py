@@ -16,7 +16,7 @@ def upsertion(
 
 
 def alter(b: SaslSubject, *changes: Deletion | Upsertion) -> None:
-    """The users of the answer come in any order."""
+    """The users of the answer are unordered."""
     request = AlterUserScramCredentialsRequest(
         deletions=[each for each in changes if isinstance(each, Deletion)],
         upsertions=[each for each in changes if isinstance(each, Upsertion)],
@@ -26,7 +26,7 @@ def alter(b: SaslSubject, *changes: Deletion | Upsertion) -> None:
 
 
 def describe(b: SaslSubject, *users: str) -> None:
-    """Users and their mechanisms come in any order."""
+    """Users and their mechanisms are unordered."""
     names = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
     answer = b.quietly(DescribeUserScramCredentialsRequest(users=names), 0)
     b.note("DescribeUserScramCredentials", (answer.error_code, answer.error_message))

@@ -1,4 +1,4 @@
-"""A broker with listeners for SASL as a scenario sees it."""
+"""A broker with SASL listeners from a scenario's view."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCENARIOS: dict[str, SaslScenario] = {}
 
 
 class SaslTarget(NamedTuple):
-    """Addresses of a running broker: in plain text, with SASL, and with sessions that end."""
+    """Addresses of a running broker: in plain text, with SASL, and with sessions that expire."""
 
     address: str
     sasl_address: str
@@ -32,7 +32,7 @@ class SaslTarget(NamedTuple):
 
 
 class SaslSubject(Subject):
-    """Beside its connection in plain text, a scenario opens those of clients that authenticate."""
+    """Besides its plain-text connection, a scenario opens those of authenticating clients."""
 
     def __init__(self, target: SaslTarget, scenario: str) -> None:
         super().__init__(Target(target.address), scenario)
@@ -40,14 +40,14 @@ class SaslSubject(Subject):
 
     @contextlib.contextmanager
     def client(self, *, short: bool = False) -> Iterator[WireClient]:
-        """A connection that is not authenticated; `short` for sessions that end."""
+        """An unauthenticated connection; `short` for sessions that expire."""
         address = self._target.short_address if short else self._target.sasl_address
         host, _, port = address.rpartition(":")
         with WireClient(host, int(port), "parity") as connection:
             yield connection
 
     def shake(self, connection: WireClient, mechanism: str, version: int = 1) -> None:
-        """SaslHandshake. Kafka tells the mechanisms in the order of a hash table."""
+        """SaslHandshake. Kafka lists the mechanisms in the order of a hash table."""
         label = f"SaslHandshake v{version}"
         try:
             answer = connection.ask(SaslHandshakeRequest(mechanism=mechanism), version)
@@ -94,7 +94,7 @@ class SaslSubject(Subject):
             self.note("Metadata", "served")
 
     def ends(self, connection: WireClient) -> None:
-        """Whether the broker hangs up."""
+        """Whether the broker closes the connection."""
         self.note("hangs up", connection.is_closed())
 
 
@@ -105,12 +105,12 @@ def sasl_scenario(function: SaslScenario) -> SaslScenario:
 
 
 def sasl_scenarios(*, of_oauthbearer: bool = False) -> dict[str, SaslScenario]:
-    """All of them by name: those of OAUTHBEARER, or those of the other mechanisms."""
+    """The scenarios by name: those of OAUTHBEARER, or those of the other mechanisms."""
     from tests.parity.security import delegation_tokens, oauthbearer, sasl, scram_users  # noqa: F401  they register
 
     return {name: each for name, each in _SCENARIOS.items() if name.startswith("oauthbearer.") == of_oauthbearer}
 
 
 def play_sasl(name: str, target: SaslTarget) -> dict[str, Plain]:
-    """Play one scenario against a broker; gives its transcript."""
+    """Play one scenario against a broker; returns its transcript."""
     return played(SaslSubject(target, name), _SCENARIOS[name])

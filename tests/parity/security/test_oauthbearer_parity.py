@@ -23,7 +23,7 @@ PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 
 
 def settings(target: SaslTarget, keys: Path) -> dict[str, str]:
-    """SASL takes signed tokens, SHORT unsigned ones."""
+    """SASL accepts signed tokens, SHORT unsigned ones."""
     listeners = {"PLAINTEXT": target.address, "SASL": target.sasl_address, "SHORT": target.short_address}
     keys.write_text(json.dumps({"keys": [signing_key().jwk(), elliptic_key().jwk()]}))
     login = 'unsecuredLoginStringClaim_sub="broker"'

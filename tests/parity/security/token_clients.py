@@ -1,4 +1,4 @@
-"""Users who ask a broker for delegation tokens, in a scenario."""
+"""Users that request delegation tokens from a broker, in a scenario."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from tests.parity.subject import Subject
 Renewer = CreateDelegationTokenRequest.CreatableRenewers
 Owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
 UNIT_MS = 1_000_000
-"""Periods are multiples of it: a scenario is much quicker than one, so that times can be rounded to units."""
+"""Periods are multiples of this: a scenario is much shorter, so times can be rounded to units."""
 
 
 def creation(
     *renewers: str, owner: str = "", owner_type: str | None = None, lifetime_ms: int = -1
 ) -> CreateDelegationTokenRequest:
-    """A request of who asks, unless an owner is named. Renewers are `type:name`, of the type User by themselves."""
+    """A request for the user's own token, unless an owner is named. Renewers are `type:name`, with User as the default
+    type.
+    """
     split = [each.split(":") if ":" in each else ("User", each) for each in renewers]
     return CreateDelegationTokenRequest(
         owner_principal_type=("User" if owner else "") if owner_type is None else owner_type,
@@ -35,7 +37,7 @@ def creation(
 
 
 class TokenClients:
-    """The users of one scenario. Random ids and HMACs, and the time of day, are left out of its transcript."""
+    """The users of one scenario. Random ids and HMACs, and the time of day, are omitted from its transcript."""
 
     def __init__(self, subject: Subject, connection_of: Callable[[str], WireClient]) -> None:
         self._subject = subject
@@ -44,7 +46,7 @@ class TokenClients:
         """By id: a name for the transcript, and the answer with the token."""
 
     def make(self, user: str, request: CreateDelegationTokenRequest, version: int = 3) -> Any:
-        """Ask for a token; gives the answer."""
+        """Create a token; returns the answer."""
         answer: Any = self._connection_of(user).ask(request, version)
         if answer.error_code == ErrorCode.NONE:
             self._made[answer.token_id] = f"token {len(self._made) + 1}", answer
@@ -64,13 +66,13 @@ class TokenClients:
         return answer
 
     def renew(self, user: str, token: Any, period_ms: int = -1, version: int = 2) -> None:
-        """Ask for more time, for the token of an answer."""
+        """Renew the token of an answer."""
         request = RenewDelegationTokenRequest(hmac=bytes(token.hmac), renew_period_ms=period_ms)
         answer: Any = self._connection_of(user).ask(request, version)
         self._note_end(f"RenewDelegationToken v{version} of {user}", token, answer)
 
     def expire(self, user: str, token: Any, period_ms: int = -1, version: int = 2) -> None:
-        """Ask for less time."""
+        """Shorten the life of a token."""
         request = ExpireDelegationTokenRequest(hmac=bytes(token.hmac), expiry_time_period_ms=period_ms)
         answer: Any = self._connection_of(user).ask(request, version)
         self._note_end(f"ExpireDelegationToken v{version} of {user}", token, answer)
@@ -81,7 +83,7 @@ class TokenClients:
         self._note(label, {"error_code": answer.error_code, "ends after": units})
 
     def describe(self, user: str, owners: list[str] | None = None, version: int = 3) -> None:
-        """Ask for the scenario's tokens: all, or those of some owners of the type User."""
+        """Describe the scenario's tokens: all, or those of some owners of the type User."""
         asked = None if owners is None else [Owner(principal_type="User", principal_name=each) for each in owners]
         answer: Any = self._connection_of(user).ask(DescribeDelegationTokenRequest(owners=asked), version)
         found = {}

@@ -20,7 +20,7 @@ _GROUP = "transform"
 
 
 class OneAfterTheOther(ConsumerRebalanceListener):
-    """Partitions are revoked between two transactions: who gets them then finds the offsets of the last one."""
+    """Partitions are revoked between two transactions: their next owner then finds the offsets of the last one."""
 
     def __init__(self, transaction: asyncio.Lock) -> None:
         self._transaction = transaction
@@ -86,7 +86,7 @@ class Loop:
 
 
 async def main() -> NoReturn:
-    """The clients want to be made on a loop that runs."""
+    """The clients must be created on a running loop."""
     await Loop(sys.argv[1], sys.argv[2]).run()
 
 

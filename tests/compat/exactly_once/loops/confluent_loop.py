@@ -1,8 +1,8 @@
 """Reads a topic and writes its values in capitals to another one, exactly once, with confluent-kafka:
-`python -m ... ADDRESS TRANSACTIONAL_ID`. It ends at an error after which a producer cannot go on.
+`python -m ... ADDRESS TRANSACTIONAL_ID`. It exits on an error that is fatal for the producer.
 
-send_offsets_to_transaction may miss that the coordinator of the group is back, and then never returns, whatever its
-timeout is (librdkafka issue 5456). Such a loop ends with TRY_AGAIN, to be started again.
+send_offsets_to_transaction may miss the return of the group's coordinator, and then never returns, whatever its timeout
+(librdkafka issue 5456). Such a loop exits with TRY_AGAIN, to be restarted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Loop:
                 if error is not None:
                     print(error, file=sys.stderr, flush=True)
             if self._was_revoked:
-                self._rewind()  # some of the records may be of partitions that another member has now
+                self._rewind()  # some of the records may belong to partitions that another member has now
             elif records:
                 self._transform(records)
 
@@ -109,7 +109,7 @@ def _exit_when_it_hangs() -> Iterator[None]:
 
 
 def _retry(call: Callable[[], T]) -> T:
-    """Call until it is not a temporary error that it raises."""
+    """Retry while the call raises a temporary error."""
     while True:
         try:
             return call()

@@ -1,4 +1,4 @@
-"""Requests of brokers and commands of controllers, sent to the wrong one or by the wrong one."""
+"""Inter-broker requests and controller commands, sent to the wrong broker or by the wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of topics and brokers, asked for and changed at a broker that they are not of."""
+"""Configurations of topics and brokers, read and changed at a broker that they do not belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups at brokers that do not coordinate them. Partition p of the offsets topic is led by broker p."""
+"""Group requests to brokers that are not the coordinator. Partition p of the offsets topic is led by broker p."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_MEMBER = ""
 
 
 def coordinator(b: ClusterSubject, group: str) -> int:
-    """The broker that coordinates the group, once it says so itself."""
+    """The group's coordinator, once it says so itself."""
     b.offsets_topic()
     found = b.quietly(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4).coordinators[0]
     assert found.error_code == 0, found
@@ -22,7 +22,7 @@ def coordinator(b: ClusterSubject, group: str) -> int:
 
 
 def elsewhere(b: ClusterSubject, group: str) -> int:
-    """A broker that does not coordinate the group."""
+    """A broker that is not the group's coordinator."""
     return (coordinator(b, group) + 1) % 3
 
 
@@ -36,7 +36,7 @@ def commit(group: str, topic: str, offset: int) -> OffsetCommitRequest:
 
 
 def committed(group: str, topic: str) -> OffsetFetchRequest:
-    """The offset that a group has committed."""
+    """The group's committed offset."""
     wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
     return OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
 

@@ -14,11 +14,11 @@ from tests.parity.subject import batch, produce_request
 CONSUMER, DEBUGGING, STRANGER = -1, -2, 77
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 STALE, CURRENT, FUTURE = 0, 1, 5
-"""Leader epochs of a topic that was elected once more."""
+"""Leader epochs of a topic after one more election."""
 
 
 def filled(b: ClusterSubject, *replicas: int, records: int = 3) -> str:
-    """A topic of one partition that broker 0 leads, with records that all replicas have and know to be committed."""
+    """A topic of one partition led by broker 0, with records that all replicas have and know to be committed."""
     topic = b.replicated("t", replicas)
     for number in range(records):
         b.produce(topic, b"%d" % number)
@@ -71,7 +71,7 @@ def delete_records(b: ClusterSubject, topic: str, offset: int) -> DeleteRecordsR
 
 
 def as_follower(b: ClusterSubject, topic: str, replica_id: int, version: int = 12, **options: Any) -> None:
-    """Fetch of a broker that replicates, into the transcript."""
+    """Fetch as a replicating broker, into the transcript."""
     b.ask(fetch(b, topic, version=version, replica_id=replica_id, **options), version)
 
 

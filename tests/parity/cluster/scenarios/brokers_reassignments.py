@@ -28,7 +28,7 @@ def list_moves(b: ClusterSubject, topics: Mapping[str, Sequence[int]] | None) ->
 
 
 def placement(b: ClusterSubject, topic: str) -> None:
-    """Replicas and leader into the transcript. How many leader epochs a move takes depends on who is in sync when."""
+    """Replicas and leader into the transcript. The number of leader epochs of a move depends on timing."""
     [partition] = b.metadata(topic).topics[0].partitions
     b.note("replicas", list(partition.replica_nodes))
     b.note("in sync", sorted(partition.isr_nodes))

@@ -1,4 +1,4 @@
-"""A broker has stopped: what the two that are left say of its replicas, and what they still do."""
+"""One broker has stopped: what the other two report about its replicas, and what they still do."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.parity.subject import batch, produce_request
 
 
 def orphan(b: ClusterSubject) -> str:
-    """A topic whose only replica is going to stop."""
+    """A topic whose only replica is about to stop."""
     return b.replicated("t", (STOPPED,))
 
 
 def await_orphan(b: ClusterSubject, topic: str) -> None:
-    """Wait until both brokers know that nobody leads it."""
+    """Wait until both brokers know that it has no leader."""
     for broker_id in b.live:
         with b.at(broker_id):
             b.until(lambda: b.metadata(topic).topics[0].partitions[0].leader_id == -1)
@@ -205,7 +205,7 @@ def elections_of_it(b: ClusterSubject) -> Generator[None]:
 
 @stopped_scenario
 def an_unclean_election(b: ClusterSubject) -> Generator[None]:
-    """Its partitions' leader goes last, so it is the only one in sync when it stops."""
+    """Its partitions' leader stops last, so it is then the only one in sync."""
     topic = b.replicated("t", (2, 0))
     yield
     b.await_leader(topic, CONTROLLER)
@@ -223,7 +223,7 @@ def its_configuration(b: ClusterSubject) -> Generator[None]:
 
 @stopped_scenario
 def its_groups(b: ClusterSubject) -> Generator[None]:
-    """They find another coordinator, which knows their offsets."""
+    """They get another coordinator, which has their offsets."""
     b.offsets_topic()
     topic = b.replicated("t", (0, 1))
     groups = [b.name(f"g{number}") for number in range(6)]

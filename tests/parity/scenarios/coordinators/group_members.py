@@ -1,4 +1,4 @@
-"""Members of a group that do not fit together: protocols, sizes, time-outs, assignments; static members."""
+"""Incompatible members of a group: protocols, sizes, timeouts, assignments; static members."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _of(*names: str) -> Protocols:
 
 
 def _asks_to_join(b: Subject, client: WireClient, group: str, leader: str, generation: int, **options: Any) -> bool:
-    """Send a join of a new member; whether it waits for the leader, or else its answer is noted."""
+    """Send a join of a new member; returns whether it waits for the leader; otherwise its answer is noted."""
     response = client.ask(join_request(group, **options), 9)
     if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         client.send(join_request(group, response.member_id, **options), 9)

@@ -1,4 +1,4 @@
-"""Every API of a group in every state of a group: of strangers first, then of a member."""
+"""Every API of a group in every state of a group: from strangers first, then from a member."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.parity.transactional_producer import Producer, coordinated
 
 
 class Member(NamedTuple):
-    """Somebody who asks about a group, and perhaps belongs to it."""
+    """A client that sends requests about a group, and may be a member."""
 
     group: str
     id: str
@@ -55,7 +55,7 @@ def offsets_only(b: Subject) -> Iterator[Member]:
 
 @contextlib.contextmanager
 def pending(b: Subject) -> Iterator[Member]:
-    """An id was given, and nobody joined with it."""
+    """A member id was assigned, but never used to join."""
     group = b.coordinator(b.name("g"))
     yield Member(group, member(b, group), 0)
 
@@ -74,7 +74,7 @@ def stable(b: Subject) -> Iterator[Member]:
 
 @contextlib.contextmanager
 def preparing_rebalance(b: Subject) -> Iterator[Member]:
-    """A second member waits for the first one to join again."""
+    """A second member waits for the first one to rejoin."""
     group, first, generation = stable_group(b)
     with b.another() as other:
         other.send(join_request(group, member(b, group, other)), 9)
@@ -90,7 +90,7 @@ def static(b: Subject) -> Iterator[Member]:
 
 @contextlib.contextmanager
 def static_replaced(b: Subject) -> Iterator[Member]:
-    """The member is one that another one with its instance id took the place of."""
+    """The member was replaced by another one with its instance id."""
     group, member_id, generation = static_group(b)
     b.quietly(join_request(group, instance="one"), 9)
     yield Member(group, member_id, generation, "one")

@@ -1,4 +1,4 @@
-"""Every API of a transaction in every state of a transactional id: of strangers first, then of its producer."""
+"""Every API of a transaction in every state of a transactional id: from strangers first, then from its producer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.parity.subject import Subject, scenario_for_each
 from tests.parity.transactional_producer import Producer, coordinated, read
 
 FOREIGN = 1_000_000
-"""Further than any producer id that was given out."""
+"""Beyond any producer id that was allocated."""
 
 
 class Session(NamedTuple):
@@ -211,7 +211,9 @@ def produces(b: Subject, session: Session) -> None:
 
 
 def produces_without_a_transaction(b: Subject, session: Session) -> None:
-    """Idempotent batches of the producer's id, batches without an id, and transactional ones without its name."""
+    """Idempotent batches of the producer's id, batches without an id, and transactional ones without the transactional
+    id.
+    """
     producer, at = session
     _, producer_id, epoch = producer.identity
     for sequence, number in ((1, producer_id), (-1, -1)):

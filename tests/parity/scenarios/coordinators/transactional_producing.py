@@ -1,4 +1,4 @@
-"""Produce within transactions: batches that do not follow, mixed batches, several partitions, markers of strangers."""
+"""Produce within transactions: batches out of order, mixed batches, several partitions, markers from strangers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.parity.transactional_producer import Producer, coordinated, read
 
 
 class Step(NamedTuple):
-    """A batch of `count` records, as a producer with this epoch (relative to its own) would send it; or an end."""
+    """A batch of `count` records from a producer with this epoch (relative to its own); or an end."""
 
     sequence: int = 0
     count: int = 1
@@ -157,7 +157,7 @@ def a_transaction_over_many_partitions(b: Subject) -> None:
 
 @scenario_for_each({"below": -1, "same": 0, "above": 1})
 def a_marker_of_a_stranger_with_an_epoch(b: Subject, difference: int) -> None:
-    """A marker that its coordinator has not sent ends the transaction in the partition all the same."""
+    """A marker that its coordinator has not sent still ends the transaction in the partition."""
     topic, producer = b.topic(), Producer(b, coordinated(b)).begin().begin()
     at = TopicPartition(topic, 0)
     producer.add(at)
@@ -165,7 +165,7 @@ def a_marker_of_a_stranger_with_an_epoch(b: Subject, difference: int) -> None:
     b.note("WriteTxnMarkers", b.quietly(write_marker(producer.producer_id, producer.epoch + difference, at), 1))
     producer.write(topic, 1, b"2")
     producer.end(commit=True)
-    if difference <= 0:  # else the log refuses the producer's own marker for ever
+    if difference <= 0:  # otherwise the log refuses the producer's own marker forever
         producer.settle()
     describe_producers(b, topic, 0, known={producer.producer_id: "producer"})
     read(b, topic)

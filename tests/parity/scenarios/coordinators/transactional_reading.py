@@ -18,17 +18,17 @@ from tests.parity.transactional_producer import Producer, coordinated, read
 
 
 class Writers:
-    """Two transactional producers, `one` and `two`, and batches of nobody, into partition 0 of one topic."""
+    """Two transactional producers, `one` and `two`, and batches without a producer, into partition 0 of one topic."""
 
     def __init__(self, b: Subject) -> None:
         self.b, name = b, coordinated(b)
-        # Markers are years younger than the records: that must not end a segment, which is deleted at some time.
+        # Markers are years younger than the records: that must not roll a segment, which would eventually be deleted.
         self.topic = b.topic(configs={"segment.ms": str(1 << 60)})
         self.producers = {"one": Producer(b, name).begin(), "two": Producer(b, b.name("two")).begin()}
         self.sequences = dict.fromkeys(self.producers, 0)
 
     def play(self, *steps: str) -> None:
-        """`one` and `two` write a batch; `one+` commits, `one-` aborts; `plain` is a batch of nobody."""
+        """`one` and `two` write a batch; `one+` commits, `one-` aborts; `plain` is a batch without a producer."""
         for step in steps:
             producer = self.producers.get(name := step.rstrip("+-"))
             if producer is None:
@@ -56,7 +56,7 @@ Question = Callable[[Subject, Writers], None]
 
 
 def _fetch(b: Subject, topic: str, offset: int, *, isolation: int, limit: int = 1 << 20) -> None:
-    """Notes which batches are read, not their bytes: ids of producers differ. Kafka also sends a part of the next."""
+    """Notes which batches are read, not their bytes: producer ids differ. Kafka also sends part of the next one."""
     partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=limit)
     topics = [FetchRequest.FetchTopic(topic=topic, partitions=[partition])]
     asked = FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=isolation, topics=topics)

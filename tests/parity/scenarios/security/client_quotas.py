@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas. A scenario takes away what it has set: others see all quotas."""
+"""DescribeClientQuotas and AlterClientQuotas. A scenario removes its quotas: others see all quotas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def quotas_with_bad_filters(b: Subject) -> None:
 
 
 def alter(b: Subject, *entries: tuple[Parts, Changes], validate_only: bool = False, version: int = 1) -> None:
-    """AlterClientQuotas; a value of None takes a quota away."""
+    """AlterClientQuotas; a value of None removes a quota."""
     b.ask(alter_request(*entries, validate_only=validate_only), version)
 
 

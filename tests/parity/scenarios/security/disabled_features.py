@@ -1,4 +1,4 @@
-"""Read-only requests about features that are not configured, which user interfaces send to every broker."""
+"""Read-only requests about unconfigured features, which user interfaces send to every broker."""
 
 from __future__ import annotations
 

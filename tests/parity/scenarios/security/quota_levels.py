@@ -26,7 +26,7 @@ from tests.parity.subject import Subject, scenario_for_each
 BYTES: Final = 100_000
 PARTITIONS: Final = 12
 BURST_S: Final = WINDOW_S + 1
-"""Changes of topics may be ahead of their quota by so much."""
+"""Topic changes may be ahead of their quota by this much."""
 LEVELS: Final = (
     "user_and_client",
     "user_and_default_client",
@@ -43,7 +43,7 @@ OWN_LEVELS: Final = {level: level for level in LEVELS if level not in SHARED}
 
 
 def entity(level: str, client_id: str) -> Parts:
-    """The entity of that level that means a client of the user."""
+    """The entity at that level that matches a client of the user."""
     user = None if "default_user" in level else USER
     named = None if "default_client" in level else client_id
     parts: Parts = {"user": user} if "user" in level else {}
@@ -56,7 +56,7 @@ def wait_s(index: int) -> float:
 
 
 def tens(throttle_time_ms: int) -> int:
-    """Which level it was."""
+    """Identify the level."""
     return throttle_time_ms // 10_000
 
 
@@ -112,7 +112,7 @@ def of_time(b: Subject, level: str) -> None:
 
 @scenario_for_each({"written": WRITTEN, "read": READ, "changed": CHANGED, "time": TIME})
 def of_users(b: Subject, kind: str) -> None:
-    """The user's goes before the default user's, whose clients of a name are another level."""
+    """The user's quota precedes the default user's; quotas for client ids of the default user are another level."""
     topic, name = b.topic(), b.name("client")
     b.produce(topic, b"x" * BYTES)
     lower: list[tuple[Parts, Changes]] = [(entity(each, name), {kind: MANY}) for each in LEVELS[6:]]
@@ -135,7 +135,7 @@ def of_users(b: Subject, kind: str) -> None:
 
 
 def asked(b: Subject, kind: str, topic: str, client_id: str) -> int:
-    """How long a client has to wait after a use of that kind, so roughly that moments in between do not count."""
+    """The throttle time after a use of that kind, rounded so that short delays do not matter."""
     match kind:
         case "producer_byte_rate":
             return tens(throttle_ms(b, client_id, written(topic, BYTES)))

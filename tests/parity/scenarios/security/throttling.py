@@ -39,7 +39,7 @@ from tests.parity.subject import Subject, scenario, scenario_for_each
 
 @scenario
 def of_a_first_request(b: Subject) -> None:
-    """The time is exact: nothing but the request itself counts, and the whole window."""
+    """The time is exact: only the request itself counts, over the whole window."""
     topic = b.topic()
     with quotas(b, ({"client-id": None}, {WRITTEN: 1000.0})):
         for size in (1000, 9_000, 10_000, 11_111, 50_000, 900_000):
@@ -68,7 +68,7 @@ def of_a_first_fetch(b: Subject) -> None:
 
 @scenario
 def of_two_clients_of_a_user(b: Subject) -> None:
-    """The record dwarfs the probes, which count towards the user's quota until they have their own."""
+    """The record dwarfs the probes, which count towards the user's quota until they have quotas of their own."""
     topic = b.topic()
     b.produce(topic, b"x" * 900_000)
     with quotas(b, ({"user": USER}, {READ: 135_000.0})):
@@ -95,7 +95,7 @@ def of_a_producer_that_wants_no_answer(b: Subject) -> None:
 
 @scenario
 def that_is_over(b: Subject) -> None:
-    """The answer does not wait, but the next one on the connection does. Another connection is served."""
+    """The answer is immediate, but the next one on the connection is delayed. Another connection is served."""
     topic, name = b.topic(), b.name("client")
     with quotas(b, ({"client-id": name}, {WRITTEN: 1000.0})), b.another(name) as connection:
         began_s = time.monotonic()
@@ -154,7 +154,7 @@ def by_time(b: Subject, asked: tuple[Request, int]) -> None:
 
 @scenario
 def of_a_session_that_is_not_there(b: Subject) -> None:
-    """The client learns of the error only when it need not wait any more."""
+    """The client gets the error only after its throttle time."""
     request = fetch(b.name("not-there"), 0)
     request.session_id, request.session_epoch = 12345, 7
     for kind, limit in ((TIME, 1e-9), (READ, 1.0), (READ, 1000.0)):
@@ -164,7 +164,7 @@ def of_a_session_that_is_not_there(b: Subject) -> None:
 
 
 def grown(topic: str, count: int) -> CreatePartitionsRequest:
-    """A topic that is to have so many partitions."""
+    """A request to grow a topic to this many partitions."""
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=count, assignments=None)
     return CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
 
@@ -217,7 +217,7 @@ def of_connections(b: Subject, ip: str | None) -> None:
 
 
 def is_served(connection: WireClient) -> bool:
-    """Whether a request is answered; if not, the connection is closed in the end."""
+    """Whether a request is answered; otherwise the connection is closed in the end."""
     try:
         connection.ask(ApiVersionsRequest(), 0)
     except ConnectionClosed:

@@ -1,4 +1,4 @@
-"""CreateAcls, DescribeAcls and DeleteAcls of a client that may, with good and bad input."""
+"""CreateAcls, DescribeAcls and DeleteAcls of an authorized client, with valid and invalid input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = "x" * 300
 
 
 def code(number: int) -> Any:
-    """A number that no enumeration has."""
+    """A number outside every enumeration."""
     return number
 
 

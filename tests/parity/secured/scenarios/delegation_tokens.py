@@ -1,4 +1,4 @@
-"""Rights to make tokens for others, and to see those of others (KIP-373)."""
+"""Rights to create tokens for others, and to see others' tokens (KIP-373)."""
 
 from __future__ import annotations
 

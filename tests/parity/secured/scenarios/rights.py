@@ -1,6 +1,6 @@
-"""Every API for a client without rights, in all versions, and with each right alone and together with others.
+"""Every API for a client without rights, in all versions, and with each right alone and with others.
 
-The requests are those of `tests.broker.network.effects`. Topic "t" and the groups "g" and "m" are there, topic "n" is
+The requests are those of `tests.broker.network.effects`. Topic "t" and the groups "g" and "m" exist, topic "n" does
 not.
 """
 
@@ -104,7 +104,7 @@ def without(b: SecuredSubject, case: Case) -> None:
         try:
             case.build(names).to_bytes(version)
         except (EncodeError, ApiError):
-            continue  # that version says it otherwise
+            continue  # that version has a different form
         b.as_user("alice", case.build(names), version)
 
 

@@ -35,7 +35,7 @@ UNKNOWN_ID = uuid_of(77)
 
 
 def lists(b: SecuredSubject) -> dict[str, list[Creation]]:
-    """ACLs about the topic "ta"."""
+    """ACLs for the topic "ta"."""
     name = b.name("ta")
     return {
         "literal": [acl(TOPIC, name, READ)],
