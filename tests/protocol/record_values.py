@@ -72,7 +72,7 @@ def seal(
     codec: CompressionType = CompressionType.NONE,
     base_offset: int = 0,
 ) -> bytes:
-    """A batch around `payload`, whatever that is."""
+    """A batch around any `payload`."""
     return seal_raw(
         compress(codec, payload), count, base_timestamp, max_timestamp, codec=codec, base_offset=base_offset
     )
@@ -87,7 +87,7 @@ def seal_raw(
     codec: int = 0,
     base_offset: int = 0,
 ) -> bytes:
-    """As `seal`, of bytes that were compressed before (or claim to be)."""
+    """Like `seal`, for bytes that are already compressed (or claim to be)."""
     covered = struct.pack(">hiqqqhii", codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count) + payload
     tail = struct.pack(">ibI", -1, 2, crc32c(covered)) + covered
     return struct.pack(">qi", base_offset, len(tail)) + tail
@@ -110,7 +110,7 @@ FIELDS = {
 
 
 def patch(batch: bytes, *, keep_crc: bool = False, **values: int) -> bytes:
-    """`batch` with header fields replaced, and the CRC made to fit unless it is to lie."""
+    """`batch` with header fields replaced, and with a correct CRC unless the test wants a wrong one."""
     out = bytearray(batch)
     for name, value in values.items():
         position, form = FIELDS[name]

@@ -1,4 +1,4 @@
-"""Compaction of single batches against a plain model over the ordinary record decoder."""
+"""Compaction of single batches against a naive model over the ordinary record decoder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mixed_batches(draw: st.DrawFn) -> Sparse:
 
 @st.composite
 def uniform_batches(draw: st.DrawFn) -> Sparse:
-    """Long stretches of one shape, which are decoded by columns."""
+    """Long runs of one shape, which are decoded by columns."""
     base = draw(st.sampled_from([0, 10**12]))
     distinct = draw(st.sampled_from([1, 7, 90]))
     value = draw(st.sampled_from([None, b"", b"v" * 90]))
@@ -166,7 +166,7 @@ def same_frame(batch: RecordBatch) -> tuple[object, ...]:
 
 
 def assert_emptied(batch: RecordBatch, out: memoryview | bytes | None) -> None:
-    """Check for the header that Kafka's `writeEmptyHeader` leaves."""
+    """Check the header against Kafka's `writeEmptyHeader`."""
     assert out is not None
     new = RecordBatch(memoryview(out))
     assert new.is_valid
@@ -188,7 +188,7 @@ def test_a_second_filter_with_the_same_map_changes_nothing(sparse: Sparse) -> No
 
 @given(st.lists(batches, min_size=1, max_size=4), st.sampled_from([3, 40, 10**6]), st.data())
 def test_survivors_say_what_the_map_says(several: list[Sparse], capacity: int, data: st.DataObject) -> None:
-    """A log of batches, some of them clean already: with or without them, each becomes the same."""
+    """A log of batches, some of them already clean: with or without them, each gives the same result."""
     log: list[RecordBatch] = []
     for sparse in several:
         shift = (log[-1].next_offset if log else 0) - sparse.rows[0].offset + data.draw(st.sampled_from([0, 5]))
@@ -260,7 +260,7 @@ def test_timestamps_that_overflow_wrap_as_in_the_reader() -> None:
 
 
 def same_failure(payload: bytes, count: int) -> None:
-    """Both passes must say INVALID_RECORD or get through, and never loop or fail otherwise."""
+    """Both passes must raise INVALID_RECORD or succeed, and never loop or fail otherwise."""
     latest_offsets = LatestOffsets(0, bytearray(b"\1") * count)
     for codec in (CompressionType.NONE, CompressionType.LZ4):
         batch = RecordBatch(memoryview(seal(payload, count, codec=codec)))

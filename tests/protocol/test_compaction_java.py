@@ -20,7 +20,7 @@ pytestmark = pytest.mark.java
 
 
 def random_case(rng: random.Random) -> tuple[bytes, dict[bytes, int], dict[str, Any]]:
-    """A batch, the map, and how it is to be filtered."""
+    """A batch, the map, and the filter's options."""
     rows, options = random_batch(rng)
     rows = [row._replace(key=rng.choice([None, *KEYS])) for row in rows]
     if rng.random() < 0.3:

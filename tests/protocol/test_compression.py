@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, what other writers write is read, and nothing is ever larger than allowed."""
+"""Codecs: round trips, the output of other writers, and limits on the decompressed size."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
     ),
     "snappy blocks": (CompressionType.SNAPPY, lambda: compress(CompressionType.SNAPPY, MEGABYTE * 300)),
 }
-"""Each would decompress to 300 MB or more, or says so."""
+"""Each decompresses to 300 MB or more, or claims to."""
 
 
 BOMB_PROGRAM = """
@@ -217,7 +217,7 @@ except ApiError as error:
 
 @pytest.mark.parametrize("name", sorted(BOMBS))
 def test_bombs_take_no_memory(name: str) -> None:
-    """CVE-2023-34455 of snappy-java, which believes the length of a chunk."""
+    """CVE-2023-34455 of snappy-java, which trusts the length of a chunk."""
     codec, make = BOMBS[name]
     data = make()
     done = subprocess.run(
@@ -241,7 +241,7 @@ def test_every_truncation_is_an_error(codec: CompressionType) -> None:
     for size in range(len(whole)):
         shorter = whole[:size]
         if size == {CompressionType.GZIP: 0, CompressionType.ZSTD: 0, CompressionType.SNAPPY: 16}.get(codec):
-            assert decompress(codec, shorter) == b""  # no member, no frame, no block: not a lie, only nothing
+            assert decompress(codec, shorter) == b""  # without a member, frame or block: empty, but not malformed
         else:
             assert code_of(codec, shorter, 1 << 20) is ErrorCode.INVALID_RECORD, size
 

@@ -1,4 +1,4 @@
-"""An array that is encoded item by item is the same on the wire as one that is encoded with its message."""
+"""An array that is encoded item by item has the same bytes as one that is encoded with its message."""
 
 from __future__ import annotations
 

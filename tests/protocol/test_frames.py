@@ -1,4 +1,4 @@
-"""Frames out of arbitrary pieces, and the memory they take."""
+"""Frames from arbitrary pieces, and the memory they use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stream_of(frames: list[bytes]) -> bytes:
 
 
 def receive(reader: FrameReader, data: bytes) -> list[bytes]:
-    """Let `reader` receive `data`, however many reads that takes."""
+    """Let `reader` receive `data`, in as many reads as necessary."""
     frames, position = [], 0
     while position < len(data):
         buffer = reader.get_buffer(-1)
@@ -85,7 +85,7 @@ def test_whoever_stops_between_two_frames_finds_the_rest(
             else:
                 got.append(bytes(frame))
         reader.keep()
-        shared.view[:] = b"\xaa" * len(shared.view)  # another connection receives
+        shared.view[:] = b"\xaa" * len(shared.view)  # another connection receives data
     assert got + remaining(reader) == frames
     assert not reader.has_unread
     reader.keep()

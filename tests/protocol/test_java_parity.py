@@ -1,4 +1,4 @@
-"""Our codec against Kafka's own generated classes: the same values, the same bytes, both ways."""
+"""Our codec against Kafka's generated classes: equal values and equal bytes, in both directions."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from tests.kit.heavy_requests import fetch_unknown
 from tests.protocol.values import EVERY_VERSION, MESSAGES, OWN_TAG, DrawnSource, SeededSource, build
 
 NEWER_THAN_3_9 = {"TransactionLogValue": {"PreviousProducerId", "NextProducerId", "ClientTransactionVersion"}}
-"""Tagged fields that the definitions of records at hand, those of Kafka 4, have more."""
+"""Additional tagged fields in the available definitions of records, which are those of Kafka 4."""
 SPEC = Path(__file__).parents[2].parent / "shared" / "spec"
 FULL_FUZZ_FRAMES = 1_000_000
 
@@ -58,7 +58,7 @@ def decoded_in_slices(message: type[Message], encoded: bytes, version: int) -> M
 
 @functools.cache
 def lazy_decoder(message: type[Message], version: int) -> Any:
-    """Decodes every array lazily, however small it is."""
+    """A decoder that decodes every array lazily, however small it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode_compiler, "LAZY_BYTES", 0)
         return DecodeCompiler(
@@ -168,7 +168,7 @@ def test_what_was_decoded_lazily_is_in_no_cycle_once_it_is_cleared() -> None:
 
 
 def test_a_large_element_of_a_large_array_is_decoded_once() -> None:
-    """It would take long to decode it again whenever it is looked at, in one go."""
+    """Decoding it again on each access would take long, without a break."""
     topic = CreateTopicsRequest.CreatableTopic
     configs = [CreateTopicsRequest.CreatableTopicConfig(name=str(number), value="x") for number in range(2_000)]
     value = CreateTopicsRequest(
@@ -292,7 +292,7 @@ def base_type(name: str, nullable: bool) -> WireType | None:
 
 
 def default_of(definition: Any, spec: FieldSpec) -> Any:
-    """Kafka's default of a field, in our terms."""
+    """Kafka's default of a field, in our representation."""
     given = definition.get("default")
     is_null = given == "null" or ("default" in definition and given is None)
     if is_null:

@@ -1,4 +1,4 @@
-"""The view on a batch, and what is done to one in place."""
+"""The view of a batch, and in-place changes."""
 
 from __future__ import annotations
 

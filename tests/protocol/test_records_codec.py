@@ -1,4 +1,4 @@
-"""Encoding and decoding of records: against a plain model, against other codecs, and against bytes that lie."""
+"""Encoding and decoding of records: against a naive model, against other codecs, and with malformed bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.protocol.record_values import (
 )
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas by a deprecated function
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas with a deprecated function
     from kafka.record import default_records as kafka_python_records
 
 FUZZ_CASES = 100_000
@@ -84,7 +84,7 @@ def test_a_batch_of_values() -> None:
 
 
 def test_runs_are_taken_for_what_they_are() -> None:
-    """The shortcut through columns must be taken (else it is dead weight), and only for whole runs."""
+    """The shortcut through columns must be taken (otherwise it is dead weight), and only for whole runs."""
     rows = [Record(at, 1000 + at, b"k%03d" % at, b"v" * 90) for at in range(600)]
     payload = model_payload(rows)
     run = find_run(payload, 0, 512)
@@ -102,7 +102,7 @@ def test_runs_are_taken_for_what_they_are() -> None:
 @given(uniform_lists.filter(lambda rows: len(rows) > 20), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_run_with_one_changed_byte(rows: list[Record], data: st.DataObject) -> None:
-    """Either way of decoding must judge every byte alike: the column way is compared with one record at a time."""
+    """Both ways of decoding must treat every byte alike: decoding by columns is compared with one record at a time."""
     payload = bytearray(model_payload(rows))
     at = data.draw(st.integers(0, len(payload) - 1))
     payload[at] = data.draw(st.integers(0, 255))
@@ -290,7 +290,7 @@ def test_batches_of_other_clients_are_read(write: Writer, codec: CompressionType
     batch = RecordBatch(memoryview(write(ROWS, codec)))
     batch.validate()
     assert [normal(row) for row in batch.records()] == [normal(row) for row in ROWS]
-    if codec is CompressionType.NONE:  # kafka-python and aiokafka say 0 where Java says -1: no leader epoch yet
+    if codec is CompressionType.NONE:  # kafka-python and aiokafka write 0 where Java writes -1: no leader epoch yet
         assert bytes(batch.buffer) == build_batch(ROWS, partition_leader_epoch=batch.partition_leader_epoch)
 
 

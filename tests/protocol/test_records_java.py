@@ -1,4 +1,4 @@
-"""Record batches against Kafka's own classes: the same records, the same bytes, both ways."""
+"""Record batches against Kafka's classes: equal records and equal bytes, in both directions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_kafka_reads_ours() -> None:
 
 
 def test_kafka_reads_large_compressed_batches_of_every_level() -> None:
-    """Larger than the blocks of each codec, and not compressible in part."""
+    """Larger than the blocks of each codec, and partly incompressible."""
     rng = random.Random(3)
     rows = [Record(at, 1000 + at, None, rng.randbytes(500) + bytes(500)) for at in range(300)]
     levels = {

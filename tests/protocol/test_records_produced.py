@@ -84,7 +84,7 @@ HEADER_CASES: list[tuple[str, bytes, int, int]] = [
 ]
 
 RECORD_CASES: list[tuple[str, bytes, int, int, int]] = [
-    # name, records, their count, Kafka's verdict uncompressed, Kafka's verdict compressed
+    # name, records, their count, Kafka's result uncompressed, Kafka's result compressed
     ("three records", THREE, 3, GOOD, GOOD),
     ("offset deltas 0 2 4", row(0, 0) + row(1, 2) + row(2, 4), 3, GOOD, UNKNOWN),
     ("offset deltas 0 0 0", row(0, 0) + row(1, 0) + row(2, 0), 3, GOOD, UNKNOWN),
@@ -127,7 +127,7 @@ STRICTER = {
     "record size too large": "uncompressed, Kafka refuses it; compressed, it skips over fields without adding up",
     "record size too small": "as above",
 }
-"""Where we refuse, with INVALID_RECORD, what Kafka takes in one of the two forms."""
+"""Records that we refuse with INVALID_RECORD, and Kafka accepts in one of the two forms."""
 
 
 def verdict(judge: Callable[[], object]) -> int:
@@ -148,7 +148,7 @@ def test_headers(batch: bytes, kafka: int, ours: int) -> None:
 
 @pytest.mark.parametrize("codec", CompressionType)
 def test_counts_and_the_bytes_at_hand(codec: CompressionType) -> None:
-    """The smallest records of a batch pass, however well they are compressed; more than a codec can pack do not."""
+    """The smallest possible records are accepted, however well they compress; more than a codec can pack are not."""
     count = 100_000
     batch = build_batch([Record(0, 0, None, None)] * count, compression=codec)
     RecordBatch(memoryview(batch)).validate()

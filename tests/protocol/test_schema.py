@@ -1,4 +1,4 @@
-"""Declarations and what is compiled from them."""
+"""Declarations and the code compiled from them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_values_that_do_not_fit(changes: dict[str, object], version: int, messag
 
 
 class Pair(Message, versions="0-1", flexible="1+"):
-    """Little enough to write its bytes by hand."""
+    """Small enough to write its bytes by hand."""
 
     class Item(Struct):
         """An element."""
@@ -197,7 +197,7 @@ class Pair(Message, versions="0-1", flexible="1+"):
 
 
 class Nested(Message, versions="0", flexible="0+"):
-    """Arrays in an array."""
+    """Arrays inside an array."""
 
     class Inner(Struct):
         """An element."""
@@ -265,7 +265,7 @@ class Asked(Message, versions="0", flexible="0+"):
 
 
 def test_an_array_or_tags_over_the_limit_are_refused_before_they_are_read() -> None:
-    """As Kafka 4.4. A request may have as many elements altogether as one array."""
+    """As in Kafka 4.4. A request may have as many elements in total as one array."""
     array = varint(MAX_ARRAY + 2) + b"\x01" * (MAX_ARRAY + 1)
     with pytest.raises(DecodeError, match=f"field names: array of {MAX_ARRAY + 1} elements; {MAX_ARRAY} are allowed"):
         Asked.decode(array + b"\x00", 0)
@@ -397,5 +397,5 @@ def test_faulty_declarations_are_type_errors() -> None:
 
 def test_what_follows_a_request_is_ignored() -> None:
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-    # librdkafka 2.16 asks for all topics like this: four bytes for the null array, so that three are left over.
+    # librdkafka 2.16 requests all topics like this: four bytes for the null array, so that three are left over.
     assert MetadataRequest.decode(bytes.fromhex("00000000 010000"), 12) == request

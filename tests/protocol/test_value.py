@@ -1,4 +1,4 @@
-"""Values: what a class gets from the declaration of its fields."""
+"""Values: the methods that a class gets from the declaration of its fields."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Identity(Value, frozen=False, eq=False):
 
 
 class Doubled(Value, kw_only=True):
-    """A field that follows from another."""
+    """A field derived from another."""
 
     number: int
     double: int = field(init=False)
@@ -75,7 +75,7 @@ def test_fields_are_set_by_position_and_by_name() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(make: Any, message: str) -> None:
-    for _ in range(2):  # the first instance of a class is made in another way
+    for _ in range(2):  # the first instance of a class is created differently
         with pytest.raises(TypeError, match=message):
             make()
 

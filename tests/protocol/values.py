@@ -39,7 +39,7 @@ BOUNDS = {
 
 
 class Source(Protocol):
-    """Where the choices come from."""
+    """The source of choices."""
 
     def integer(self, low: int, high: int) -> int: ...
 
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class SeededSource:
-    """Choices from a seed, drawn to bounds and to the lengths where encodings change."""
+    """Choices from a seed, biased to limits and to the lengths where encodings change."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
@@ -104,7 +104,7 @@ class DrawnSource:
 
 
 def build(struct: type[Struct], version: int, source: Source) -> Any:
-    """An instance of `struct` with any value that `version` can carry."""
+    """An instance of `struct` with random values that `version` can carry."""
     values = {
         spec.name: _value(spec.type, version, source, spec)
         for spec in fields_of(struct)
@@ -137,14 +137,14 @@ def _value(wire_type: WireType, version: int, source: Source, spec: FieldSpec) -
             return [_value(wire_type.element, version, source, spec) for _ in range(source.count())]
         case StructOf():
             nested = build(wire_type.struct, version, source)
-            # A tagged struct at its defaults is the same as none, and none is what decoding gives.
+            # A tagged struct at its defaults equals None, and decoding gives None.
             return None if spec.tag is not None and is_field and nested == type(nested)() else nested
         case _:
             return source.binary()
 
 
 def to_json(value: Any, version: int) -> dict[str, Any]:
-    """`value` as Kafka's `<Message>JsonConverter` reads it."""
+    """`value` in the form that Kafka's `<Message>JsonConverter` reads."""
     return {
         _camel(spec.name): _json_of(spec.type, getattr(value, spec.name), version)
         for spec in fields_of(type(value))

@@ -1,6 +1,6 @@
 """The brokers of the end-to-end tests: Odradek, or Apache Kafka 3.9.1 with `ODRADEK_SPARK_BROKER=apache-kafka`.
 
-Tests take the fixture `bootstrap`, or `broker` when they kill it, and name their topics so that others may be there.
+Tests use the fixture `bootstrap`, or `broker` if they kill it, and unique topic names, since others may exist.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def on_apache_kafka_too(number: int) -> pytest.MarkDecorator:
 
 
 class Brokers:
-    """Brokers that tests share: each is started when one asks for it, and again when one has left it dead."""
+    """Brokers that tests share: each is started on request, and restarted if a test has left it dead."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

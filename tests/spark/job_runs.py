@@ -1,4 +1,4 @@
-"""A Spark job as a user runs it, and what goes into its topics and comes out of them."""
+"""A Spark job as a user runs it, and the data of its topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_topics(bootstrap: str, *names: str, partitions: int = 3) -> list[str]:
 
 
 def produce_values(bootstrap: str, topic: str, values: Iterable[bytes | None]) -> None:
-    """Send every value, through restarts of the broker, and wait until all are acknowledged."""
+    """Send every value, across restarts of the broker, and wait until all are acknowledged."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
     for value in values:
         while True:
@@ -49,7 +49,7 @@ def produce_values(bootstrap: str, topic: str, values: Iterable[bytes | None]) -
 
 
 class Results:
-    """Rows of a topic that a job writes, repeats dropped by their headers."""
+    """Rows of a topic that a job writes, without repeats, which have equal headers."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -67,7 +67,7 @@ class Results:
         self._consumer.close()
 
     def await_rows(self, count: int, by: Callable[[dict[str, Any]], object] | None = None) -> list[dict[str, Any]]:
-        """The rows, once there are `count`; each key is there once, or each value of `by`."""
+        """The rows, once there are `count`; each key, or each value of `by`, occurs once."""
         deadline = time.monotonic() + PATIENCE_S
         while len(self._rows) < count:
             assert time.monotonic() < deadline, f"{len(self._rows)} of {count} rows"
@@ -123,7 +123,7 @@ class JobRun:
         assert self._process.poll() is None, self.text()[-3000:]
 
     def await_text(self, text: str) -> None:
-        """Until the job says `text`, after what was awaited before."""
+        """Wait until the job prints `text`, after the previously awaited output."""
         deadline = time.monotonic() + PATIENCE_S
         while (at := self.text().find(text, self._seen)) < 0:
             assert time.monotonic() < deadline, self.text()[-3000:]
@@ -144,7 +144,7 @@ class JobRun:
         return re.findall(r"batch \d+: ([\d,]+) records in .*lag", self.text()[self._seen :])
 
     def end(self, *, terminate: bool = False, code: int = 0) -> str:
-        """The last line of the job, when it has ended with `code`; `terminate` asks it to."""
+        """The last line of the job, once it has exited with `code`; `terminate` stops it."""
         assert self._process is not None
         if terminate:
             self._process.terminate()

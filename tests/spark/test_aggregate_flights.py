@@ -1,4 +1,4 @@
-"""End to end: a month of flights through a topic into hourly figures, equal to those of pandas, through kills."""
+"""End to end: a month of flights from a topic to hourly figures, equal to those of pandas, across kills."""
 
 from __future__ import annotations
 

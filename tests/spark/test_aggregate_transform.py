@@ -1,4 +1,4 @@
-"""The aggregation's transform on static frames: windows, sessions, aggregates, what is late, and what is refused."""
+"""The aggregation's transform on static frames: windows, sessions, aggregates, late rows, and refused options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config(windows: Windows, agg: str = "count", **fields: Any) -> AggregateConf
 
 
 def records(spark: SparkSession, *rows: tuple[float, Any]) -> DataFrame:
-    """Records of minutes after noon and values."""
+    """Records from pairs of minutes after noon and values."""
     values = [
         (None, value if isinstance(value, bytes) else json.dumps(value).encode(), "t", 0, offset, at(minute))
         for offset, (minute, value) in enumerate(rows)

@@ -1,4 +1,4 @@
-"""Bad input: one line that names it, exit code 1 or 2, no stack trace, nothing committed that was not written."""
+"""Bad input: one line that names it, exit code 1 or 2, no stack trace, and no commit of unwritten data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refused(jobs: WarmJobs, name: str, *options: str, codes: tuple[int, ...] = (
 
 
 def options(bootstrap: str, topic: str, directory: Path, *more: str) -> list[str]:
-    """Options of a job that writes below `directory`; the last one of a name counts."""
+    """Options of a job that writes below `directory`; the last option of a name wins."""
     return [
         "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(directory / "table"),
         "--checkpoint", str(directory / "checkpoint"), *(part.format(at=directory) for part in more),
@@ -114,7 +114,7 @@ def test_bad_options_are_named(
 ) -> None:
     port = str(free_port())
     given = [part.replace("{port}", port).replace("TOPIC", topic) for part in more]
-    # 2 as long as Spark and the brokers need not be asked.
+    # 2 if it fails before it uses Spark and the brokers.
     codes = (2,) if line.startswith(("--", "[Errno")) and "--starting" not in line else (1,)
     told = refused(jobs, name, *options(bootstrap, topic, tmp_path, *given), codes=codes)
     assert told.startswith(line.format(at=tmp_path, bootstrap=bootstrap, port=port, topic=topic)), told
@@ -146,7 +146,7 @@ def test_a_checkpoint_of_another_query(jobs: WarmJobs, bootstrap: str, topic: st
     assert jobs.run("lake", *given)[0] == 0
     told = refused(jobs, "lake", *options(bootstrap, other, tmp_path))
     assert told.startswith(f"checkpoint {tmp_path}/checkpoint is of a query that reads topic {topic}, which is gone or")
-    # It goes on as if nothing had happened.
+    # It continues as if nothing had happened.
     code, said = jobs.run("lake", *given)
     assert (code, said.splitlines()[0]) == (0, "lake: 0 records and 0 dead letters in 0 batches"), said
 

@@ -1,4 +1,4 @@
-"""`--max-bytes-per-trigger`: batches of a real topic whose records are large, and of different sizes."""
+"""`--max-bytes-per-trigger`: batches of a real topic with large records of different sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_limit_in_bytes_is_one_in_offsets() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_batches_of_large_records_stay_within_the_limit(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
-    """On average within the limit, and each within twice of it, though records differ by a factor of seven."""
+    """On average within the limit, and each within twice the limit, though record sizes differ by a factor of seven."""
     draw = random.Random(1)
     sizes = [draw.randrange(64 << 10, 448 << 10) for _ in range(60)]
     (topic,) = make_topics(bootstrap, "large", partitions=2)

@@ -1,4 +1,4 @@
-"""The doctor's rules, and a real query that runs on with the checkpoint that it repaired."""
+"""The doctor's rules, and a real query that continues with the checkpoint it repaired."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_a_partition_that_is_gone_leaves_the_checkpoint() -> None:
     ("end", "start", "moved", "expected"),
     [
         (8, 5, None, 8),
-        (12, 5, None, 9),  # what is behind the log's end is gone
-        (4, 7, "lost", 7),  # the batch lies before the log's start: nothing is left of it
+        (12, 5, None, 9),  # the records after the log's end are gone
+        (4, 7, "lost", 7),  # the batch is below the log's start: all of it is lost
         (8, 0, "future", 0),  # the batch was of another topic: the next one reads the new topic
     ],
 )
@@ -158,12 +158,12 @@ def test_a_query_runs_on_with_the_repaired_checkpoint(bootstrap: str, jobs: Warm
 
 
 def make_when_gone(admin: AdminClient, topic: str) -> None:
-    """Make a topic that was just deleted: brokers finish that in their own time."""
+    """Create a topic that was just deleted: brokers finish the deletion asynchronously."""
     while True:
         try:
             make(admin, topic)
         except KafkaException as failure:
-            # Odradek says that it exists already, Apache Kafka that it is marked for deletion.
+            # Odradek answers that it already exists, Apache Kafka that it is marked for deletion.
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         else:

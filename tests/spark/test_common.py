@@ -1,4 +1,4 @@
-"""Options, source settings, schema files and progress lines of the jobs: no Spark needed for most of them."""
+"""Options, source settings, schema files and progress lines of the jobs: most tests need no Spark."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_client_properties_are_read_as_java_reads_them(text: str, properties: di
 
 @pytest.mark.spark
 def test_pem_files_go_to_the_executors_as_their_text(spark: Any, tmp_path: Path) -> None:
-    """Kafka's own client finds the certificates and the key in the properties."""
+    """Kafka's own client reads the certificates and the key from the properties."""
     authority = Authority(tmp_path / "authority")
     file = tmp_path / "client.properties"
     file.write_text(
@@ -245,7 +245,7 @@ def test_a_directory_without_jars_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_no_class_is_looked_for_twice(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java looks for each part of a name, a package too, in hundreds of jars, and does not remember what is none."""
+    """Java looks up each part of a name, even a package, in hundreds of jars, and does not cache misses."""
     looked_for = []
     (tmp_path / "file").write_text("text")
 

@@ -1,4 +1,4 @@
-"""End to end: flights with the weather of their hour, and with their planes; the same rows as pandas gives."""
+"""End to end: flights with the weather of their hour, and with their planes; the same rows as with pandas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_flights_with_their_weather_and_their_planes(
 ) -> None:
     some_flights = of_the_first_days(flights, "time_hour", "origin", "tailnum")
     some_weather = of_the_first_days(weather, "time_hour", "origin", "temp")
-    some_weather.sort(key=lambda hour: hour["time_hour"])  # the file has one airport after the other
+    some_weather.sort(key=lambda hour: hour["time_hour"])  # the file lists one airport after the other
     for hour in some_weather:
         hour["temp"] = float(hour["temp"])
     hours = pd.DataFrame(some_weather).drop(columns="row").drop_duplicates(["origin", "time_hour"])

@@ -1,4 +1,4 @@
-"""The join's transform on static frames: what belongs together, and what is refused."""
+"""The join's transform on static frames: which rows match, and which options are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def config(**fields: Any) -> JoinConfig:
 
 
 def records(spark: SparkSession, *rows: tuple[float, Any]) -> DataFrame:
-    """Records of minutes after noon and values."""
+    """Records from pairs of minutes after noon and values."""
     values = [
         (None, json.dumps(value).encode(), "t", 0, offset, NOON + dt.timedelta(minutes=minute))
         for offset, (minute, value) in enumerate(rows)

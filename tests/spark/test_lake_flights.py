@@ -1,6 +1,6 @@
 """End to end: real records through a standard producer, a broker and the lake; the table equals the source.
 
-All 336,776 by hand, and a share of them each day where time is short.
+All 336,776 in a run by hand, and a different part of them each day where time is short.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BAD_VALUES = (b"not json", b'{"row": "x"}', b"", None)
 
 
 def typed(row_number: int, flight: dict[str, str]) -> dict[str, object]:
-    """A flight with the types of its columns, and its place in the source; what is NA there is left out."""
+    """A flight with the types of its columns, and its position in the source; NA values are omitted."""
     values: dict[str, object] = {"row": row_number}
     values |= {name: int(flight[name]) for name in INTEGERS if flight[name]}
     values |= {name: float(flight[name]) for name in DOUBLES if flight[name]}
@@ -102,7 +102,7 @@ class LakeJob:
             )
 
     def run(self, jobs: WarmJobs, *options: str) -> str:
-        """Run until what is there now has been read; returns what the job said, its last line first."""
+        """Run until everything up to the current end has been read; returns the job's output, its last line first."""
         code, said = jobs.run("lake", *self._options, *options)
         assert code == 0, said[-5000:]
         return said
@@ -112,7 +112,7 @@ class LakeJob:
 
 
 def read_table(path: Path) -> pa.Table:
-    """A table as any reader of Parquet sees it, every column with its type."""
+    """A table as any Parquet reader sees it, every column with its type."""
     return pyarrow.dataset.dataset(path, partitioning="hive", exclude_invalid_files=True).to_table()
 
 
@@ -123,7 +123,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def produce(bootstrap: str, topic: str, rows: list[dict[str, object]], most_of_a_batch: int = 10_000) -> int:
-    """Send every row with an idempotent producer, through restarts of the broker; returns how many arrived."""
+    """Send every row with an idempotent producer, across restarts of the broker; returns how many arrived."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -210,7 +210,7 @@ def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     broker.kill()
     broker.start()
     await_line(job, "batch 3:", running)
-    # It dies in the middle of writing a batch: its staging directory holds what the table does not yet.
+    # It dies in the middle of writing a batch: its staging directory has rows that are not in the table yet.
     await_staging(tmp_path / "table", running)
     kill_group(running)
     second_half.join(150)
@@ -230,7 +230,7 @@ def await_line(job: LakeJob, text: str, process: subprocess.Popen[bytes], timeou
 
 
 def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
-    """Until a file of another batch is being written."""
+    """Wait until a file of another batch is being written."""
     staging = table.parent / f".{table.name}-staging"
     before = parquet_files(staging)
     deadline = time.monotonic() + timeout_s
@@ -241,5 +241,5 @@ def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: floa
 
 
 def parquet_files(directory: Path) -> set[str]:
-    """Names of the files below; the directory may go away meanwhile, which `rglob` would not bear."""
+    """Names of the files below; the directory may disappear meanwhile, which `rglob` would not tolerate."""
     return {name for _, _, names in os.walk(directory) for name in names if name.endswith(".parquet")}

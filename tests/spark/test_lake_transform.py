@@ -1,4 +1,4 @@
-"""The lake's transform on static frames: what parses, what is set aside and why, and what is refused."""
+"""The lake's transform on static frames: parsed values, dead letters and their reasons, and refused options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FrameOf = Callable[..., "DataFrame"]
 
 @pytest.fixture(scope="module")
 def records(spark: SparkSession) -> FrameOf:
-    """A function from values to the frame that the connector would give for them."""
+    """A function from values to the connector's frame for them."""
 
     def frame(*values: bytes | None, timestamp: dt.datetime = NOON) -> DataFrame:
         rows = [(b"k", value, "t", 0, offset, timestamp, 0, None) for offset, value in enumerate(values)]
@@ -58,7 +58,7 @@ def config(ddl: str | None = None, checkpoint: str = "unused", **fields: Any) ->
 def test_fields_become_columns(records: FrameOf) -> None:
     lake = config("a INT, b STRING")
     (row,) = table_rows(transform(records(b'{"a": 1, "b": "x", "other": 2}'), lake)).collect()
-    local_noon = NOON.astimezone().replace(tzinfo=None)  # what `collect` gives, whatever the session's time zone
+    local_noon = NOON.astimezone().replace(tzinfo=None)  # the result of `collect`, whatever the session's time zone
     assert row.asDict() == {
         "a": 1, "b": "x", "kafka_key": b"k", "kafka_partition": 0, "kafka_offset": 0,
         "kafka_timestamp": local_noon, "kafka_headers": None, "topic": "t", "date": dt.date(2026, 3, 1),

@@ -42,7 +42,7 @@ def test_the_zip_holds_the_jobs_and_nothing_else(tmp_path: Path, capsys: pytest.
 
 
 def spark_home(directory: Path) -> Path:
-    """PySpark as Spark's workers want it, with a place for their files that is not the environment's."""
+    """PySpark as Spark's workers need it, with a directory for their files outside the environment."""
     installed = importlib.util.find_spec("pyspark")
     assert installed is not None
     assert installed.origin is not None
@@ -53,7 +53,7 @@ def spark_home(directory: Path) -> Path:
 
 
 class Orders:
-    """A lake of Avro values and of values that need their reasons: both are work for Python on the executors."""
+    """A lake of Avro values and dead letters: both need Python on the executors."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.directory = directory
@@ -78,7 +78,7 @@ class Orders:
         ]  # fmt: skip
 
     def run(self, *command: str | Path, **environment: str) -> None:
-        """Run the job with `command` before its options, and compare what it has written."""
+        """Run the job with `command` before its options, and compare its output."""
         ran = subprocess.run(
             [*command, *self.options], cwd=self.directory, env={**self.environment, **environment},
             check=False, capture_output=True, text=True, timeout=1000,
@@ -111,7 +111,7 @@ def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 @turn(1, of=2)
 def test_a_cluster_that_master_names_gets_the_code(bootstrap: str, tmp_path: Path) -> None:
-    """Spark's own standalone cluster, whose processes know nothing of the checkout."""
+    """Spark's own standalone cluster, whose processes do not use the checkout."""
     orders = Orders(bootstrap, tmp_path)
     port = free_port()
     master = f"spark://127.0.0.1:{port}"

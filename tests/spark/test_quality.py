@@ -1,4 +1,4 @@
-"""Rules on static frames: which rows are good, which are bad and why, and which rules are refused."""
+"""Rules on static frames: good rows, bad rows and the reasons, and refused rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End to end: every record is good or bad, and there once, also when the job is killed while it writes."""
+"""End to end: every record is good or bad, and exists once, even if the job is killed while it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads transactions whole: the lake has each record of those that were committed once, and of others none."""
+"""Spark reads complete transactions: the lake has each committed record once, and no others."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def rows_of(table: Path) -> list[tuple[int, int]]:
 
 
 def missing(table: Path, transfers: Transfers) -> set[tuple[int, int]]:
-    """Records that were committed, and are not there yet."""
+    """Committed records that are still missing."""
     committed = {(partition, number) for partition in range(PARTITIONS) for number in transfers.acknowledged}
     return committed - set(rows_of(table))

@@ -1,4 +1,4 @@
-"""The sinks: headers that name a row, the same when a batch is written again, and tables whose batches replace."""
+"""The sinks: headers that identify a row, equal when a batch is rewritten, and tables whose batches replace."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_has_one_job_at_a_time(spark: SparkSession, tmp_path: Path)
 
 
 def test_times_in_tables_are_in_microseconds(spark: SparkSession, tmp_path: Path) -> None:
-    """INT96, Spark's default, has the year 5138 in another one for readers that count nanoseconds."""
+    """In INT96, Spark's default, the year 5138 becomes another one for readers that count nanoseconds."""
     sink = ParquetSink(path=str(tmp_path / "table"))
     sink.write(spark.sql("SELECT timestamp'5138-11-16 09:46:40' AS at"), 0)
     (at,) = parquet.read_table(next((tmp_path / "table").rglob("*.parquet")))["at"].to_pylist()
@@ -165,7 +165,7 @@ def test_readers_of_all_files_find_nothing_but_rows_of_the_table(spark: SparkSes
     table = tmp_path / "table"
 
     def look(number: int) -> int:
-        """The row; fails the task where a file of the batch that is being written can be found."""
+        """Return the row; fails the task if it can find a file of the batch being written."""
         assert not [path for path in table.rglob("*") if "staging" in str(path) or "_temporary" in str(path)]
         return number
 

@@ -1,4 +1,4 @@
-"""spark_jobs/README.md does as it says: the tour's commands print what it shows, and its example of a test passes."""
+"""spark_jobs/README.md is correct: the tour's commands print the shown output, and its example of a test passes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PATIENCE_S = 300
 
 
 def chapter(title: str) -> str:
-    """The text below a heading of the README, up to the next one of its level."""
+    """The text below a heading of the README, up to the next one of the same level."""
     found = re.search(rf"(?ms)^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README)
     assert found is not None, title
     return found[1]
 
 
 def steady(text: str) -> list[str]:
-    """The lines, without the times and rates that differ from run to run."""
+    """The lines, without the times and rates that differ between runs."""
     return [re.sub(r"in [\d.]+ s \([\d,.]+ records/s\)", "in T", line) for line in text.splitlines()]
 
 
@@ -47,7 +47,7 @@ def test_the_tour_is_as_printed(tmp_path: Path) -> None:
         for command, expected in steps:
             here = command.replace("/tmp/tour", str(tmp_path)).replace(".venv-spark/bin/python", sys.executable)
             printed = steady(terminal.run(here, PATIENCE_S))
-            # A job says more than that: Spark tells how it starts.
+            # A job prints more than that: Spark logs its start.
             shown = [line for line in printed if line in steady(expected)]
             assert shown == steady(expected), "\n".join(printed)
             assert "spark-job" in command or shown == printed, command

@@ -1,4 +1,4 @@
-"""Values parsed by a schema: what Spark refuses, and the reason that a dead letter gives for it."""
+"""Values parsed by a schema: those that Spark refuses, and the reason in their dead letters."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_each_kind_of_failure_has_its_reason(spark: SparkSession, schema: Struct
 
 
 def reasons(spark: SparkSession, schema: StructType, records: list[bytes | None]) -> dict[bytes | None, str]:
-    """Those of the records that do not fit the schema, and why."""
+    """The records that do not match the schema, and why."""
     rows = list(enumerate(records))
     frame = spark.createDataFrame(rows, "number INT, value BINARY")
     parsed = frame.withColumn("parsed", values.parse(sql.col("value"), schema))

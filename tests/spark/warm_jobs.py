@@ -27,7 +27,7 @@ EXIT = "exit code "
 
 
 class WarmJobs:
-    """The process, with everything that jobs said in the file `said`."""
+    """The process; the file `said` has the whole output of the jobs."""
 
     def __init__(self, directory: Path) -> None:
         self.said = directory / "jobs.log"
@@ -44,7 +44,7 @@ class WarmJobs:
             )
 
     def run(self, name: str, *options: str) -> tuple[int, str]:
-        """Run a job, or a module by its whole name; gives its exit code, then its stdout and stderr."""
+        """Run a job, or a module by its full name; returns its exit code, then its stdout and stderr."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         begin = self.said.stat().st_size
@@ -69,7 +69,7 @@ class WarmJobs:
 
 
 class _Context:
-    """Spark's context, kept as long as jobs ask for the same."""
+    """Spark's context, kept while jobs have the same settings."""
 
     def __init__(self) -> None:
         self._first: SparkSession | None = None
@@ -77,13 +77,13 @@ class _Context:
         self._jobs = 0
 
     def session(self, app_name: str, **options: Any) -> SparkSession:
-        """As `build_session`; stopping the session does nothing."""
+        """Like `build_session`; stopping the session does nothing."""
         if self._first is None or options != self._options:
             if self._first is not None:
                 self._first.stop()
                 self._first = None
             self._first, self._options = build_session(app_name, **options), options
-        # Other Python workers too: a worker remembers the schemas that it has looked for.
+        # Use new Python workers: a worker caches the schemas that it has looked up.
         self._jobs += 1
         self._first.sparkContext.environment["ODRADEK_TESTED_JOB"] = str(self._jobs)
         session = self._first.newSession()

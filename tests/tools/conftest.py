@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the tools: both kinds of broker, and both kinds of tools in processes that stay."""
+"""Fixtures for the tests of the tools: both kinds of broker, and both kinds of tools in long-lived processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
-    # So that a transaction can be made that its coordinator does not know.
+    # This allows a transaction that its coordinator does not know.
     "transaction.partition.verification.enable": "false",
 }
 
@@ -52,7 +52,7 @@ def ours() -> Iterator[Runner]:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that command lines name."""
+    """The files named in command lines."""
     directory = tmp_path_factory.mktemp("files")
     duplicate = {"topic": "t", "partition": 0, "offset": 1}
     texts = {

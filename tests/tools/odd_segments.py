@@ -1,4 +1,4 @@
-"""Segment files as no broker should write them, and some that are only rare: what dump_log must cope with."""
+"""Segment files that no broker should write, and some that are only rare: dump_log must handle them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ Entries = Sequence[tuple[int, int]]
 
 
 def write_segment(directory: Path, index: Entries | None, times: Entries | None, tail: bytes = b"") -> None:
-    """Six batches of two records 79 bytes each; an index entry is (relative offset, position), a time (ms, offset)."""
+    """Six batches of two records, 79 bytes each; an index entry is (relative offset, position), a time (ms, offset)."""
     log = b"".join(
         build_batch([Record(0, T + 10 * at + one, b"k", b"v") for one in (0, 1)], base_offset=2 * at) for at in range(6)
     )
@@ -177,7 +177,7 @@ def write_producer_files(root: Path) -> None:
 
 
 def write_damaged(root: Path) -> list[Path]:
-    """A log, its indexes, a snapshot and a transaction index with a bit flipped in each byte in turn, and cut off."""
+    """A log, its indexes, a snapshot and a transaction index with a flipped bit in each byte in turn, and truncated."""
     first, middle, last = batch(3), batch(2, 3, producer_id=5, producer_epoch=1, base_sequence=7), batch(2, 5)
     entry = struct.Struct(">qhiqiqiq")
     body = struct.pack(">i", 2) + entry.pack(7, 3, -1, -1, 0, T, -1, -1) + entry.pack(8, 1, 5, 100, 2, T + 1, 4, 98)
@@ -299,7 +299,7 @@ def write_internal_topics(root: Path) -> None:
 
 
 def write_all(root: Path) -> None:
-    """All of them below `root`."""
+    """Write all of them below `root`."""
     write_logs(root)
     write_indexes(root)
     write_producer_files(root)

@@ -1,7 +1,7 @@
-"""kafka-dump-log beside Kafka's own tool: the same files, the same output and exit codes.
+"""kafka-dump-log compared with Kafka's own tool: the same files, the same output and exit codes.
 
-`kafka_logs` was written by Apache Kafka 3.9.1, `kafka_logs/said.json` is what its tool says of it, so that much is
-compared without Java. Beyond that, hand-made files (`odd_segments`) and crooked command lines are given to both.
+`kafka_logs` was written by Apache Kafka 3.9.1, `kafka_logs/said.json` is its tool's output for it, so that much is
+compared without Java. Beyond that, both get hand-made files (`odd_segments`) and malformed command lines.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def golden_cases() -> list[list[str]]:
 
 
 def wherever(answer: Answer) -> Answer:
-    """Without the path of the checkout, which both tools name when offsets are not consecutive."""
+    """Without the path of the checkout, which both tools print if offsets are not consecutive."""
     return {**answer, "err": answer["err"].replace(f"{KAFKA_LOGS}/", "kafka_logs/")}
 
 
@@ -106,7 +106,7 @@ DIFFERENT = {
 
 
 def normal(answer: Answer) -> Answer:
-    """Without what is documented to differ everywhere: the words of errors, and the order of a hash table."""
+    """Without the documented differences: the text of errors, and the order of a hash table."""
     out = re.sub(r"partitions=\[([^\]]*)\]", lambda found: f"partitions={sorted(found[1].split(','))}", answer["out"])
     err = answer["err"]
     if answer["code"] != 0 or "napshot" in err:
@@ -230,7 +230,7 @@ def test_damaged_files(tmp_path: Path, ask_us: Any) -> None:
 
 
 def write_our_own(root: Path) -> None:
-    """Partitions as this broker leaves them: several segments, every codec, producers, epochs, both kinds of time."""
+    """Partitions written by this broker: several segments, every codec, producers, epochs, both timestamp types."""
     config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
     manager, _ = open_manager(OsFileSystem(), config, str(root), now_ms=T)
     for name, kind in (("created", TimestampType.CREATE_TIME), ("appended", TimestampType.LOG_APPEND_TIME)):
@@ -264,7 +264,7 @@ def test_files_that_we_wrote(tmp_path: Path, ask_us: Any) -> None:
 
 
 def test_records_that_cannot_be_read_are_passed_over(tmp_path: Path, ask_us: Any) -> None:
-    """Kafka gives the message of a Java exception here, and reads versions that it does not know."""
+    """Kafka prints the message of a Java exception here, and reads versions that it does not know."""
     write_all(tmp_path)
     answer = ask_us(["--offsets-decoder", "--files", f"offsets/{ZERO}.log"], tmp_path)
     assert answer["code"] == 0

@@ -1,4 +1,4 @@
-"""`odradek cluster`: the directory, the processes, the command line and its errors. No broker runs here."""
+"""`odradek cluster`: the directory, the processes, the command line and its errors. No broker is started here."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_keys_that_each_broker_has_for_itself(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No setting undoes it, and it stays what the cluster was made with."""
+    """Settings cannot undo it, and it stays as the cluster was created."""
     with pytest.raises(SystemExit):
         cluster.main(["start", "--dir", str(tmp_path / "new"), "--sasl", "GSSAPI"])
     assert "invalid choice: 'GSSAPI' (choose from 'PLAIN'" in capsys.readouterr().err
@@ -229,7 +229,7 @@ def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_keys_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of a cluster that has been here are kept, so one line names them."""
+    """An existing cluster keeps its keys, so one line names the unusable ones."""
     files = tmp_path / "security"
     files.mkdir()
     words = ["start", "--dir", str(tmp_path), "--base-port", str(free_port()), "--brokers", "1"]
@@ -276,7 +276,7 @@ def test_two_commands_at_once(directory: ClusterDirectory, capsys: pytest.Captur
 def test_a_broker_that_cannot_start_shows_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next start is a first one again: what was made of a bad setting is not kept."""
+    """The next start is a first one again: files made from a bad setting are not kept."""
     zookeeper_port = free_port()
     directory = ClusterDirectory(tmp_path / "cluster")
     with socket.socket() as service:

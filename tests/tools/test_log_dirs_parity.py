@@ -1,4 +1,4 @@
-"""kafka-log-dirs, Kafka's and ours, on a broker with a future replica and a directory that is offline."""
+"""kafka-log-dirs, Kafka's and ours, on a broker with a future replica and an offline directory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_future_replica_and_a_directory_that_is_offline(kafkas: Runner, ours: 
 
 
 def by_directory(output: str) -> tuple[list[str], object]:
-    """The lines of prose, and the JSON with directories in an order (Kafka's tool has none)."""
+    """The text lines, and the JSON with sorted directories (Kafka's tool does not sort them)."""
     *prose, answer = output.splitlines()
     parsed = json.loads(answer)
     for each in parsed["brokers"]:

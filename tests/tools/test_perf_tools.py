@@ -1,6 +1,6 @@
-"""kafka-producer-perf-test and kafka-consumer-perf-test against our broker: what they print, refuse and end with.
+"""kafka-producer-perf-test and kafka-consumer-perf-test against our broker: output, refused options and exit codes.
 
-The shapes are those of Kafka 3.9.1's tools, which `test_tools_parity` runs beside ours where there is Java.
+The formats are those of Kafka 3.9.1's tools, with which `test_tools_parity` compares ours where Java is available.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_without_a_duration_there_are_no_transactions(address: str, capsys: pyte
 def test_too_few_records(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     produce(address, "few", "--num-records", "7", "--payload-monotonic", "--throughput", "-1")
     capsys.readouterr()
-    # To join and to fetch has to fit into the time-out, too.
+    # Joining and fetching must fit in the timeout, too.
     readers = ("--timeout", "4000", "--hide-header", "--group", "few-readers")
     consume(address, "few", "--messages", "8", *readers)
     warning, report = capsys.readouterr().out.splitlines()
@@ -104,7 +104,7 @@ def test_too_few_records(address: str, capsys: pytest.CaptureFixture[str]) -> No
         "You can use the --timeout option to increase the timeout."
     )
     assert report.split(", ")[4] == "7"
-    # The group has committed, so that nothing is left for it.
+    # The group has committed, so nothing is left to read.
     consume(address, "few", "--messages", "1", *readers)
     assert capsys.readouterr().out.splitlines()[1].split(", ")[4] == "0"
 

@@ -1,4 +1,4 @@
-"""kafka-replica-verification: replicas that are alike, that lag, and that differ."""
+"""kafka-replica-verification: replicas that are equal, that lag, and that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-storage, and a broker that starts with a file and with variables written for one node of KRaft."""
+"""kafka-storage, and a broker that starts with a file and with variables written for a single KRaft node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER_ID = "BqSmks9JS8O4vFsKuqTp9A"
 
 
 def stock_file(directory: Path, port: int) -> Path:
-    """As Kafka 4's config/server.properties, on two directories."""
+    """Like Kafka 4's config/server.properties, with two directories."""
     path = directory / "server.properties"
     path.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
@@ -36,7 +36,7 @@ def stock_file(directory: Path, port: int) -> Path:
 
 
 def answered(port: int) -> tuple[str, list[str]]:
-    """The cluster's id, and the users of SCRAM."""
+    """The cluster's id, and the SCRAM users."""
     with WireClient("127.0.0.1", port) as client:
         metadata = client.ask(MetadataRequest(topics=[]), 9)
         users = client.ask(DescribeUserScramCredentialsRequest(users=None), 0)
@@ -45,7 +45,7 @@ def answered(port: int) -> tuple[str, list[str]]:
 
 @contextlib.contextmanager
 def broker(directory: Path, port: int, *arguments: str, **variables: str) -> Iterator[Path]:
-    """A running broker; gives the file with its output."""
+    """A running broker; yields the file with its output."""
     output = directory / "broker.log"
     with output.open("wb") as file:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The parts that tools are made of, where a comparison with Kafka's tools does not reach."""
+"""Parts of the tools that a comparison with Kafka's tools does not reach."""
 
 from __future__ import annotations
 

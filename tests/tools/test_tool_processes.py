@@ -1,4 +1,4 @@
-"""Tools as processes: their scripts, signals, closed pipes, terminals, brokers that are not there."""
+"""Tools as processes: their scripts, signals, closed pipes, terminals, unreachable brokers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def await_offset(broker: BrokerProcess, topic: str, line: str) -> None:
 
 
 def test_scripts_work_from_anywhere(broker: BrokerProcess, tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()  # a directory of the user's must not be taken for our package
+    (tmp_path / "config").mkdir()  # a user's directory must not be imported as our package
     server = ["--bootstrap-server", broker.address]
     created = run("kafka-topics.sh", *server, "--create", "--topic", "scripts", cwd=tmp_path)
     assert (created.returncode, created.stdout, created.stderr) == (0, "Created topic scripts.\n", "")
@@ -101,7 +101,7 @@ def test_what_was_read_is_delivered_when_the_producer_is_ended(broker: BrokerPro
 
 
 def test_what_was_read_is_delivered_when_the_producer_is_ended_at_its_end(broker: BrokerProcess) -> None:
-    """A tool that a busy machine kept from running finds the end of its input and the signal together."""
+    """A tool that a busy machine has delayed sees the end of its input and the signal together."""
     producer = start_lingering(broker, "ended-at-its-end")
     producer.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, producer.pid, os.WSTOPPED)
@@ -115,14 +115,14 @@ def test_what_was_read_is_delivered_when_the_producer_is_ended_at_its_end(broker
 
 
 def start_lingering(broker: BrokerProcess, topic: str) -> subprocess.Popen[str]:
-    """A producer that has read a line which is not to be sent for minutes."""
+    """A producer that has read a line which it will not send for minutes."""
     server = ["--bootstrap-server", broker.address, "--topic", topic]
     run("kafka-topics.sh", *server, "--create", "--partitions", "2")
     producer = start("console_producer", *server, "--timeout", "600000", "--property", "parse.key=true")
     assert producer.stdin is not None
     producer.stdin.write("a\tlingers\nd\t" + "x" * 20_000 + "\n")
     producer.stdin.flush()
-    # A full batch does not wait: when it is there, the line before it, of the other partition, has been read.
+    # A full batch is sent at once: when it arrives, the previous line, of the other partition, has been read.
     await_offset(broker, topic, f"{topic}:0:0\n{topic}:1:1\n")
     return producer
 
@@ -263,7 +263,7 @@ def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:
                 broker.start()
         producer.send_signal(signal.SIGTERM)
         producer.communicate(timeout=PATIENCE_S)
-        assert producer.returncode == 143  # as a JVM that was ended so
+        assert producer.returncode == 143  # like a JVM ended by SIGTERM
         acked = acked_in(produced)
         last = events_in(produced)[-1]
         assert (last["name"], last["acked"]) == ("tool_data", len(acked))
@@ -280,7 +280,7 @@ def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:
 
 
 def events_in(output: Path) -> list[dict[str, Any]]:
-    """The events that a verifiable tool has printed by now; its last line may be half there."""
+    """The events that a verifiable tool has printed so far; its last line may be incomplete."""
     return [json.loads(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 

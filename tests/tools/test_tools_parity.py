@@ -30,7 +30,7 @@ def test_both_say_the_same(
         request.getfixturevalue("active_group")
     steps = read_case((CASES / f"{case}.txt").read_text())
     differences = []
-    # Step by step: what one side lists (groups with members, say) must not depend on how far the other one is.
+    # Step by step: what one side lists (groups with members, say) must not depend on the other's progress.
     with ThreadPoolExecutor(2) as sides:
         for step in steps:
             theirs, mine = sides.map(lambda runner, step=step: play(runner, step, address, files), (kafkas, ours))
@@ -43,7 +43,7 @@ def test_both_say_the_same(
 
 
 def in_both(answer: tuple[int, list[str]], other: tuple[int, list[str]]) -> tuple[int, list[str]]:
-    """The lines whose first words the other answer has, too: Kafka's broker makes loggers as it comes to them."""
+    """The lines whose first words the other answer has, too: Kafka's broker creates loggers on first use."""
     code, lines = answer
     names = {line.strip().partition("=")[0] for line in other[1]}
     shared = [line for line in lines if line.strip().partition("=")[0] in names]
@@ -52,9 +52,9 @@ def in_both(answer: tuple[int, list[str]], other: tuple[int, list[str]]) -> tupl
 
 
 def shape(text: str) -> str:
-    """The perf tools' lines with every number made alike.
+    """The perf tools' lines with every number replaced.
 
-    Lines about what has been sent so far are left out: there are some when it takes longer than 5 s.
+    Progress lines are omitted: they only appear if it takes longer than 5 s.
     """
     lines = [line for line in text.splitlines() if not line.endswith(" ms max latency.")]
     return re.sub(r"-?\d+", "0", "\n".join(lines))
@@ -113,7 +113,7 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
 
 
 def events(text: str) -> list[dict[str, object]]:
-    """Lines of JSON, without what differs from run to run."""
+    """Lines of JSON, without the parts that differ between runs."""
     found = [json.loads(line) for line in text.splitlines()]
     for event in found:
         assert abs(event.pop("timestamp") - 1.8e12) < 1e12
@@ -130,7 +130,7 @@ def events(text: str) -> list[dict[str, object]]:
     ],
 )
 def test_verifiable_tools(tool: str, arguments: str, address: str, kafkas: Runner, ours: Runner) -> None:
-    # Alone in its JVM: what Kafka's tool prints last, it prints while the JVM shuts down.
+    # Alone in its JVM: Kafka's tool prints its last lines while the JVM shuts down.
     server = ["--bootstrap-server", address]
     command = java(*JVM, "-cp", kafka_classpath(), CLASSES[tool], *server)
     theirs = subprocess.run(

@@ -1,4 +1,6 @@
-"""kafka-transactions: Kafka's tool and ours say the same of the same transactions, and both end one that hangs."""
+"""kafka-transactions: Kafka's tool and ours print the same about the same transactions, and both abort a hanging
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.tools.tool_pair import Answer, Runner, lines_of
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
 HANGING = 4
-"""Partitions with a transaction that nobody coordinates."""
+"""The number of partitions with a transaction that no coordinator knows."""
 HANGING_PRODUCER, HANGING_EPOCH = 7_000, 3
 
 
@@ -75,7 +77,7 @@ def table(answer: Answer) -> list[list[str]]:
     [
         ("list", 4),
         ("list --duration-filter 0", 4),
-        ("list --duration-filter 3600000", 1),  # without a transaction, an id has one that began in 1970
+        ("list --duration-filter 3600000", 1),  # an id without a transaction has one that began in 1970
         ("list --duration-filter -5", 4),
         ("describe --transactional-id tx-open-id", 1),
         ("describe --transactional-id tx-committed-id", 1),

@@ -1,6 +1,6 @@
 """kafka-verifiable-producer and kafka-verifiable-consumer against our broker: events, their fields and order, the end.
 
-The events are those of Kafka 3.9.1's tools, which `test_tools_parity` runs beside ours where there is Java.
+The events are those of Kafka 3.9.1's tools, with which `test_tools_parity` compares ours where Java is available.
 """
 
 from __future__ import annotations

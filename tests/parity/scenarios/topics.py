@@ -260,7 +260,7 @@ def after_delete(b: Subject) -> None:
 @scenario
 def fetch_waits_and_the_topic_is_deleted(b: Subject) -> None:
     error = ErrorCode.UNKNOWN_TOPIC_ID
-    # the broker has read the other connection first: the request did not wait
+    # again, if the broker read the other connection first: then the fetch did not wait
     while error == ErrorCode.UNKNOWN_TOPIC_ID:
         topic = filled(b)
         with b.another() as consumer:

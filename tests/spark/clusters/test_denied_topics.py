@@ -1,4 +1,4 @@
-"""Apache Kafka's only broker, started again, denies its topics for some time: no job ends of that."""
+"""Apache Kafka's only broker, after a restart, denies its topics for some time: no job may fail because of that."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_stream_outlives_one_with_the_attempts_of_spark(
 
     kafka.kill()
     with kafka.started_without(str(source.topics)):
-        # The first has had as many attempts as the second, when that ends.
+        # By the time the second one exits, the first has had as many attempts.
         ours, theirs = started("patient"), started("impatient")
         with pytest.raises(StreamingQueryException, match="does not host this topic"):
             theirs.awaitTermination(PATIENCE_S)
@@ -133,7 +133,7 @@ def each_look_told(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_pattern(spark: SparkSession, source: SourceConfig, name: str, checkpoint: Path) -> Iterator[StreamingQuery]:
-    """A query that reads the topics of a pattern into a table of the name."""
+    """A query that reads the topics of a pattern into a table of that name."""
     by_pattern = dataclasses.replace(source, topics=None, pattern=source.topics)
     writer = read_stream(spark, by_pattern).writeStream.format("memory").queryName(name)
     query = writer.trigger(processingTime="100 milliseconds").option("checkpointLocation", str(checkpoint)).start()
@@ -151,7 +151,7 @@ def await_values(spark: SparkSession, name: str, wanted: list[bytes]) -> None:
 
 
 def await_a_look(query: StreamingQuery) -> None:
-    """Wait for a trigger of the query. The first may have begun before."""
+    """Wait for a trigger of the query. The first one may have begun earlier."""
     before = query.lastProgress
     eventually("the query has looked for new records", lambda: query.lastProgress, lambda now: now != before)
 
@@ -161,7 +161,7 @@ def await_a_look(query: StreamingQuery) -> None:
 def test_a_stream_of_a_pattern_goes_on_after_a_broker_that_showed_no_topic(
     kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Topics that are not shown are neither lost nor read again."""
+    """Topics that are temporarily denied are neither lost nor read again."""
     with of_pattern(spark, source, "pattern", tmp_path) as query:
         await_values(spark, "pattern", VALUES)
         kafka.kill()

@@ -1,4 +1,4 @@
-"""Jobs that read from a cluster of three brokers do not notice that the leader of their partitions dies in a batch."""
+"""Jobs that read from a cluster of three brokers do not notice that their partitions' leader dies during a batch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PARTITIONS = 3
 BATCHES = 3
 KILLED_BATCH = 1
 SLOW_READER = {"fetch.min.bytes": "100000000", "fetch.max.wait.ms": "100", "max.partition.fetch.bytes": "32768"}
-"""A broker holds back each answer for 100 ms, as 32 kB are less than what is asked for: a batch is read for seconds."""
+"""A broker delays each answer by 100 ms, since 32 kB are less than fetch.min.bytes: reading a batch takes seconds."""
 SMALL_BATCH = 40
-"""Records that a producer sends together, some 13 kB: a fetch takes whole ones."""
+"""Records that a producer sends together, some 13 kB: a fetch returns whole batches."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def metrics_ports() -> dict[int, int]:
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, january: list[dict[str, object]], metrics_ports: dict[int, int]
 ) -> Iterator[BrokerCluster]:
-    """The flights of January in a topic that one broker leads, with all replicas in sync."""
+    """A cluster with the flights of January in a topic that one broker leads, with all replicas in sync."""
     own = {number: {"metrics.listener": f"127.0.0.1:{port}"} for number, port in metrics_ports.items()}
     directory = tmp_path_factory.mktemp("cluster")
     with BrokerCluster(directory, settings={"min.insync.replicas": "2"}, own_settings=own) as running:
@@ -70,7 +70,7 @@ class SlowJob(JobRun):
         super().__init__(
             name, directory, "--bootstrap-servers", cluster.address, "--topics", TOPIC,
             "--command-config", str(properties), "--checkpoint", str(self.checkpoint),
-            # Spark rounds each partition's share down: without the second part, some records may need a fourth batch.
+            # Spark rounds each partition's share down: otherwise some records might need a fourth batch.
             "--max-offsets-per-trigger", str(-(-records // BATCHES) + PARTITIONS), *options,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ class SlowJob(JobRun):
 
 
 def run_through_the_death_of_the_leader(job: SlowJob, cluster: BrokerCluster, ports: dict[int, int]) -> str:
-    """Run the job, and kill the leader when it has sent a part of the batch; gives the job's last line."""
+    """Run the job, and kill the leader when it has sent part of the batch; returns the job's last line."""
     cluster.await_whole()
     cluster.await_full_isr(TOPIC)
     leader = cluster.leader(TOPIC, 0)
@@ -114,7 +114,7 @@ def run_through_the_death_of_the_leader(job: SlowJob, cluster: BrokerCluster, po
 
 
 def sent(metrics_port: int) -> float:
-    """Bytes of the topic that a broker has sent."""
+    """The bytes of the topic that a broker has sent."""
     return scrape(metrics_port).get(("kafka_server_brokertopicmetrics_bytesout_total", (("topic", TOPIC),)), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A job over SASL_SSL and SCRAM, with rights to nothing but what it reads, writes and commits."""
+"""A job over SASL_SSL and SCRAM, with rights only to what it reads, writes and commits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ListenerSite]:
 
 
 def allow(site: ListenerSite, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    """To the user, from everywhere."""
+    """Grant the user a right, from every host."""
     binding = AclBinding(
         kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.ALLOW
     )
@@ -54,7 +54,7 @@ def allow(site: ListenerSite, kind: ResourceType, name: str, operation: AclOpera
 
 
 def client_file(site: ListenerSite, password: str = PASSWORD) -> str:
-    """Properties as a user of Kafka writes them: quoted for JAAS, and once more for the file."""
+    """Properties as a Kafka user writes them: quoted for JAAS, and once more for the file."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     jaas = f'{module} required username="{USER}" password="{quoted}";'.replace("\\", "\\\\")
@@ -67,7 +67,7 @@ def client_file(site: ListenerSite, password: str = PASSWORD) -> str:
 
 
 def refusals(site: ListenerSite) -> list[tuple[str, str]]:
-    """Operations that the user was refused, each once, by the authorizer's log."""
+    """The user's refused operations in the authorizer's log, without duplicates."""
     said = site.process.output.read_text()
     found = re.findall(rf"INFO Principal = User:{USER} is Denied Operation = (.+?) from .+? resource = (\S+)", said)
     return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Parts of the end-to-end tests of mirror and replay: topics, and what a plain consumer finds in them."""
+"""Helpers for the end-to-end tests of mirror and replay: topics, and their content according to a plain consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
-    """A new topic; its name is made unique, so that a cluster can be used again."""
+    """A new topic; its name is made unique, so that a cluster can be reused."""
     unique = f"{name}-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(unique, num_partitions=partitions, config=config or {})
     admin = AdminClient({"bootstrap.servers": bootstrap})

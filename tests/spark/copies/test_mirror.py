@@ -1,4 +1,4 @@
-"""End to end, on two clusters: what a mirror copies, that two of them end, kills, groups moved, and deduplication."""
+"""End to end, on two clusters: mirrors in one and both directions, kills, moved groups, and deduplication."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_topics_are_made_alike_and_records_keep_all_but_their_timestamp(
     assert settings["retention.ms"].value == "987654321"
     assert settings["segment.ms"].value == "123456789"
 
-    # Started again it goes on where it was, and sees partitions that were added.
+    # After a restart it continues where it was, and sees added partitions.
     with KafkaAdmin(spark, a, {}) as admin:
         admin.add_partitions(topic, 4)
     produce(a, topic, [(3, b"new", b"new"), (0, b"more", b"more")])
@@ -133,7 +133,7 @@ def test_mirrors_in_both_directions_come_to_an_end(spark: SparkSession, a: str, 
         for one in (admin, other):
             one.create_topic(f"map-{shared}", 1, {})
             one.create_topic(shared, 2, {})
-    # The worst case: the same names on both sides, and the maps of offsets are mirrored too.
+    # The worst case: the same names on both sides, and the offset maps are mirrored too.
     forth = config_of(a, b, names, tmp_path / "forth", offset_topic=f"map-{shared}")
     back = config_of(b, a, names, tmp_path / "back", offset_topic=f"map-{shared}")
     trigger = {"processingTime": "100 milliseconds"}

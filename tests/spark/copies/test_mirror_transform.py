@@ -1,4 +1,4 @@
-"""Rows that a mirror, a replay and a deduplicating reader make: static frames, no broker."""
+"""Rows from a mirror, a replay and a deduplicating reader: static frames, no broker."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_group_goes_on_at_the_first_record_that_it_has_not_read(spark: SparkSe
 def test_a_group_leaves_nothing_out_of_a_batch_that_was_written_twice(spark: SparkSession) -> None:
     twice = copies(spark, *[(n, n) for n in range(3)], *[(n, n + 3) for n in range(5)])
     entries = mirrored_ranges(twice, "A", "B").cache()
-    # After 0..2 came 0..4 again: who has read 0 and 1 goes on at the first 2, who has read all of 0..2 at the 3.
+    # After 0..2 came 0..4 again: a reader of 0 and 1 continues at the first 2, one of all of 0..2 at the 3.
     assert [translate(spark, entries, {"t": {"1": n}}, "A")["t"]["1"] for n in range(6)] == [0, 1, 2, 6, 7, 8]
 
 

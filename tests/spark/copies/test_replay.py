@@ -1,4 +1,6 @@
-"""End to end: a replay writes what its dry run counted, whatever left gaps in the offsets; rate, restart, lake."""
+"""End to end: a replay writes the records that its dry run counted, whatever the gaps in the offsets; rate, restart,
+lake.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def run(spark: SparkSession, config: replay.ReplayConfig) -> str:
 
 
 def dry_run(spark: SparkSession, config: replay.ReplayConfig) -> tuple[dict[str, int], int]:
-    """Records by partition, and offsets, as the dry run counts them."""
+    """Records by partition, and offsets, from the dry run."""
     with KafkaAdmin(spark, config.source.bootstrap_servers, {}) as admin:
         log = replay.Log(spark, config, admin)
         ranges = replay.plan(log, config)
@@ -56,7 +58,7 @@ def dry_run(spark: SparkSession, config: replay.ReplayConfig) -> tuple[dict[str,
 
 
 def transactions(bootstrap: str, topic: str) -> None:
-    """Two transactions that are committed and one that is aborted: 20 records to be read, 10 not, and 3 markers."""
+    """Two committed transactions and one aborted one: 20 visible records, 10 invisible ones, and 3 markers."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"of-{topic}"})
     producer.init_transactions(60)
     for number, commit in enumerate([True, False, True]):
@@ -71,7 +73,7 @@ def transactions(bootstrap: str, topic: str) -> None:
 
 
 def compacted(bootstrap: str) -> str:
-    """A topic whose log has gaps: of 200 records under 5 keys, the cleaner took the most part away."""
+    """A topic whose log has gaps: the cleaner removed most of 200 records under 5 keys."""
     settings = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
     topic = create_topic(bootstrap, "compacted", 2, {**settings, "max.compaction.lag.ms": "100"})
     for n in range(40):
@@ -163,7 +165,7 @@ def test_a_replay_keeps_its_range_and_its_rate_and_goes_on_where_it_stopped(
     with pytest.raises(ValueError, match="belongs to another replay"):
         run(spark, dataclasses.replace(config, key_filter="x"))
 
-    # The step that was not marked as done is written again, and a reader can tell.
+    # The step without a completion mark is repeated, and a reader can tell.
     (done,) = (tmp_path / "replay").glob("done-*")
     done.rename(done.with_name(f"done-{begun.steps - 2:012}"))
     assert run(spark, config) != "0 records written"

@@ -1,4 +1,4 @@
-"""End to end: groups that fall behind and catch up; at rest, the figures of kafka-consumer-groups."""
+"""End to end: groups that fall behind and catch up; once idle, the figures equal those of kafka-consumer-groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BEGIN_MS = int(time.time() * 1000) - 3_600_000
 
 
 def produce_ten(bootstrap: str, topic: str, partitions: int) -> None:
-    """Ten records to each partition, a second apart, the first at `BEGIN_MS`."""
+    """Produce ten records to each partition, a second apart, the first at `BEGIN_MS`."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for partition in range(partitions):
         for number in range(RECORDS):
@@ -58,7 +58,7 @@ def member(bootstrap: str, group: str) -> Consumer:
 
 
 def commit(bootstrap: str, group: str, *offsets: TopicPartition) -> None:
-    """As a consumer that assigns its partitions itself does."""
+    """Commit like a consumer that assigns its partitions itself."""
     consumer = member(bootstrap, group)
     consumer.commit(offsets=list(offsets), asynchronous=False)
     consumer.close()
@@ -97,7 +97,7 @@ def joined(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
 
 @pytest.fixture
 def odd_groups(bootstrap: str) -> Iterator[tuple[str, str, str]]:
-    """Groups: with a member; with commits that are older and newer than the log; with a topic that is gone."""
+    """Groups: with a member; with commits older and newer than the log; with a deleted topic."""
     read, gone, odd = make_topics(bootstrap, "read", "gone", "odd")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     produce_ten(bootstrap, read, 3)
@@ -126,7 +126,7 @@ def test_figures_at_rest_are_those_of_consumer_groups(
     )  # fmt: skip
     assert code == 0, said
     rows = rows_of(tmp_path / "table")
-    # The tool asks for the end of a topic that is gone until its time is over.
+    # The tool requests the end of a deleted topic until it times out.
     known = [row for row in rows if row["group"] != stale]
     assert as_described(known) == sorted([*described(bootstrap, billing), *described(bootstrap, search)])
     assert "lag: 1 samples, 0 alerts" in said
@@ -154,7 +154,7 @@ def test_figures_at_rest_are_those_of_consumer_groups(
     assert f"ALERT group {search}: skew 3.00 is above --alert-skew 2.5\n" in said
     assert f"ALERT group {search}: lag 8 does not change, never catches up, --alert-catch-up 1h 0m\n" in said
     assert len(re.findall("ALERT .* behind, above --alert-time-lag 5m 0s\n", said)) == 2
-    # Lines of alerts that go on are not said again, in the second sample.
+    # The second sample does not repeat alerts that persist.
     assert said.count("ALERT") == 6
     assert "lag: 2 samples, 6 alerts" in said
     results = Results(bootstrap, out)
@@ -192,7 +192,7 @@ def test_what_cannot_be_watched_is_one_line(jobs: WarmJobs, bootstrap: str, tmp_
 
 
 def drive(job: JobRun, said: str, step: Callable[[], object]) -> None:
-    """`step`, at a pace that leaves others time, until the job says `said`, a pattern, after what it has said."""
+    """Call `step`, at a pace that leaves time for others, until the job prints a new match of the pattern `said`."""
     begin = len(job.text())
     deadline = time.monotonic() + PATIENCE_S
     while not re.search(said, job.text()[begin:]):
@@ -227,7 +227,7 @@ def test_a_group_that_falls_behind_and_catches_up(bootstrap: str, tmp_path: Path
         return len(committed) == 2 and all(each.offset >= 0 for each in committed)
 
     eventually("the member reads both partitions", all_committed, patience_s=120)
-    # So much that it does not catch up before a trend shows that it will.
+    # So many that a trend shows the catching up before it is complete.
     produce(30_000)
     job = JobRun(
         "lag", tmp_path, "--bootstrap-servers", bootstrap, "--group-pattern", "slow-.*", "--trend-window", "1m",
@@ -262,7 +262,7 @@ def test_a_group_that_falls_behind_and_catches_up(bootstrap: str, tmp_path: Path
 
 
 def check_trends(rows: list[dict[str, Any]]) -> None:
-    """Each sample is there once, and its trends are those that plain Python finds in the samples before it."""
+    """Each sample occurs once, and its trends equal those that plain Python computes from the samples before it."""
     places = {(row["sampled_at"], row["partition"]): row for row in rows}
     assert len(places) == len(rows) == 2 * len({row["batch_id"] for row in rows})
     for row in rows:

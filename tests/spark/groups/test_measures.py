@@ -1,4 +1,4 @@
-"""Measures of consumer groups on static samples: lag, trend, skew, catching up, alerts, and what is unusual."""
+"""Measures of consumer groups on static samples: lag, trend, skew, catching up, alerts, and unusual cases."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_trend_skew_and_catch_up_over_samples(spark: SparkSession) -> None:
         (*given, lag, 0 if time_lag is None else time_lag, trend, None, *of_group)
         for given, (lag, time_lag, trend, *of_group) in zip(samples, measured, strict=True)
     ]
-    # The window holds a sample and the one before.
+    # The window holds a sample and the one before it.
     frame = transform(spark.createDataFrame(samples, SAMPLE_SCHEMA), config(limits, window_ms=10_000))
     assert_frames_equal(frame, spark.createDataFrame(expected, MEASURED))
     longer = transform(spark.createDataFrame(samples, SAMPLE_SCHEMA), config(Limits(lag=59), window_ms=20_000))

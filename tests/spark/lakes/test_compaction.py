@@ -1,4 +1,4 @@
-"""Compaction keeps every row, whatever dies in it, and no checkpoint is put back behind it."""
+"""Compaction keeps every row, whichever process dies during it, and never rolls a checkpoint back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_plan_takes_small_files_of_batches_that_are_done() -> None:
 
 
 def write_lake(spark: SparkSession, directory: Path) -> str:
-    """A lake of four batches in two partitions; the last batch is not done. Gives the table's directory."""
+    """A lake of four batches in two partitions; the last batch is incomplete. Returns the table's directory."""
     table, checkpoint = directory / "table", directory / "checkpoint"
     sink = ParquetSink(path=str(table), partition_by=("date",))
     for batch in range(BATCHES):
@@ -102,12 +102,12 @@ def test_rows_stay_and_files_become_few(spark: SparkSession, tmp_path: Path) -> 
 
 
 class Died(Exception):
-    """The process ended here."""
+    """The process died here."""
 
 
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Changes of the file system that are still made; the one after the last dies."""
+    """The number of changes to the file system that succeed; the next one dies."""
     left = [10**6]
 
     def counted(name: str) -> None:
@@ -127,7 +127,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_compaction_that_died_is_finished_by_the_next(spark: SparkSession, tmp_path: Path, dying: list[int]) -> None:
-    """At each of its changes."""
+    """The compaction dies at each of its changes."""
     whole = write_lake(spark, tmp_path)
     before = rows_of(spark, whole)
     finished = set()

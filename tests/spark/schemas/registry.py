@@ -1,4 +1,4 @@
-"""A registry that a test can ask over HTTP: schemas by id and by version, in the JSON that Confluent's answers with."""
+"""A schema registry for tests, over HTTP: schemas by id and by version, in Confluent's JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import fastavro
 
 
 class Registry:
-    """A server on 127.0.0.1. It counts what it was asked; `failure` is a status that it answers everything with."""
+    """A server on 127.0.0.1. It counts requests; `failure` is a status for all answers."""
 
     def __init__(self, *, port: int = 0, user_and_password: str | None = None) -> None:
         self.asked: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class Registry:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing: it would be in the middle of the tests' output."""
+                """Do nothing: it would interrupt the tests' output."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -58,18 +58,18 @@ class Registry:
     def add(
         self, schema_id: int, schema: object, kind: str = "AVRO", references: tuple[dict[str, Any], ...] = ()
     ) -> None:
-        """Register `schema` under an id. The type of Avro's is left out, as Confluent's registry does."""
+        """Register `schema` under an id. Like Confluent's registry, omit the type of Avro schemas."""
         answer: dict[str, Any] = {"schema": json.dumps(schema)}
         answer |= {"schemaType": kind} if kind != "AVRO" else {}
         answer |= {"references": list(references)} if references else {}
         self._answers[f"/schemas/ids/{schema_id}"] = answer
 
     def forget(self, schema_id: int) -> None:
-        """Answer again that nobody has registered this id."""
+        """Unregister this id."""
         del self._answers[f"/schemas/ids/{schema_id}"]
 
     def add_version(self, subject: str, version: int, schema: object, kind: str = "AVRO") -> dict[str, Any]:
-        """Register a version of a subject; returns how another schema refers to it, save the name."""
+        """Register a version of a subject; returns a reference to it for other schemas, without the name."""
         self._answers[f"/subjects/{subject}/versions/{version}"] = {"schema": json.dumps(schema), "schemaType": kind}
         return {"subject": subject, "version": version}
 

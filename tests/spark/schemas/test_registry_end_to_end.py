@@ -1,4 +1,6 @@
-"""End to end: framed values of a topic, their schemas from a registry over HTTP, jobs that are stopped and go on."""
+"""End to end: framed values of a topic, their schemas from a registry over HTTP, jobs that are stopped and
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ BAD = {
 
 
 def value(order: dict[str, Any]) -> bytes:
-    """As the producer wrote it that had the schema when the order came in: only the second one knows sizes."""
+    """The value from the producer that had the schema when the order came in: only the second one has sizes."""
     return avro(1, V1, order) if order["size"] is None else avro(2, V2, order)
 
 
@@ -64,7 +66,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def options(bootstrap: str, registry: Registry, tmp_path: Path) -> list[str]:
-    """Options that the jobs have in common, save the topics."""
+    """Common options of the jobs, except for the topics."""
     (tmp_path / "orders.ddl").write_text(DDL)
     (tmp_path / "registry.auth").write_text("spark:secret\n")
     return [

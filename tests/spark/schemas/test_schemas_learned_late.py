@@ -1,4 +1,6 @@
-"""A registry learns a schema after a job died in a batch: the next attempt replaces all that the first one wrote."""
+"""A registry learns a schema after a job died in a batch: the next attempt replaces everything that the first one
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def ids(directory: Path) -> list[int]:
 
 
 def forget_commit(directory: Path, batch: str = "0") -> None:
-    """Leave a checkpoint, or a table of snapshots, as one that died when it had written all but the commit."""
+    """Remove the commit of a checkpoint, or of a table of snapshots, as if it had died just before it."""
     (directory / batch).unlink()
     (directory / f".{batch}.crc").unlink()
 
@@ -133,7 +135,7 @@ def test_upsert(jobs: WarmJobs, registry: Registry, options: list[str], tmp_path
 
 
 def test_a_join_of_values_of_json_schemas(jobs: WarmJobs, bootstrap: str, registry: Registry, tmp_path: Path) -> None:
-    """The results and the dead letters of a job that keeps state."""
+    """The results and the dead letters of a stateful job."""
     orders, shops = make_topics(bootstrap, "orders", "shops", partitions=1)
     places = {"type": "object", "properties": {"shop": {"type": "string"}}, "required": ["city"]}
     registry.add(5, {"type": "object", "required": ["id"]}, "JSON")

@@ -1,4 +1,4 @@
-"""Schemas by their ids: from files, and from a registry that is asked over HTTP."""
+"""Schemas by id: from files, and from a registry over HTTP."""
 
 from __future__ import annotations
 

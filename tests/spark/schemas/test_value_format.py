@@ -1,4 +1,4 @@
-"""Framed values on static frames: the fields of those that fit, and the reasons of the others."""
+"""Framed values on static frames: the fields of the valid ones, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def schemas(directory: Path, **by_name: object) -> SchemaFiles:
 def parsed(
     spark: SparkSession, values_of: ValueFormat, ddl: str, *raw: bytes | None
 ) -> tuple[list[Row], dict[bytes | None, str]]:
-    """The rows of those that fit, in their order, and the reasons of the others."""
+    """The rows of the valid values, in order, and the reasons for the others."""
     schema = StructType.fromDDL(ddl)
     frame = spark.createDataFrame(list(enumerate(raw)), "number INT, value BINARY")
     rows = values_of.with_text(frame).withColumn("parsed", values.parse(sql.col(TEXT), schema))

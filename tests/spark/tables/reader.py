@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def versions(spark: SparkSession, kind: str, path: str) -> dict[str, Any]:
-    """Count, distinct, sum and batches of the ids, now and in the first version, and what made all versions."""
+    """Count, distinct, sum and batches of the ids, now and in the first version, and the operations of all versions."""
 
     def figures(**version: Any) -> list[int]:
         table = spark.read.format(kind).options(**version).load(path)
@@ -46,7 +46,7 @@ def rows(spark: SparkSession, kind: str, columns: str, *paths: str) -> list[list
 
 
 def main(argv: list[str]) -> int:
-    """Print what was asked for as JSON."""
+    """Print the requested data as JSON."""
     parser = argparse.ArgumentParser()
     add_session_options(parser)
     parser.add_argument("--format")

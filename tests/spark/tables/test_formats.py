@@ -1,4 +1,4 @@
-"""Tables in Delta and Iceberg: killed in a batch, run again, compacted; each row is there once, and versions stay."""
+"""Tables in Delta and Iceberg: killed in a batch, rerun, compacted; each row exists once, and versions stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS = 3000
 
 @pytest.fixture(scope="module")
 def jobs_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], WarmJobs]]:
-    """Gives the process of the jobs that write a format, which has the jars of no other one."""
+    """The process of the jobs for a format, with only that format's jars."""
     with contextlib.ExitStack() as ending:
 
         @functools.cache
@@ -36,7 +36,7 @@ def jobs_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 def read(jobs: WarmJobs, kind: str, what: str, *arguments: str) -> Any:
-    """Run `tests.spark.tables.reader` in the JVM of the jobs, and return what it prints."""
+    """Run `tests.spark.tables.reader` in the JVM of the jobs, and return its output."""
     code, said = jobs.run("tests.spark.tables.reader", "--format", kind, what, *arguments)
     assert code == 0, said[-5000:]
     return json.loads(said.splitlines()[0])
@@ -47,7 +47,7 @@ def test_each_record_is_there_once(
     kind: str, jobs_of: Callable[[str], WarmJobs], bootstrap: str, tmp_path: Path
 ) -> None:
     (topic,) = make_topics(bootstrap, "numbers", partitions=2)
-    produce_values(bootstrap, topic, [b"1"])  # no object: a dead letter, and no second file of them to compact
+    produce_values(bootstrap, topic, [b"1"])  # not an object: a dead letter, without a second file of them to compact
     produce_values(bootstrap, topic, [b'{"id": %d}' % number for number in range(RECORDS)])
     (tmp_path / "numbers.ddl").write_text("id INT, note STRING")
     options = [
@@ -70,7 +70,7 @@ def test_each_record_is_there_once(
     code, said = jobs.run("lake", "compact", *owner, "--format", kind)
     assert code == 0, said
     assert "files became" in said
-    # Dies when all is written, before Spark's commit; the rows of the batch are in one file with others by now.
+    # Dies after all writes, before Spark's commit; by now the rows of the batch share a file with others.
     for name in (str(last), f".{last}.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     code, said = jobs.run("lake", *options)
@@ -123,7 +123,7 @@ def test_other_jobs_write_each_row_once(
         code, said = jobs.run(name, *options)
         assert code == 0, said
         done = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        # As if the job had died when all was written, before Spark's commit.
+        # As if the job had died after all writes, before Spark's commit.
         for path in (done, done.with_name(f".{done.name}.crc")):
             path.unlink()
         code, said = jobs.run(name, *options)

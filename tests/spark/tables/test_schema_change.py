@@ -1,4 +1,4 @@
-"""Another schema for a table that has rows: columns are added, or the job stops, or another table is begun."""
+"""Another schema for a table with rows: columns are added, or the job stops, or another table is begun."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 class Table:
-    """A table of one checkpoint, asked to take rows of a schema at the start of a run."""
+    """A table of one checkpoint that gets rows of a schema at the start of a run."""
 
     def __init__(self, spark: SparkSession, directory: Path, kind: type[TableSink] = ParquetSink) -> None:
         self._spark = spark
@@ -30,7 +30,7 @@ class Table:
         self._checkpoint = str(directory / "checkpoint")
 
     def name_for(self, ddl: str, change: str = EVOLVE) -> str:
-        """The directory that rows of `ddl` go to, with rows in it."""
+        """The directory for rows of `ddl`, with rows in it."""
         schema = StructType.fromDDL(f"{ddl}, day INT")
         taken = accepted(self._spark, self._sink, self._checkpoint, schema, change)
         taken.bind(self._spark, self._checkpoint)

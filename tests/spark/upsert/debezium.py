@@ -20,7 +20,7 @@ _OWNER = "postgres"
 
 
 def _programs() -> Path:
-    """The directory of PostgreSQL's programs; skips the test where there is none."""
+    """The directory of PostgreSQL's programs; skips the test without them."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     named = shutil.which("initdb")
     if not found and named is None:
@@ -44,7 +44,7 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Make the database and return when it listens."""
+        """Create the database and return when it listens."""
         output = self.directory / "postgres.log"
         program = [*self._as_owner, str(self._programs / "initdb"), "-D", self._data, "-A", "trust", "-U", self.user]
         with output.open("wb") as log:
@@ -62,7 +62,7 @@ class Postgres:
         await_port(self.port, self._process, output, 60)
 
     def run(self, statements: str) -> str:
-        """Run statements of SQL, each a transaction unless they say BEGIN; gives what they print, a row a line."""
+        """Run SQL statements, each a transaction unless they include BEGIN; returns their output, a row a line."""
         command = [
             str(self._programs / "psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", self.user,
             "-v", "ON_ERROR_STOP=1", "-qAtX", DATABASE,
@@ -72,7 +72,7 @@ class Postgres:
         return done.stdout
 
     def stop(self) -> None:
-        """End it and remove its directory."""
+        """Stop it and remove its directory."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(60)
@@ -105,7 +105,7 @@ class Debezium:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and wait for nothing."""
+        """Start without waiting."""
         options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         command = java(*options, "-cp", debezium_classpath(), "org.apache.kafka.connect.cli.ConnectStandalone")
         with self.output.open("ab") as output:
@@ -115,7 +115,7 @@ class Debezium:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether it is running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
 """A real database: 1,000 random changes through Debezium, the broker and `upsert`, which is killed meanwhile.
 
 Slow: run it with `pytest -m slow tests/spark/upsert/test_upsert_debezium.py`. Needs PostgreSQL (Debian's package
-`postgresql`), and fetches Debezium with Maven; without them it is skipped.
+`postgresql`), and downloads Debezium with Maven; without them it is skipped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def database() -> Iterator[Postgres]:
 
 
 class RandomChanges:
-    """Statements that change one row each; `events` counts the records that Debezium makes of them."""
+    """Statements that change one row each; `events` counts Debezium's records for them."""
 
     def __init__(self) -> None:
         self._chance = random.Random(5)
@@ -81,7 +81,7 @@ class RandomChanges:
         return f"UPDATE orders SET id = {self._ids[index]} WHERE id = {row};"
 
     def script(self, count: int) -> str:
-        """So many statements, some of them in one transaction."""
+        """A script of this many statements, some of them in one transaction."""
         statements = []
         while count:
             together = min(count, self._chance.choice([1, 1, 1, 7]))

@@ -1,4 +1,4 @@
-"""Histories of rows as Debezium tells them, in any order of arrival and in any batches, against a plain model."""
+"""Histories of rows from Debezium, in any order of arrival and in any batches, against a naive model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.spark
 
 FORM = form_of("id INT, n INT", envelope="debezium")
 EPOCH_MS = 1_600_000_000_000
-"""Long before the records' timestamps: a time that was taken from one of those shows."""
+"""Long before the records' timestamps, to reveal a time taken from one of those."""
 KEYS = 40
 Version = tuple[int, int, int | None]
-"""Value, and the milliseconds of its beginning and its end."""
+"""Value, and the milliseconds of its start and end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Event:
         return json.dumps({"id": self.key}).encode(), json.dumps(event).encode()
 
     def records(self) -> list[tuple[bytes, bytes | None]]:
-        """Records of Debezium for it: a delete is followed by a tombstone."""
+        """Debezium's records for it: a delete is followed by a tombstone."""
         key, value = self.record()
         return [(key, value), (key, None)] if self.n is None else [(key, value)]
 
 
 def random_history(chance: random.Random, key: int) -> list[Event]:
-    """Changes in their order; a row is not deleted twice."""
+    """Changes in order; a row is not deleted twice in a row."""
     events: list[Event] = []
     lsn, time_ms = chance.randrange(100), EPOCH_MS
     for _ in range(chance.randrange(1, 9)):
@@ -69,7 +69,7 @@ def random_history(chance: random.Random, key: int) -> list[Event]:
 
 
 def versions(events: Sequence[Event]) -> list[Version]:
-    """The plain model: each value is valid until the next change of its row."""
+    """The naive model: each value is valid until the next change of its row."""
     ends = [event.time_ms for event in events[1:]]
     return [
         (event.n, event.time_ms, end) for event, end in zip(events, [*ends, None], strict=True) if event.n is not None
@@ -79,7 +79,7 @@ def versions(events: Sequence[Event]) -> list[Version]:
 def merged(
     spark: SparkSession, records: Sequence[tuple[bytes, bytes | None]], cuts: Iterable[int], scd: int
 ) -> DataFrame:
-    """The table that the records make, in batches that end at `cuts`."""
+    """The table from the records, in batches that end at `cuts`."""
     config = config_of(FORM, scd=scd)
     table: DataFrame | None = None
     ends = sorted({*cuts, len(records)})
@@ -104,7 +104,7 @@ def test_histories_are_right_in_any_order_of_arrival(spark: SparkSession, seed: 
     chance = random.Random(seed)
     events = {key: random_history(chance, key) for key in range(KEYS)}
     arriving = [event for of_key in events.values() for event in of_key]
-    arriving += chance.sample(arriving, len(arriving) // 4)  # as a connector sends them that was restarted
+    arriving += chance.sample(arriving, len(arriving) // 4)  # as sent by a connector that was restarted
     chance.shuffle(arriving)
     records = [record for event in arriving for record in event.records()]
     cuts = chance.sample(range(1, len(records)), 2)

@@ -1,4 +1,4 @@
-"""The table that batches of changes make, against a dict; replays, deaths, snapshots and what is refused."""
+"""The table from batches of changes, against a dict; replays, crashes, snapshots and refused options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Record = tuple[int, int | None, int]
 
 @pytest.fixture(scope="module")
 def batches(spark: SparkSession) -> SparkSession:
-    """A session as a batch of a stream has it: the plan is not changed while it runs."""
+    """A session like that of a streaming batch: the plan is not changed while it runs."""
     session = spark.newSession()
     for name, value in {
         "spark.sql.adaptive.enabled": "false",
@@ -54,7 +54,7 @@ ARRIVING = form_of("id INT, seq INT, n INT")
 
 
 def history_of(records: Sequence[Record], *, sequenced: bool) -> dict[int, list[tuple[int, int, int | None]]]:
-    """By key its (order, arrival, value) in order, None for a delete: what the table is to tell."""
+    """By key its (order, arrival, value) in order, None for a delete: the expected table."""
     entries: dict[int, dict[tuple[int, bool], tuple[int, int, int | None]]] = {}
     so_far: dict[int, int] = {}
     for arrival, (key, sequence, n) in enumerate(records):
@@ -150,7 +150,7 @@ def test_a_batch_that_is_run_again_changes_nothing(batches: SparkSession, tmp_pa
     rows = sorted(read_table(batches, config.output).collect())
     again = write_batches(batches, config, written, first_batch=1)
     assert (current_snapshot(batches, config.output), again.changes) == (before, 0)
-    # Died after the snapshot and before its commit: the batch is run as if nothing had been written.
+    # Died after the snapshot and before its commit: the batch runs as if nothing had been written.
     assert before is not None
     (tmp_path / "table" / "_commits" / f"{before.batch_id:020}.json").unlink()
     again = write_batches(batches, config, written, first_batch=1)

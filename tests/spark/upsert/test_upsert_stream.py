@@ -1,4 +1,4 @@
-"""End to end: keyed changes through the broker and the job, killed while it writes a batch; the table is a dict's."""
+"""End to end: keyed changes through the broker and the job, killed while it writes a batch; the table equals a dict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = 300
 
 
 def produce_changes(bootstrap: str, topic: str, count: int, state: dict[int, int]) -> None:
-    """Send inserts, updates and tombstones at random; `state` is what they leave."""
+    """Send inserts, updates and tombstones at random; `state` is the result."""
     chance = random.Random(11)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for n in range(count):
@@ -50,7 +50,7 @@ def test_a_job_killed_while_it_writes_leaves_the_table_whole(
     running = job.start("--trigger", "100ms", "--max-offsets-per-trigger", "1500")
     job.kill_in_the_middle_of_a_batch(running, after_batches=1)
 
-    partial = read_table(spark, job.table)  # what the job was writing is not seen
+    partial = read_table(spark, job.table)  # the interrupted batch is invisible
     assert partial.count() == partial.select("id").distinct().count() > 0
 
     summary = job.run(jobs)

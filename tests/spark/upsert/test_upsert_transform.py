@@ -1,4 +1,4 @@
-"""The changes that records are parsed to, on static frames: which key, which fields, deleted or not, or why not."""
+"""The changes parsed from records, on static frames: the key, the fields, whether it is deleted, or the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job `upsert` as a user runs it, a process to kill and to start again."""
+"""The job `upsert` as a user runs it, a process to kill and to restart."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ class UpsertJob:
             )
 
     def said(self) -> str:
-        """Output of the last start."""
+        """Output since the last start."""
         return self._said.read_text(errors="replace")
 
     def run(self, jobs: WarmJobs) -> str:
-        """Run until what is there now is in the table; returns the job's last line."""
+        """Run until everything up to the current end is in the table; returns the job's last line."""
         code, said = jobs.run("upsert", *self._options)
         assert code == 0, said[-5000:]
         return said.splitlines()[0]
 
     def commits(self) -> int:
-        """How many snapshots are committed and not yet removed."""
+        """The number of snapshots that are committed and not yet removed."""
         return len(list((self._directory / "table" / "_commits").glob("0*.json")))
 
     def kill_in_the_middle_of_a_batch(self, process: subprocess.Popen[bytes], *, after_batches: int) -> None:
-        """Kill it when so many batches are in the table, and files of a snapshot that is not."""
+        """Kill it when this many batches are in the table, together with files of an uncommitted snapshot."""
         snapshots = self._directory / "table" / "_snapshots"
 
         def is_writing() -> bool:
@@ -88,12 +88,12 @@ class UpsertJob:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the job and its JVM (SIGKILL)."""
+    """Kill the job and its JVM (SIGKILL)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
 
 
 def holds_a_file(directory: Path) -> bool:
-    """Whether there is Parquet below; the directory may go away meanwhile, which `rglob` would not bear."""
+    """Whether there is Parquet below; the directory may disappear meanwhile, which `rglob` would not tolerate."""
     return any(name.endswith(".parquet") for _, _, names in os.walk(directory) for name in names)

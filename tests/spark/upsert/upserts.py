@@ -1,4 +1,4 @@
-"""Frames as the connector gives them, and configurations of `upsert`, for its tests."""
+"""Frames like the connector's, and configurations of `upsert`, for its tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 def frame_of(
     spark: SparkSession, records: Iterable[tuple[bytes | None, bytes | None]], *, partition: int = 0, first: int = 0
 ) -> DataFrame:
-    """Keys and values as records of one partition: offsets from `first` on, a second later each."""
+    """Keys and values as records of one partition: offsets from `first` on, a second apart."""
     rows = [
         (key, value, "t", partition, offset, NOON + dt.timedelta(seconds=offset), 0, None)
         for offset, (key, value) in enumerate(records, start=first)
@@ -39,7 +39,7 @@ def frame_of(
 
 
 def form_of(ddl: str, keys: tuple[str, ...] = ("id",), **options: Any) -> ChangeFormat:
-    """A format with the fields of `ddl`, read without a session: there is none yet when tests are collected."""
+    """A format with the fields of `ddl`, parsed without a session: none exists during the collection of tests."""
     schema = StructType()
     for field in ddl.split(", "):
         name, kind, *not_null = field.split()
@@ -50,7 +50,7 @@ def form_of(ddl: str, keys: tuple[str, ...] = ("id",), **options: Any) -> Change
 def config_of(
     form: ChangeFormat, directory: Path | None = None, *, checkpoint: str = "checkpoint", **options: Any
 ) -> UpsertConfig:
-    """A configuration of the job; without a directory it is for pure functions only."""
+    """A configuration of the job; without a directory only for pure functions."""
     base = directory if directory is not None else Path("unused")
     return UpsertConfig(
         source=SourceConfig(bootstrap_servers="unused:9092", topics="t"),

@@ -38,7 +38,7 @@ class Cluster:
         log_dirs = {broker: [directory / f"{broker}-{name}" for name in "ab"] for broker in (APACHE, ODRADEK)}
         self.log_dirs = {broker: [str(path) for path in paths] for broker, paths in log_dirs.items()}
         own = {broker: settings | {"log.dirs": ",".join(paths)} for broker, paths in self.log_dirs.items()}
-        # Odradek stops first, and Apache Kafka would wait for somebody to take over.
+        # Odradek stops first, and Apache Kafka would wait for another broker to take over.
         self._apache = ApacheKafka(directory / "apache", own[APACHE] | {"controlled.shutdown.enable": "false"})
         self._odradek = BrokerProcess(
             directory / "odradek",
@@ -66,27 +66,27 @@ class Cluster:
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        """A client of librdkafka's."""
+        """A librdkafka admin client."""
         return AdminClient({"bootstrap.servers": self.addresses, "log_level": 0})
 
     def elect_controller(self, wanted: int) -> None:
-        """Have the broker become the controller, and both know it."""
+        """Make the broker the controller, and wait until both know it."""
         elect_controller(self.zookeeper, {wanted})
         self._await_told(
             "both brokers, and the controller",
             lambda seen: (sorted(seen.brokers), seen.controller_id),
             lambda found: found == ([APACHE, ODRADEK], wanted),
         )
-        self.admin.list_topics(timeout=10)  # librdkafka would go on asking the controller that it knows
+        self.admin.list_topics(timeout=10)  # otherwise librdkafka would continue to use its old controller
 
     def create_topic(self, name: str, *assignment: list[int]) -> None:
-        """A topic with these replicas, which are all in sync."""
+        """Create a topic with these replicas, and wait until all are in sync."""
         topic = NewTopic(name, len(assignment), replica_assignment=list(assignment))
         self.admin.create_topics([topic])[name].result()
         self.await_in_sync(name, assignment)
 
     def await_in_sync(self, name: str, assignment: Sequence[list[int]]) -> None:
-        """Until the partitions have these replicas, in sync, and both brokers have heard of it."""
+        """Wait until the partitions have these replicas, in sync, and both brokers know it."""
 
         def replicas_in(seen: ClusterMetadata) -> list[tuple[list[int], list[int]]]:
             partitions = seen.topics[name].partitions
@@ -107,7 +107,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def with_nobody(self, rack: str | None = None) -> Iterator[None]:
-        """For a block, a broker is registered whose port nobody listens on, in the rack if one is given."""
+        """For the duration of a block, register a broker with a dead port, optionally in a rack."""
         port = free_port()
         registration: dict[str, Any] = {
             "features": {},

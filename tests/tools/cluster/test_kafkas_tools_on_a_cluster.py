@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    """Brokers 1, 2 and 3; nothing moves by itself, and followers fetch in small pieces."""
+    """Brokers 1, 2 and 3; no automatic moves, and followers fetch in small pieces."""
     settings = {"auto.leader.rebalance.enable": "false", "replica.fetch.max.bytes": "20000"}
     with BrokerCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
@@ -61,7 +61,7 @@ def test_leaders_are_elected(cluster: BrokerCluster, admin: AdminClient, kafkas:
     election = ["--bootstrap-server", cluster.address, "--election-type", "preferred"]
 
     def depose() -> None:
-        """Have partition 0 led by another broker than its first."""
+        """Make another broker than its first replica lead partition 0."""
         path = tmp_path / "order.json"
         for order in ([2, 1, 3], [1, 2, 3]):
             entry = {"topic": "elected", "partition": 0, "replicas": order}
@@ -119,7 +119,7 @@ def test_partitions_are_reassigned(cluster: BrokerCluster, admin: AdminClient, k
     ]
     said = reassign("--cancel", wanted)
     assert "Successfully cancelled partition reassignment for: moved-0" in lines_of(said)
-    # In the order of the list before, as in Kafka.
+    # In the order of the old list, as in Kafka.
     eventually("the old replicas", lambda: replicas_of(cluster, "moved") == [(1, [2, 1], [1, 2])])
     assert reassign("--execute", wanted).code == 0
     said = eventually(

@@ -27,7 +27,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_a_transaction_from_its_first_record_to_its_end(broker: BrokerProcess, kafkas: Runner) -> None:
     def told(*arguments: str) -> list[dict[str, str]]:
-        """The rows of a table, by its heads."""
+        """The rows of a table, by its headers."""
         head, *rows = lines_of(kafkas.run("transactions", ["--bootstrap-server", broker.address, *arguments]))
         return [dict(zip(head.split(), row.split(), strict=False)) for row in rows]
 

@@ -1,4 +1,6 @@
-"""Where only some brokers have a rack: what both controllers refuse and do, and what both tools say of it."""
+"""Clusters where only some brokers have a rack: refusals and results of both controllers, and the output of both
+tools.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def growth(name: str, *replicas: int, validate_only: bool = False) -> CreatePart
 
 
 def requests(topic: str) -> list[tuple[Request, int]]:
-    """Requests to the controller about a topic with one partition, with their versions."""
+    """Requests to the controller for a topic with one partition, with their versions."""
     return [
         (creation(f"{topic}-anywhere"), 7),
         (creation(f"{topic}-anywhere", validate_only=True), 7),

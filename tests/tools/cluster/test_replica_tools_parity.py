@@ -35,17 +35,17 @@ class Side:
         return f"{self._runner.side}-{name}"
 
     def file(self, content: object) -> str:
-        """A file with this as JSON, or with this text; gives its path."""
+        """A file with this as JSON, or with this text; returns its path."""
         path = self._scratch / f"{self._runner.side}-{len(self.said)}.json"
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         return str(path)
 
     def run(self, tool: str, *args: str) -> Answer:
-        """Run a tool, at both brokers."""
+        """Run a tool with both brokers as bootstrap servers."""
         return self._runner.run(tool, [f"--bootstrap-server={self.cluster.addresses}", *args])
 
     def note(self, what: str, answer: Answer) -> Answer:
-        """Remember what a tool said, to be compared."""
+        """Record a tool's output, to be compared."""
         own = re.compile(rf"\b{self._runner.side}-(?=[a-z0-9])")
         self.said.append(
             (what, (answer.code, [own.sub("", line) for line in lines_of(answer)], bool(answer.stderr.strip())))
@@ -53,7 +53,7 @@ class Side:
         return answer
 
     def say(self, tool: str, *args: str) -> Answer:
-        """Run a tool, and remember what it said."""
+        """Run a tool, and record its output."""
         return self.note(f"{tool} {' '.join(args)}".replace(str(self._scratch), ""), self.run(tool, *args))
 
     def reassign(self, action: str, content: object, *args: str) -> Answer:
@@ -62,12 +62,12 @@ class Side:
         return self.note(f"{action} {content} {args}", answer)
 
     def await_end(self, content: object, *args: str) -> Answer:
-        """Verify a reassignment until nothing is in progress; what is said then counts."""
+        """Verify a reassignment until nothing is in progress; the final output is compared."""
         path = self.file(content)
         answer = eventually(
             "the end of the reassignment",
             lambda: self.run("reassign_partitions", "--verify", "--reassignment-json-file", path, *args),
-            # "rather than": not all brokers have heard of the end.
+            # "rather than": not all brokers know of the end yet.
             lambda answer: not any(words in answer.stdout for words in ("in progress", "rather than")),
         )
         return self.note(f"the end of {content}", answer)
@@ -112,7 +112,7 @@ def sides(controlled: Cluster, kafkas: Runner, ours: Runner, tmp_path: Path) -> 
 
 
 def compare(sides: tuple[Side, Side]) -> None:
-    """Both have said the same, step by step."""
+    """Both have printed the same, step by step."""
     theirs, mine = sides
     assert len(theirs.said) == len(mine.said)
     differences = [
@@ -213,7 +213,7 @@ def test_a_partition_moves_with_a_throttle(sides: tuple[Side, Side]) -> None:
         side.cluster.await_in_sync(topic, [[ODRADEK, APACHE], [ODRADEK]])
         for entity in ("topics", topic), ("brokers", str(APACHE)):
             side.await_throttles(*entity, lambda found: not found)
-        # Partition 0 prefers to be led by Odradek, which it is not yet.
+        # The preferred leader of partition 0 is Odradek, which does not lead it yet.
         side.say("leader_election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
         side.say("leader_election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
         side.say("leader_election", "--election-type", "unclean", "--topic", topic, "--partition", "1")
@@ -233,7 +233,7 @@ def test_what_is_under_way_can_be_listed_and_cancelled(sides: tuple[Side, Side])
 
 
 def begin_change_and_cancel(side: Side) -> None:
-    """Reassignments to a broker that does not answer."""
+    """Reassignments to a broker that never answers."""
     topic = side.topic("t")
     side.cluster.create_topic(topic, [APACHE], [ODRADEK])
     away = assignment_of((topic, 0, [NOBODY]), (topic, 1, [NOBODY, ODRADEK]))
@@ -272,7 +272,7 @@ def test_replicas_move_between_directories(sides: tuple[Side, Side]) -> None:
 
 
 def test_both_controllers_obey_what_older_tools_write(controlled: Cluster) -> None:
-    """Without a tool of Kafka 2.3 at hand: its nodes, as `ZkData` of that version wrote them."""
+    """Without a tool of Kafka 2.3: its nodes, as written by `ZkData` of that version."""
     zookeeper, name = controlled.zookeeper, "old"
 
     def ask(path: str, partition: int, **more: list[int]) -> None:

@@ -1,4 +1,6 @@
-"""kafka-replica-verification: Kafka's and ours find the same in a cluster of Apache Kafka and in one of Odradek."""
+"""kafka-replica-verification: Kafka's and ours have the same results in a cluster of Apache Kafka and in one of
+Odradek.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 ALIKE, OTHER_VALUE, OTHER_BATCHES = "alike", "other-value", "other-batches"
 COUNT = 4
-"""Records of each topic, one a batch."""
+"""The number of records of each topic, one per batch."""
 REPLICAS = [1, 2, 0]
 DAMAGED = 2
 
@@ -75,9 +77,9 @@ class Checking:
         self.process.wait()
 
     def lines(self) -> list[str]:
-        """Its output so far, without the times and the lags on the way."""
+        """Its output so far, without the times and the intermediate lags."""
         said = re.sub(r"(?m)^\d{4}-\d\d-\d\d[ T][\d:,.]+: ", "", self._output.read_text())
-        # Of equal lags Kafka's tells any.
+        # Among equal lags Kafka's tool picks any.
         said = re.sub(r"(?<=max lag is 0 for partition )\S+", "", said)
         return list(dict.fromkeys(line for line in said.splitlines() if not re.match("max lag is [^0]", line)))
 
@@ -130,7 +132,7 @@ def prepare(cluster: Cluster) -> None:
 
 
 def both_tools_on(cluster: Cluster, directory: Path) -> dict[str, list[object]]:
-    """The output of each tool in this cluster, and the exit code of those that end."""
+    """The output of each tool in this cluster, and the exit code of those that exit."""
     said: dict[str, list[object]] = {}
     for who, tool in (("Kafka's", kafkas_tool), ("ours", our_tool)):
         outputs = directory / who
@@ -139,7 +141,7 @@ def both_tools_on(cluster: Cluster, directory: Path) -> dict[str, list[object]]:
             with Checking(tool, cluster, outputs / topics, "--topics-include", topics) as checking:
                 found.append(eventually(f"{who}: {end}", checking.lines, lambda lines: end in repr(lines)))  # noqa: B023
                 if who == "ours" and topics == OTHER_BATCHES:
-                    # Kafka's means to end with this code as well, and waits for its own threads for ever.
+                    # Kafka's should exit with this code as well, but waits for its own threads forever.
                     assert checking.process.wait(60) == 1
         with Checking(tool, cluster, outputs / "missing", "--topics-include", "missing") as checking:
             found.append((checking.process.wait(120), checking.lines()))

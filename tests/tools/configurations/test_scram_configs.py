@@ -1,6 +1,6 @@
-"""kafka-configs makes users of SCRAM, over a broker and before there is one, and takes them away.
+"""kafka-configs creates and deletes SCRAM users, through a broker and before one exists.
 
-`test_tools_parity` compares what it says of a broker's with Kafka's.
+`test_tools_parity` compares its output for a broker with Kafka's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(*arguments: str, **environment: str) -> Answer:
 
 
 class SaslBroker:
-    """A broker in plain text, with a listener that wants SCRAM."""
+    """A broker with a plain-text listener and one that requires SCRAM."""
 
     def __init__(self, directory: Path, others: Mapping[str, str] | None = None) -> None:
         self.sasl_address = f"127.0.0.1:{free_port()}"
@@ -57,7 +57,7 @@ class SaslBroker:
         self.process.address = plain
 
     def lets_in(self, user: str, password: str, mechanism: str = MECHANISM) -> bool:
-        """Whether somebody can log in."""
+        """Whether a user can log in."""
         jaas = f'{MODULES[mechanism]} required username="{user}" password="{password}";'
         settings = {
             "bootstrap.servers": self.sasl_address,
@@ -127,7 +127,7 @@ def test_mistakes_do_not_repeat_the_password(
 
 
 def test_users_from_before_the_first_start(tmp_path: Path) -> None:
-    """A broker whose own user is among them, as its listener between brokers wants one."""
+    """They include the broker's own user, which its inter-broker listener requires."""
     with served_tree(tmp_path / "tree") as tree:
         address = f"{tree.address}/kafka"
         for user in ("alice", "broker"):
@@ -148,7 +148,7 @@ def test_users_from_before_the_first_start(tmp_path: Path) -> None:
         broker.process.start()
         assert broker.lets_in("alice", "alice's")
         assert not broker.lets_in("alice", "broker's")
-        # The broker takes over what is changed below it.
+        # The broker applies changes made in ZooKeeper.
         done = run("--zookeeper", address, "--alter", "--user", "alice", "--delete-config", MECHANISM)
         assert (done.code, done.stderr) == (0, "")
         assert not broker.lets_in("alice", "alice's")

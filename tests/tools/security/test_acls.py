@@ -1,4 +1,4 @@
-"""kafka-acls against our broker, which asks it for its rights, too."""
+"""kafka-acls against our broker, which authorizes it, too."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SIDES = ("k", "o")
-"""Users, each its own password: each tool is one of them."""
+"""The users, whose passwords equal their names: each tool is one of them."""
 MASKS = (
     (re.compile(r"[A-Za-z0-9+/]{86}=="), "<hmac>"),
     (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "<id>"),
@@ -82,7 +82,7 @@ def addresses(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 class Side:
-    """One of the tools. HMAC in its steps is that of the token that it has made last."""
+    """One of the tools. HMAC in its steps stands for that of its latest token."""
 
     def __init__(self, runner: Runner, addresses: tuple[str, str], directory: Path) -> None:
         self._runner = runner
@@ -100,7 +100,7 @@ class Side:
         self._hmac = ""
 
     def play(self, step: str) -> tuple[int | None, list[str], str]:
-        """The exit code, the lines, and what the first line of standard error says."""
+        """The exit code, the lines, and the first line of standard error."""
         words: list[str] = []
         for word in shlex.split(step.replace("SIDE", self._runner.side).replace("HMAC", self._hmac)):
             words += self._words.get(word, [word])
