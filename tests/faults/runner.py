@@ -113,7 +113,7 @@ def run_machines(sample: int = 1) -> Tally:
 
 
 class Caught(NamedTuple):
-    """How a mutant was found: by which part of the matrix, after how many cases, and as which violation."""
+    """How a mutant was found: the part of the matrix, the number of cases, and the violation."""
 
     mutant: str
     part: str

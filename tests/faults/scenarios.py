@@ -235,7 +235,7 @@ _GAPPED = (
     steps.follow(9, gap=3),
 )
 
-# A log written by Kafka, whose gaps are not losses; and a copy whose end has no record, either.
+# A log written by Kafka, whose gaps are not losses; and a copy that does not end with a record, either.
 _ADOPTED = (
     steps.adopt,
     steps.start,

@@ -38,7 +38,7 @@ def new_zookeeper(
 def new_served_tree(
     directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
 ) -> ZookeeperProcess:
-    """The embedded tree as a separate process, not yet started; it needs no Java. Sessions as with the real one."""
+    """The embedded tree as a separate process, not yet started; it does not use Java. Sessions as with the real one."""
 
     def command(properties: Path) -> list[str]:
         python = ["env", f"PYTHONPATH={ROOT}", sys.executable]

@@ -56,7 +56,7 @@ class Directories:
 
 
 def alter(b: Subject, path: str, *partitions: tuple[str, list[int]], version: int = 2, quietly: bool = False) -> Any:
-    """Have partitions moved."""
+    """Request moves of partitions."""
     topics = [
         AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=name, partitions=indexes)
         for name, indexes in partitions
@@ -147,7 +147,7 @@ def preference(b: Subject, directories: Directories) -> None:
 
 
 def the_same_directory(b: Subject, directories: Directories) -> None:
-    """Nothing to do."""
+    """A move to the replica's own directory changes nothing."""
     topic = b.topic("still")
     move(b, topic, 0, directories.paths[1])
     alter(b, directories.paths[1], (topic, [0]))

@@ -22,7 +22,7 @@ from tests.kit.wire_requests import fetch
 from tests.parity.subject import Subject
 
 PARTITIONS = 4
-"""Of __transaction_state."""
+"""Partitions of __transaction_state."""
 
 NOT_YET = {
     ErrorCode.NOT_COORDINATOR,

@@ -66,7 +66,7 @@ class _Log:
     told_at: list[tuple[float, int]] = field(default_factory=list)
     """(time, highest offset reported by then), both ascending."""
     born: float = 0.0
-    """The time at which the deletion of the previous log with this name was known."""
+    """When the deletion of the previous log with this name was known."""
     first_era: int = 0
     """The era that began at that time."""
     era_began: float = 0.0

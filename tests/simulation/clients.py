@@ -38,7 +38,7 @@ _HARMLESS = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes that are no trouble, though no retry cures them."""
+"""Codes that are acceptable, though no retry cures them."""
 
 Feed = Callable[[history.Event], None]
 Main = Callable[[KafkaClient, str], Coroutine[Any, Any, None]]

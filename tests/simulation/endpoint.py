@@ -202,7 +202,7 @@ class Endpoint(asyncio.Transport):
             end._schedule_pump()
 
     def die(self, *, silently: bool) -> None:
-        """The process is dead."""
+        """Kill the process."""
         self.gone = True
         self._is_closing = True
         self._inbox.clear()

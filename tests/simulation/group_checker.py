@@ -29,7 +29,7 @@ class _Register:
 
     commits: list[_Commit] = field(default_factory=list)
     lost_at: float = -1.0
-    """The last time at which commits may have been lost."""
+    """When commits may last have been lost."""
 
 
 IN_FLIGHT_S = 0.1

@@ -269,7 +269,7 @@ class _Scenario:
         self._feed(history.Trouble(self._world.loop.time(), "C14", text))
 
     async def run(self) -> None:
-        """All of it."""
+        """Run the whole seed."""
         world, plan, clients = self._world, self._plan, self._clients
         for topic in plan.all_topics:
             for number in range(topic.partitions):
@@ -328,7 +328,7 @@ class _Scenario:
 
     async def _restart(self, machine: Machine) -> bool:
         """Stop a broker cleanly and restart it; returns whether that was possible."""
-        # A start planned by the last fault may happen at once: this process is the one that must end.
+        # A start planned by the last fault may happen at once: this is the process that must end.
         process = machine.process
         machine.stop()
         if not await self._world.until(lambda: process is None or not process.alive, WRITABLE_WITHIN_S):

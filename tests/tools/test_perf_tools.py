@@ -1,6 +1,6 @@
 """kafka-producer-perf-test and kafka-consumer-perf-test against our broker: output, refused options and exit codes.
 
-The formats are those of Kafka 3.9.1's tools, with which `test_tools_parity` compares ours where Java is available.
+The formats are those of Kafka 3.9.1's tools, and `test_tools_parity` compares ours with them if Java is available.
 """
 
 from __future__ import annotations

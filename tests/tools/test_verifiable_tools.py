@@ -1,6 +1,6 @@
 """kafka-verifiable-producer and kafka-verifiable-consumer against our broker: events, their fields and order, the end.
 
-The events are those of Kafka 3.9.1's tools, with which `test_tools_parity` compares ours where Java is available.
+The events are those of Kafka 3.9.1's tools, and `test_tools_parity` compares ours with them if Java is available.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def events_in(output: str) -> list[dict[str, Any]]:
-    """The events, in order and with their fields in order, without the times, which must be now."""
+    """The events and their fields, in order, without the times, which must be recent."""
     found = [json.loads(line) for line in output.splitlines()]
     for event in found:
         assert next(iter(event)) == "timestamp"
@@ -83,7 +83,7 @@ def test_each_record_is_told(address: str, capsys: pytest.CaptureFixture[str]) -
         ),
         [
             ("name", "records_consumed"),
-            ("count", 3),  # all that the poll brought, as Kafka counts
+            ("count", 3),  # everything from one poll, as Kafka counts it
             ("partitions", [{"topic": "told", "partition": 0, "count": 2, "minOffset": 0, "maxOffset": 1}]),
         ],
         [

@@ -1,4 +1,6 @@
-"""bin/zookeeper-server-start.sh, -stop and zookeeper-shell.sh: the real ones, or one line that says what is missing."""
+"""bin/zookeeper-server-start.sh, -stop and zookeeper-shell.sh: the real ones, or one line that names what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def test_start_look_and_stop(tmp_path: Path) -> None:
     shown = run(script("zookeeper-shell.sh"), f"127.0.0.1:{port}", "ls", "/")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.rstrip().endswith("[zookeeper]")
-    # The script stops all that this user may signal: here it sees this one alone.
+    # The script stops every server that this user may signal: here it only sees this one.
     ps = tmp_path / "ps"
     ps.write_text(f'#!/bin/sh\nPATH=/bin:/usr/bin ps "$@" | grep -e {properties}\n')
     ps.chmod(0o755)

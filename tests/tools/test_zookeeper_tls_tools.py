@@ -1,4 +1,4 @@
-"""Tools on a ZooKeeper that speaks TLS: they read the file that Kafka's `-zk-tls-config-file` reads."""
+"""Tools on a ZooKeeper with TLS: they read the file of Kafka's option `-zk-tls-config-file`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureZookeeper
 
 @pytest.fixture
 def tls_file(secure: SecureZookeeper, tmp_path: Path) -> Path:
-    """All properties of a broker."""
+    """A file with all TLS properties of a broker."""
     path = tmp_path / "server.properties"
     settings = secure.settings(ssl_endpoint_identification_algorithm="https", ssl_enabled_protocols="TLSv1.3,TLSv1.2")
     path.write_text("".join(f"{key}={value}\n" for key, value in {"broker.id": "1", **settings}.items()))

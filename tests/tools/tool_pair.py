@@ -43,7 +43,7 @@ CLASSES = {
 
 
 class Answer(NamedTuple):
-    """How a tool ended; `code` None when it did not in time."""
+    """How a tool ended; `code` is None if it timed out."""
 
     code: int | None
     stdout: str
@@ -90,7 +90,7 @@ class Runner:
 
 
 def kafkas_runner(directory: Path) -> Runner:
-    """Runs Kafka's tools, all in one JVM."""
+    """Run Kafka's tools, all in one JVM."""
     log4j = directory / "log4j.properties"
     log4j.write_text(
         "log4j.rootLogger=ERROR, stderr\nlog4j.appender.stderr=org.apache.log4j.ConsoleAppender\n"

@@ -62,7 +62,7 @@ def run_as_child(command: dict[str, Any], descriptors: tuple[int, int, int]) -> 
 
 
 def run(command: dict[str, Any]) -> dict[str, Any]:
-    """One tool, from start to end."""
+    """Run one tool from start to end."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(command["stdin"].encode())
         given.seek(0)

@@ -59,7 +59,7 @@ class SlowExecutor:
             self._under_way -= 1
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no thread is running."""
 
 
 @pytest.fixture(scope="module")

@@ -326,7 +326,7 @@ def test_the_next_start_loads_what_is_left_of_a_log() -> None:
 
 
 def test_a_file_that_is_missing_while_an_answer_is_sent() -> None:
-    """If its log still has the file, the log fails; a file deleted since is no failure."""
+    """If its log still has the file, the log fails; otherwise the file was deleted, which is fine."""
 
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         manager = broker.server.serving.logs.log_manager

@@ -61,7 +61,7 @@ def test_what_a_full_command_does_not_name_is_gone() -> None:
 
 
 def update(*, is_full: bool = False, says_if_full: bool = True) -> UpdateMetadata:
-    """Of no topics."""
+    """An UpdateMetadata without topics."""
     return UpdateMetadata(1, 7, -1, is_full=is_full, says_if_full=says_if_full)
 
 

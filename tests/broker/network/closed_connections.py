@@ -122,7 +122,7 @@ class Visits:
         self._client.close()
 
     def make(self, connections: int, half_frames: int) -> None:
-        """Open this many connections (10 % with SASL, 1 % with TLS), and so many more that leave half a frame."""
+        """Open this many connections (10 % with SASL, 1 % with TLS), and this many more that leave half a frame."""
         self._in_rounds(connections * 89 // 100, self._ask)
         self._in_rounds(connections // 10, self._begin_sasl)
         self._in_rounds(connections // 200, self._begin_tls)

@@ -301,7 +301,7 @@ def test_peers_take_turns_and_those_that_left_have_none() -> None:
             return self.futures[-1]
 
         def close(self) -> None:
-            """Nothing runs."""
+            """Do nothing: no thread is running."""
 
     async def scenario() -> None:
         executor = Manual()

@@ -1,16 +1,16 @@
-"""Holes of others are not here: the CVEs of Kafka's broker and clients, and of their like.
+"""Vulnerabilities of other implementations are absent here: the CVEs of Kafka's broker, its clients and similar software.
 
-Those of Kafka Connect, of log4j and of the Java classes that a configuration may name (JNDI) concern nothing here. The
+Those of Kafka Connect, of log4j and of the Java classes that a configuration may name (JNDI) do not apply here. The
 others, without `CVE-`:
 
 - 2017-12610 (authorization ids), 2021-38153 (comparisons), 2024-56128 (nonces): the exchanges of SASL, below.
-- 2018-1288 (clients that follow), 2018-17196 (batches in transactions): below.
+- 2018-1288 (clients that pose as followers), 2018-17196 (batches in transactions): below.
 - 2022-34917, 2026-111108, 2026-111115 (memory for arrays and tagged fields): below.
 - 2023-34455 (Snappy's chunks): `test_compression`.
-- 2026-111073 (compressed telemetry), 2026-82266 (Redpanda's admin API): what is not there, below.
-- 2024-27309 (DENY forgotten while migrating, which nobody can here): what a pattern has, `test_acls_of_a_cluster`.
+- 2026-111073 (compressed telemetry), 2026-82266 (Redpanda's admin API): features that do not exist here, below.
+- 2024-27309 (DENY forgotten during a migration, which does not exist here): `test_acls_of_a_cluster`.
 - 2023-50976 (Redpanda's transactions without authorization): each API without its rights, `test_guards`.
-- 2026-33557, 2026-110985 (tokens that nobody signed), 2025-27817 (URLs that are files): what OAUTHBEARER needs, below.
+- 2026-33557, 2026-110985 (unsigned tokens), 2025-27817 (URLs that are files): the requirements of OAUTHBEARER, below.
 - 2026-10142 and 2026-10143 (kafka-python's frames, and iterations): `test_connection`, `test_client_exchange`.
 """
 

@@ -18,7 +18,7 @@ class SecureZookeeper(NamedTuple):
     port: int
     authority: Authority
     key_store: Path
-    """Of a broker."""
+    """A broker's key store."""
 
     def settings(self, **others: str) -> dict[str, str]:
         """The broker's TLS settings plus `others` (with underscores for dots)."""

@@ -190,7 +190,7 @@ def test_what_stops_a_broker(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_broker_with_all_of_it_in_kafka_opts(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way in which users of Kafka start theirs."""
+    """Started like those of Kafka's users."""
     jaas = tmp_path / "jaas.conf"
     jaas.write_text(f"KafkaServer {{ {module(site.realm.keytab('kafka/localhost'), BROKER, 'serviceName=kafka')} }};")
     plain, port = f"127.0.0.1:{free_port()}", free_port()

@@ -112,7 +112,7 @@ class Member:
 
     @property
     def epoch(self) -> int:
-        """Of its registration."""
+        """The broker epoch of its registration."""
         return self.fence.broker_epoch
 
     @property

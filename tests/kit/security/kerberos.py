@@ -52,7 +52,7 @@ class Realm:
             "KRB5CCNAME": f"FILE:{directory / 'nobody'}",
             "KRB5RCACHENAME": f"file2:{directory / 'replays'}",
         }
-        """The environment for processes of this realm; it has no ticket cache, so they need their own."""
+        """The environment for processes of this realm. Its ticket cache does not exist, so they need their own."""
         self._output = directory / "kdc.log"
         self._process: subprocess.Popen[bytes] | None = None
 

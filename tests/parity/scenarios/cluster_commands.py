@@ -1,6 +1,6 @@
-"""Commands of controllers, one that is deposed and the current one: LeaderAndIsr, StopReplica, UpdateMetadata.
+"""Commands of a deposed controller and of the current one: LeaderAndIsr, StopReplica, UpdateMetadata.
 
-The topics are in no tree: the scenarios stand in for the controller, with its epoch.
+The topics are not in the tree: the scenarios act as the controller, with its epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.parity.subject import Subject, scenario
 
 ME, OTHER = 0, 5
 DEPOSED, CURRENT = 0, 1
-"""Epochs of controllers: the brokers have had one each."""
+"""Controller epochs: the brokers have had one each."""
 NOT_CHECKED, OLD = -1, 1
 """Broker epochs."""
 INCREMENTAL = 1
@@ -108,7 +108,7 @@ def tell(
     broker_epoch: int = NOT_CHECKED,
     version: int = 8,
 ) -> None:
-    """UpdateMetadata of some partitions of the scenario's topic, with the one broker alive."""
+    """UpdateMetadata for some partitions of the scenario's topic, with a single live broker."""
     b.ask(update(b, *partitions, leader=leader, epochs=(controller_epoch, broker_epoch), version=version), version)
 
 

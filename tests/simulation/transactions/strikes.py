@@ -30,7 +30,7 @@ class Strikes:
     def __init__(self, clients: Clients, invariants: Invariants, chance: float) -> None:
         """`chance` is the probability of a strike at the end of a transaction."""
         self.last_s = -_LASTS_S
-        """When the last one began."""
+        """When the last strike began."""
         self._world = clients.world
         self._clients = clients
         self._invariants = invariants

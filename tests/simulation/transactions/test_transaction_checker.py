@@ -296,7 +296,7 @@ def _loop_misses_one(scenario: Scenario) -> None:
 
 
 def _stable_offset_falls(scenario: Scenario) -> None:
-    """A marker on which the offset was based is missing at the next leader."""
+    """The next leader lacks a marker below the offset."""
     scenario.stable(3, 9)
     scenario.stable(scenario.rng.choice([3, 4]), 7)
 

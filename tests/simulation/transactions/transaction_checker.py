@@ -29,7 +29,7 @@ class _Transaction:
     nothing: a client with an empty transaction asks no coordinator to end it.
     """
     outcome: str = history.UNKNOWN
-    """Of the commit."""
+    """The outcome of the commit."""
 
 
 class TransactionChecker:

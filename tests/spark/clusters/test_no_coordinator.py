@@ -1,4 +1,4 @@
-"""A job whose consumer group has no coordinator continues to read, and logs once why its progress is not committed."""
+"""A job without a group coordinator continues to read, and logs once why its progress is not committed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """Of both brokers."""
+        """The addresses of both brokers."""
         return f"{self._apache.address},{self._odradek.address}"
 
     @functools.cached_property

@@ -31,7 +31,7 @@ def orphan(b: ClusterSubject) -> str:
 
 
 def await_orphan(b: ClusterSubject, topic: str) -> None:
-    """Wait until both brokers know that it has no leader."""
+    """Wait until both brokers know that it is leaderless."""
     for broker_id in b.live:
         with b.at(broker_id):
             b.until(lambda: b.metadata(topic).topics[0].partitions[0].leader_id == -1)

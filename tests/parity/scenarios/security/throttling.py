@@ -68,7 +68,7 @@ def of_a_first_fetch(b: Subject) -> None:
 
 @scenario
 def of_two_clients_of_a_user(b: Subject) -> None:
-    """The record dwarfs the probes, which count towards the user's quota until they have quotas of their own."""
+    """The record dwarfs the probes, which count towards the user's quota until the clients get separate ones."""
     topic = b.topic()
     b.produce(topic, b"x" * 900_000)
     with quotas(b, ({"user": USER}, {READ: 135_000.0})):
