@@ -1,4 +1,4 @@
-"""Vulnerabilities of other implementations are absent here: the CVEs of Kafka's broker, its clients and similar software.
+"""Vulnerabilities of other implementations are absent here: the CVEs of Kafka's broker, its clients and the like.
 
 Those of Kafka Connect, of log4j and of the Java classes that a configuration may name (JNDI) do not apply here. The
 others, without `CVE-`:

@@ -1,6 +1,6 @@
-"""Reads tables as anyone with Spark does; `WarmJobs` runs it after the jobs that wrote them.
+"""Reads tables like any Spark user; `WarmJobs` runs it after the jobs that wrote them.
 
-reader --format KIND versions TABLE           what the ids are, now and in the first version, and what made all
+reader --format KIND versions TABLE           a summary of the ids, now and in the first version, and all operations
 reader --format KIND rows A,B;C TABLE TABLE   the rows of these columns of each table, sorted
 """
 

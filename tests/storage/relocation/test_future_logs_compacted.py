@@ -57,7 +57,7 @@ def state_of(log: UnifiedLog) -> State:
 def clean_until(manager: LogManager, now_ms: int) -> UnifiedLog:
     log = manager.logs[TP]
     while clean_log(manager._file_system, manager, log, now_ms) is not None:
-        """It is not yet clean."""
+        """There is more."""
     return log
 
 
