@@ -1,8 +1,8 @@
-"""Every API as a request that touches what the others touch, to be asked in pairs.
+"""Every API as a request that shares resources with the others, to be sent in pairs.
 
 A trial has a topic "t" with records, no topic "n" yet, a group "g" without members that committed offsets, and a group
-"m" with one member. `CASES` has at least one request for every API that has a handler; `essence` is what a reply tells
-of the effects of those before it.
+"m" with one member. `CASES` has at least one request for every API that has a handler; `essence` is the part of a reply
+that shows the effects of earlier requests.
 """
 
 from __future__ import annotations

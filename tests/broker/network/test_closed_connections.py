@@ -1,4 +1,4 @@
-"""A closed connection leaves nothing behind: no cycle, no object, no memory."""
+"""A closed connection leaves no cycle, no object and no memory behind."""
 
 from __future__ import annotations
 
