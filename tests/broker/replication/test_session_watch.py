@@ -63,6 +63,7 @@ class Side:
         self.node = self.nodes[LEADER]
         self.clock = HandClock()
         self.node.replicas._clock = self.node.replicas.hosted._clock = self.clock  # type: ignore[assignment]
+        self.node.fetches._clock = self.clock  # its slices must not end by the time that a busy machine takes
         self.followers = {each: Follower(each) for each in FOLLOWERS}
         self.epochs: dict[int, list[int]] = {number: [] for number in PARTITIONS}
         """The leader epoch of each record."""
