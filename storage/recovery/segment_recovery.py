@@ -53,8 +53,7 @@ def recover_segment(
     below `recovery_point`. `on_batch` gets each valid batch that begins a leader epoch or has a producer id (at least
     its header, control batches whole), `on_bytes` the number of bytes read.
 
-    Raises OSError, and SegmentOverflowError when the segment must be split first; `may_have_gaps` is passed to
-    `find_overflow`.
+    Raises OSError; SegmentOverflowError when the segment must be split first (`find_overflow` gets `may_have_gaps`).
     """
     if segment.size == 0:
         return segment.base_offset  # thousands of partitions may be empty: do not open their files
