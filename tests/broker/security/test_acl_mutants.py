@@ -65,7 +65,7 @@ MUTANTS = {
         DECISIONS,
     ),
     "changes forgotten": Mutant(
-        RULES, 'index has been changed."""\n        self._remembered.clear()', 'index has been changed."""', DECISIONS
+        RULES, "    def changed(self) -> None:\n", "    def changed(self) -> None:\n        return\n", DECISIONS
     ),
     "wildcard denial ignored": Mutant(
         RULES, "if any(WILDCARD in each for each in denied):", "if not WILDCARD:", DECISIONS
@@ -99,8 +99,8 @@ MUTANTS = {
     ),
     "missing topics look otherwise": Mutant(
         METADATA,
-        "denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)",
-        "denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, set(names) & set(image.topics))",
+        "if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):",
+        "if name in image.topics and not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):",
         ACCESS,
     ),
     "transactional batches without a right": Mutant(
