@@ -17,7 +17,7 @@ from broker.coordinators.coordinator_service import CoordinatorService, ShardLoa
 from broker.environment.contract import Clock, Executor, Random
 from broker.network.slices import in_slices
 from cluster.coordinators.results import Moment
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS

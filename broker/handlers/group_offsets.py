@@ -14,8 +14,8 @@ from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Reply
-from cluster.groups.committed_offsets import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.membership_events import GroupMember
+from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.records import CommittedOffset
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError

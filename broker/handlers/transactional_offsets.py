@@ -11,8 +11,8 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.transactions.transaction_guards import TransactionGuards, Write
 from cluster.coordinators.results import Producer, Reply
-from cluster.groups.committed_offsets import Offsets, PartitionErrors
 from cluster.groups.membership_events import GroupMember
+from cluster.groups.offset_events import Offsets, PartitionErrors
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey

@@ -30,7 +30,6 @@ from config.topic_config import (
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
-from security.password_encoder import PasswordEncoder
 from storage.log_config import LogConfig
 
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
@@ -169,8 +168,6 @@ class ConfigService:
         if own != self._kept:
             self._kept = self._plain = own
             if any(is_password(name) for name in own):
-                from broker.metadata.config_service import decoded
-
                 self._plain = decoded(own, self._static)
         return self._plain
 
@@ -182,7 +179,6 @@ class ConfigService:
         """Encode the passwords of a dynamic configuration for the coordination tree. Raises ApiError."""
         if not any(is_password(name) for name in properties):
             return properties
-        from broker.metadata.config_service import encoded
 
         return encoded(properties, self._static)
 
@@ -414,6 +410,8 @@ def _described(
 
 def decoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
     """`properties` with plain-text passwords. Passwords that cannot be decoded are logged and dropped."""
+    from security.password_encoder import PasswordEncoder  # most brokers need neither it nor its hashes
+
     encoder = PasswordEncoder.of(config.values)
     result: dict[str, str] = {}
     for name, text in properties.items():
@@ -431,6 +429,8 @@ def decoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, st
 
 def encoded(properties: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
     """`properties` with encoded passwords. Raises ApiError(INVALID_REQUEST) if password.encoder.secret is not set."""
+    from security.password_encoder import PasswordEncoder  # most brokers need neither it nor its hashes
+
     encoder = PasswordEncoder.of(config.values)
     if encoder is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Password encoder secret not configured")

@@ -12,6 +12,7 @@ from cluster.groups.deleted_topics import DeletedTopics, Settled
 from cluster.groups.group import COMPLETING_REBALANCE, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, STABLE, Group
 from cluster.groups.group_table import DurableGroup, GroupTable, unattended
 from cluster.groups.membership_events import Caller
+from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
     NO_TIMESTAMP,
@@ -24,26 +25,6 @@ from cluster.groups.records import (
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import EndTxnMarker
 from protocol.topic_partition import TopicPartition
-from protocol.value import Value, field
-
-Offsets = dict[TopicPartition, CommittedOffset]
-PartitionErrors = dict[TopicPartition, ErrorCode]
-
-NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
-"""The result of a fetch without a committed offset."""
-
-
-class OffsetDeletion(Value, frozen=False):
-    """The result for the group and, with NONE, for each partition."""
-
-    error_code: ErrorCode
-    partitions: PartitionErrors = field(default_factory=dict)
-
-
-def metadata_length(metadata: str) -> int:
-    """Length of the metadata in Java characters, the unit of offset.metadata.max.bytes."""
-    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2
-
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 

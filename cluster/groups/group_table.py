@@ -7,30 +7,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.group import Group
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, EndTxnRecord, OffsetRecord
 from protocol.errors import ErrorCode
 from protocol.messages.group_records import GroupMetadataValue
 from protocol.records.control_records import ControlRecordType
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field
-
-INT_MAX: Final = 0x7FFFFFFF
-
-
-class GroupConfig(Value):
-    """Kafka's group.* and offsets.* settings, with their names and units."""
-
-    group_min_session_timeout_ms: int = 6000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 3000
-    group_max_size: int = INT_MAX
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 10_080 * 60_000
 
 
 class DurableGroup(Value, frozen=False):

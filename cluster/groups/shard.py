@@ -8,8 +8,9 @@ from typing import NamedTuple
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.group import DEAD, STABLE, Group, GroupState
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.group_membership import Membership
-from cluster.groups.group_table import DurableGroups, GroupConfig, GroupTable
+from cluster.groups.group_table import DurableGroups, GroupTable
 from cluster.groups.membership_events import join_error, sync_error
 from cluster.groups.rebalance import Rebalancer
 from protocol.errors import ErrorCode

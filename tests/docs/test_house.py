@@ -14,7 +14,10 @@ PACKAGES_THAT_MAKE_A_MODULE = 3
 """A shorter module is justified if so many folders import it."""
 
 SHORT_MODULES: dict[str, str] = {
+    "broker/observability/daemon_log_files.py": "only a daemon loads it",
     "broker/zookeeper/zookeeper_offsets.py": "offsets before version 1, which leave with it",
+    "cluster/groups/group_config.py": "a broker without groups loads nothing else of them",
+    "cluster/groups/offset_events.py": "a broker without groups loads nothing else of them",
     "spark_jobs/common/dedupe.py": "users import it",
 }
 """Shorter modules, each with the reason."""

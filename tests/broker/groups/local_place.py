@@ -23,7 +23,7 @@ from broker.transactions.transaction_coordinator_service import TransactionCoord
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Producer
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import Endpoint, ProducerIdBlock
 from cluster.zookeeper.durable_tree import DurableTree

@@ -11,8 +11,8 @@ import pytest
 
 from broker.coordinators.coordinator_runtime import RECORDS_PER_BATCH
 from cluster.coordinators.results import Producer, Reply
-from cluster.groups.committed_offsets import PartitionErrors
 from cluster.groups.membership_events import GroupMember
+from cluster.groups.offset_events import PartitionErrors
 from cluster.groups.records import CommittedOffset, decode_record
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record, read_batches

@@ -14,7 +14,7 @@ import pytest
 from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from cluster.groups import loader
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.records import CommittedOffset, OffsetRecord
 from cluster.metadata_image import MetadataImage
 from cluster.replication.partition import ACKS_ALL

@@ -18,9 +18,9 @@ from tests.kit.waiting import eventually
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")
 HOURS = """
 import logging, sys
-from broker.observability import logging_setup
-logging_setup.KEPT_FILES = 3
-logging_setup.open_log_files(sys.argv[1], logging.Formatter("%(message)s"))
+from broker.observability import daemon_log_files
+daemon_log_files.KEPT_FILES = 3
+daemon_log_files.open_log_files(sys.argv[1], logging.Formatter("%(message)s"))
 root = logging.getLogger()
 handler = root.handlers[0]
 handler.rolloverAt = sys.maxsize  # whatever time it is now

@@ -7,11 +7,12 @@ from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from cluster.coordinators.results import Append, Moment, Producer, Reply, Result
-from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.group import Group
-from cluster.groups.group_table import DurableGroups, GroupConfig
+from cluster.groups.group_config import GroupConfig
+from cluster.groups.group_table import DurableGroups
 from cluster.groups.loader import GroupLoader
 from cluster.groups.membership_events import GroupMember, Joining, Leaving, distinct
+from cluster.groups.offset_events import OffsetDeletion
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.groups.shard import GroupDescription, GroupShard
 from protocol.errors import ErrorCode

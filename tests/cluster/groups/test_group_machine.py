@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cluster.groups.group import GroupState
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition

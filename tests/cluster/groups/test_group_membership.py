@@ -11,7 +11,7 @@ import math
 import pytest
 
 from cluster.groups.group import GroupState
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.membership_events import PROTOCOL_BYTES
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode

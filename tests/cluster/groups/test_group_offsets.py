@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from cluster.coordinators.results import Producer, Reply
-from cluster.groups.committed_offsets import OffsetDeletion
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
+from cluster.groups.offset_events import OffsetDeletion
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.cluster.groups.group_harness import Harness
