@@ -13,9 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.command_line import environment_of_this_machine
 from broker.environment.contract import Environment
-from broker.environment.system import variables
+from broker.environment.system import environment_of_this_machine, variables
 from broker.logs.directory_failures import DirectoryFailures
 from broker.stages.directories import NO_BROKER_ID, LockedDirectories
 from broker.zookeeper.embedded_ensemble import open_embedded

@@ -12,7 +12,6 @@ from broker.command_line import (
     Arguments,
     UsageError,
     announcement,
-    environment_of_this_machine,
     given_properties,
     help_text,
     parse_arguments,
@@ -22,7 +21,13 @@ from broker.command_line import (
     start_failure,
 )
 from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
-from broker.environment.system import ProcessMemory, raise_open_file_limit, run_loop, with_open_file_limit
+from broker.environment.system import (
+    ProcessMemory,
+    environment_of_this_machine,
+    raise_open_file_limit,
+    run_loop,
+    with_open_file_limit,
+)
 from broker.garbage import GarbageCollector, HeapTrimmer
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError

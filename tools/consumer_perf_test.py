@@ -11,7 +11,7 @@ from client.fetcher import FetchedBatch
 from client.settings import ConsumerSettings
 from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client, now_ms, read_properties, run_tool
-from tools.support.message_json import format_date
+from tools.support.java_dates import format_date
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.performance import print_metrics
 

@@ -8,9 +8,9 @@ import sys
 from client import admin
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.reassignment.reassignment_file import check_version, json_array, json_object, member, read_file, scalar
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, run_tool
 from tools.support.error_texts import exception_text
+from tools.support.message_json import check_version, json_array, json_object, member, read_file, scalar
 from tools.support.options import Option, OptionParser, Options
 
 PARSER = OptionParser(

@@ -14,9 +14,9 @@ from client.replica_admin import elect_leaders
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
-from tools.reassignment.reassignment_file import json_array, json_object, member, read_file, scalar
 from tools.support.common import BOOTSTRAP_SERVER, ToolError, make_client, read_properties, reason, run_tool
 from tools.support.error_texts import exception_text
+from tools.support.message_json import json_array, json_object, member, read_file, scalar
 from tools.support.options import Option, OptionError, OptionParser, Options
 
 TIMEOUT_MS = 30_000

@@ -25,10 +25,10 @@ from tools.reassignment.reassignment_file import (
     format_reassignment,
     parse_reassignment,
     parse_topics,
-    read_file,
 )
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
 from tools.support.error_texts import exception_text
+from tools.support.message_json import read_file
 from tools.support.options import Option, OptionParser, Options, UsageError
 
 ALWAYS = ("help", "version", "bootstrap-server", "command-config")

@@ -1,24 +1,17 @@
 """Reacts to brokers that start and fail (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`), and moves
-leadership away from a broker that is shutting down (Kafka's `KafkaServer.controlledShutdown`).
+leadership away from a broker that announces its shutdown.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from broker.controller.broker_requests import ControllerApi
 from broker.controller.controller_term import Office, Roles
 from broker.controller.topic_changes import TopicDeletions
-from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import NO_EPOCH, StoppedReplica
 from cluster.controller.context import without_cut_replicas
-from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage
-from cluster.zookeeper.coordination import CoordinationError
-from config.broker_config import BrokerConfig
+from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 
@@ -135,55 +128,3 @@ class BrokerChanges:
 def _is_same(found: BrokerImage, known: BrokerImage) -> bool:
     """Compare registrations, ignoring `cut_replicas`: the answers to commands are more recent."""
     return found == known.replace(cut_replicas=found.cut_replicas)
-
-
-shutdown_logger = logging.getLogger("kafka.server.KafkaServer")
-
-
-async def controlled_shutdown(
-    controller: ControllerApi,
-    broker_id: int,
-    broker_epoch: Callable[[], int],
-    config: BrokerConfig,
-    metadata: MetadataCache,
-) -> bool:
-    """Ask the controller to move all leadership away from this broker; returns whether it did.
-
-    Makes controlled.shutdown.max.retries attempts, controlled.shutdown.retry.backoff.ms apart. A change of the
-    controller or of the live brokers triggers an extra attempt at once: when several brokers stop together, the answer
-    stays the same until then. Stops retrying when no other broker is alive. Kafka waits for the backoff in both cases.
-    """
-    if not config.controlled_shutdown_enable:
-        return False
-    left = config.controlled_shutdown_max_retries
-    backoff_s = config.controlled_shutdown_retry_backoff_ms / 1000
-    has_changed = asyncio.Event()
-    metadata.add_listener(partial(_note_change, has_changed))
-    while left:
-        left -= 1
-        has_changed.clear()
-        try:
-            remaining = await controller.controlled_shutdown(broker_id, broker_epoch())
-        except (ApiError, OSError, CoordinationError) as error:
-            shutdown_logger.warning("Error during controlled shutdown: %s", error)
-        else:
-            if not remaining:
-                shutdown_logger.info("Controlled shutdown request returned successfully")
-                return True
-            names = ",".join(map(str, remaining))
-            shutdown_logger.info("Remaining partitions to move: %s", names)
-        if metadata.image.brokers.keys() <= {broker_id}:
-            shutdown_logger.info("No other broker is alive: there is nobody to lead what this one leads")
-            break
-        if left:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(has_changed.wait(), backoff_s)
-                left += 1
-            shutdown_logger.warning("Retrying controlled shutdown after the previous attempt failed...")
-    shutdown_logger.warning("Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed")
-    return False
-
-
-def _note_change(has_changed: asyncio.Event, old: MetadataImage, new: MetadataImage) -> None:
-    if new.controller_id != old.controller_id or new.brokers.keys() != old.brokers.keys():
-        has_changed.set()

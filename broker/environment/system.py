@@ -11,10 +11,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.environment.contract import Clock
+from broker.environment.contract import Clock, Ensemble, Environment
 from protocol.uuids import Uuid
+
+if TYPE_CHECKING:
+    from config.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -291,3 +294,41 @@ class TcpNetwork:
             bound.close()
             raise
         return bound
+
+
+def environment_of_this_machine(config: BrokerConfig) -> Environment:
+    """Real clocks, disks, threads and sockets."""
+    # Only processes that run a whole broker need these.
+    from broker.logs.cleaner_worker import ProcessWorker
+    from storage.io.os_file_system import OsFileSystem
+
+    file_system = OsFileSystem()
+    return Environment(
+        clock=SystemClock(),
+        random=SystemRandom(),
+        executor=ThreadExecutor(
+            max(config.num_io_threads, config.num_recovery_threads_per_data_dir * len(config.log_dirs))
+        ),
+        network=TcpNetwork(config.socket_listen_backlog_size),
+        file_system=file_system,
+        open_ensemble=open_ensemble,
+        new_cleaner_worker=ProcessWorker,
+        memory_bytes=memory_of_this_process(),
+        most_connections=room_for_connections(file_system.max_open_files),
+    )
+
+
+async def open_ensemble(
+    environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
+) -> Ensemble:
+    """The environment's OpenEnsemble: ZooKeeper if `zookeeper.connect` names one, else the embedded znode tree."""
+    if config.zookeeper_address is None:
+        from broker.zookeeper.embedded_ensemble import open_embedded
+
+        return await open_embedded(environment, config, on_failure)
+    # A standalone broker needs none of these modules and starts faster without them.
+    from broker.zookeeper.kazoo_session import KazooEnsemble
+    from security.jaas import system_properties, zookeeper_login
+
+    login = zookeeper_login(system_properties(kafka_options()), read_text)
+    return KazooEnsemble(config.zookeeper_address, config, login)

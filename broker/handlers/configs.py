@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from broker.environment.contract import Clock
+from broker.metadata.config_changes import Change, Resource, apply, operation_of, parse_id
 from broker.metadata.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
 from broker.metadata.metadata_cache import MetadataCache
-from broker.metadata.topic_configs import Change, Resource, apply, operation_of, parse_id
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices

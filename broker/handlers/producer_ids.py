@@ -4,9 +4,8 @@ producers of a partition (KIP-664).
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from broker.environment.contract import Clock
@@ -15,9 +14,8 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
-from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
-from cluster.znodes import ProducerIdBlock
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
@@ -28,27 +26,6 @@ from protocol.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from protocol.topic_partition import TopicPartition, validate_topic_name
-
-
-class ProducerIds:
-    """Hands out producer ids. `allocate_block` reserves the next block in the coordination tree."""
-
-    def __init__(self, allocate_block: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
-        self._allocate_block = allocate_block
-        self._next = 0
-        self._last = -1
-        self._allocating = asyncio.Lock()
-
-    async def next_id(self) -> int:
-        """Return an unused producer id. Raises what `allocate_block` raises when the current block is used up."""
-        async with self._allocating:
-            if self._next > self._last:
-                block = await self._allocate_block()
-                self._next, self._last = block.first, block.last
-            producer_id = self._next
-            self._next += 1
-            return producer_id
-
 
 logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from broker.environment.contract import Clock
 from broker.network.slices import Slices, in_slices
-from broker.replication.stray_logs import CutLogs, StrayLogs
+from broker.replication.stray_logs import StrayLogs
+from broker.replication.truncated_logs import CutLogs
 from cluster.controller.commands import (
     NO_EPOCH,
     Answer,

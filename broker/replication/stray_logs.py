@@ -1,14 +1,8 @@
-"""Logs that a replica must not use: strays, and logs truncated below their high watermark.
+"""Strays: logs on this broker's disks that belong to no existing topic. They are renamed, never used or deleted.
 
-Strays are on this broker's disks but belong to no existing topic. They are renamed, never used or deleted. A power cut
-or a returning disk can bring back deleted logs, and a topic of the same name may exist by then. The checkpoints must
-forget a stray before a log of its name is created: after a crash its offsets would apply to the new log.
-
-A log that recovery truncated below its high watermark lacks committed records. Its replica must not be treated as in
-sync, even if the tree lists it in the ISR: as leader it would make the others truncate records that they still have. It
-refuses, with KAFKA_STORAGE_ERROR, any role that puts it in the ISR together with others. Every controller, including
-Kafka's, then removes it from the ISR and elects another member. The replica follows that leader, and rejoins the ISR by
-the ordinary rule.
+A power cut or a returning disk can bring back deleted logs, and a topic of the same name may exist by then. The
+checkpoints must forget a stray before a log of its name is created: after a crash its offsets would apply to the new
+log.
 """
 
 from __future__ import annotations
@@ -18,10 +12,8 @@ from collections.abc import Awaitable, Callable, Container
 
 from broker.environment.contract import Clock
 from cluster.controller.commands import LeaderAndIsr
-from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 
 logger = logging.getLogger("kafka.log.LogManager")
@@ -90,50 +82,3 @@ class StrayLogs:
                     continue
                 if log.topic_id != topic.known_id:
                     self.set_aside(topic_partition)
-
-
-cut_logger = logging.getLogger("kafka.server.ReplicaManager")
-
-
-class CutLogs:
-    """Decides which roles replicas with truncated logs may take. The log manager and the checkpoint remember these logs
-    until their replicas have a role.
-    """
-
-    def __init__(self, broker_id: int, log_manager: LogManager) -> None:
-        self._broker_id = broker_id
-        self._cut = log_manager.checkpoints.cut_below
-
-    def refuses(self, log: UnifiedLog, state: PartitionImage) -> bool:
-        """Whether a replica with a truncated log must refuse this role.
-
-        The only member of the ISR accepts its role: no other replica is known to have more. So does every member if
-        unclean.leader.election.enable prefers a leader to complete records.
-        """
-        topic_partition = log.topic_partition
-        high_watermark = self._cut.get(topic_partition)
-        if high_watermark is None:
-            return False
-        end_offset, is_in_sync = log.log_end_offset, self._broker_id in state.isr
-        others = [each for each in state.isr if each != self._broker_id]
-        if is_in_sync and others and not log.config.unclean_leader_election_enable:
-            cut_logger.warning(
-                "%s ends at %d here, below its high watermark %d; it has to leave the ISR %s",
-                topic_partition,
-                end_offset,
-                high_watermark,
-                list(state.isr),
-            )
-            return True
-        del self._cut[topic_partition]
-        if is_in_sync:
-            cut_logger.error(
-                "%s ends at %d here, below its high watermark %d, and no other replica is in sync or waited for. "
-                "Records are lost",
-                topic_partition,
-                end_offset,
-                high_watermark,
-            )
-        else:
-            cut_logger.info("%s, which was cut below its high watermark, fetches again what it lost", topic_partition)
-        return False

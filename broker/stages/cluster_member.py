@@ -151,7 +151,7 @@ class ClusterMember(Value):
         """
         if not self.membership.is_shared:
             return
-        from broker.controller.broker_changes import controlled_shutdown
+        from broker.controller.controlled_shutdown import controlled_shutdown
 
         asking = asyncio.create_task(
             controlled_shutdown(

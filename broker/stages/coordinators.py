@@ -10,12 +10,11 @@ from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.coordinators.coordinator_service import CoordinatorService
 from broker.environment.contract import Environment
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
-from broker.handlers.producer_ids import ProducerIds
 from broker.stages.coordination import OpenCoordination
 from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_sender import MarkerSender, WriteMarkers
 from broker.transactions.marker_writer import MarkerWriter
-from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import ProducerIdBlock

@@ -17,6 +17,7 @@ from broker.environment.contract import Clock, Executor
 from broker.network.slices import in_slices
 from broker.transactions.marker_sender import MarkerSender, MarkerWork
 from cluster.coordinators.results import Moment
+from cluster.znodes import ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 
@@ -150,3 +151,23 @@ def _report(
 
 def _same(initialized: Initialized) -> Initialized:
     return initialized
+
+
+class ProducerIds:
+    """Hands out producer ids. `allocate_block` reserves the next block in the coordination tree."""
+
+    def __init__(self, allocate_block: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
+        self._allocate_block = allocate_block
+        self._next = 0
+        self._last = -1
+        self._allocating = asyncio.Lock()
+
+    async def next_id(self) -> int:
+        """Return an unused producer id. Raises what `allocate_block` raises when the current block is used up."""
+        async with self._allocating:
+            if self._next > self._last:
+                block = await self._allocate_block()
+                self._next, self._last = block.first, block.last
+            producer_id = self._next
+            self._next += 1
+            return producer_id

@@ -1,10 +1,14 @@
-"""One-line explanations of whatever stopped a job: exceptions of Python, Spark and Kafka's client."""
+"""One-line explanations of whatever stopped a job: exceptions of Python, Spark and Kafka's client. Also retries
+while a starting broker denies topics that exist.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -82,3 +86,37 @@ def _java_line(causes: Sequence[Any]) -> str:
         if message:
             line = _raised_in_python(message) or _explained(name, message.strip().splitlines()[0])
     return line
+
+
+T = TypeVar("T")
+
+DENIALS = 20
+"""How often a broker may deny a topic before the job gives up, with a pause of `PAUSE_S` after each denial."""
+
+PAUSE_S = 1.0
+
+
+def patiently(body: Callable[[], T], *, pause_s: float = PAUSE_S, out: TextIO | None = None) -> T:
+    """Run `body`, and repeat it while a broker denies a topic; `body` must be safe to repeat.
+
+    An Apache broker that has just started denies its topics until the controller has sent it their metadata. Spark
+    retries when it looks for new records (`FETCH_OPTIONS`), but not when it reads a given range. `body` must create the
+    frame that it reads: a frame remembers that planning failed. The wait is announced on `out` (stderr by default).
+    Raises what `body` raises: a denial after `DENIALS` of them, anything else at once.
+    """
+    for attempt in range(1, DENIALS):
+        try:
+            return body()
+        except REPORTED as failure:
+            if not is_denial(failure):
+                raise
+            if attempt == 1:
+                print(f"waiting for a broker: {one_line(failure)}", file=out or sys.stderr, flush=True)
+        time.sleep(pause_s)
+    return body()
+
+
+def is_denial(failure: BaseException) -> bool:
+    """Whether a broker answered that it does not know a topic or partition."""
+    names = [str(thrown.getClass().getSimpleName()) for thrown in thrown_by(failure)]
+    return isinstance(failure, TopicMissingError) or "UnknownTopicOrPartitionException" in names

@@ -1,6 +1,4 @@
-"""Results of a stateful query: their sink, the records read for them, and the records left out of them. Also retries
-while a starting broker denies topics that exist.
-"""
+"""Results of a stateful query: their sink, the records read for them, and the records left out of them."""
 
 from __future__ import annotations
 
@@ -8,55 +6,21 @@ import argparse
 import dataclasses
 import functools
 import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, TypeVar
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.cli import add_create_topics_option
-from spark_jobs.common.errors import REPORTED, TopicMissingError, one_line, thrown_by
+from spark_jobs.common.errors import REPORTED, one_line, patiently
 from spark_jobs.common.events import LATE, REASON
 from spark_jobs.common.progress import DUPLICATES
 from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, TableSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
 from spark_jobs.tables.formats import add_format_option, check_format, table_sink
 from spark_jobs.tables.schema_change import accepted, add_schema_change_option
-
-T = TypeVar("T")
-
-DENIALS = 20
-"""How often a broker may deny a topic before the job gives up, with a pause of `PAUSE_S` after each denial."""
-PAUSE_S = 1.0
-
-
-def patiently(body: Callable[[], T], *, pause_s: float = PAUSE_S, out: TextIO | None = None) -> T:
-    """Run `body`, and repeat it while a broker denies a topic; `body` must be safe to repeat.
-
-    An Apache broker that has just started denies its topics until the controller has sent it their metadata. Spark
-    retries when it looks for new records (`FETCH_OPTIONS`), but not when it reads a given range. `body` must create the
-    frame that it reads: a frame remembers that planning failed. The wait is announced on `out` (stderr by default).
-    Raises what `body` raises: a denial after `DENIALS` of them, anything else at once.
-    """
-    for attempt in range(1, DENIALS):
-        try:
-            return body()
-        except REPORTED as failure:
-            if not is_denial(failure):
-                raise
-            if attempt == 1:
-                print(f"waiting for a broker: {one_line(failure)}", file=out or sys.stderr, flush=True)
-        time.sleep(pause_s)
-    return body()
-
-
-def is_denial(failure: BaseException) -> bool:
-    """Whether a broker answered that it does not know a topic or partition."""
-    names = [str(thrown.getClass().getSimpleName()) for thrown in thrown_by(failure)]
-    return isinstance(failure, TopicMissingError) or "UnknownTopicOrPartitionException" in names
-
 
 RESULTS = "results"
 

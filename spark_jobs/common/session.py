@@ -211,7 +211,7 @@ def write_archive(archive: Path) -> Path:
     Raises OSError, or ValueError if the name does not show Spark that it is a zip.
     """
     if archive.suffix != ".zip":
-        raise ValueError(f"{archive}: must end in .zip, by which Spark knows what it is")
+        raise ValueError(f"{archive}: must end in .zip, or Spark does not recognize it")
     root = Path(spark_jobs.__file__).parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
         for path in sorted(root.rglob("*.py")):

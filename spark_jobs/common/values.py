@@ -189,7 +189,7 @@ def reason_of(raw: bytes | None, schema: types.StructType) -> str:
     wrong = list(_wrong_fields(value, schema, ""))
     half = re.search("[\ud800-\udfff]", json.dumps(value, ensure_ascii=False, default=str))
     if half and not wrong:
-        return f"a text holds half a surrogate pair, \\u{ord(half[0]):04x}, which is no character"
+        return f"a text holds half a surrogate pair, \\u{ord(half[0]):04x}, which is not a character"
     if not wrong:
         spelled = _spelled_twice(value)
         return " and ".join(spelled) + TWICE if spelled else "Spark's JSON parser refuses it for the schema"

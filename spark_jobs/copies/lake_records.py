@@ -31,7 +31,7 @@ def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> Data
         spark.conf.set(INFER_PARTITION_TYPES, str(inferred))
     missing = [name for name in OWN_COLUMNS if name not in table.columns]
     if missing:
-        raise ValueError(f"{path} is no table of the job lake: it has no column {', '.join(missing)}")
+        raise ValueError(f"{path} is not a table of the job lake: it lacks the column {', '.join(missing)}")
     fields = [name for name in table.columns if name not in {*OWN_COLUMNS, "batch_id"}]
     if schema is not None:
         value = sql.to_json(sql.struct(*(sql.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in schema)))

@@ -1,10 +1,7 @@
-"""Bounded ranges of offsets for a replay (start and end of each partition, and the steps to take), and the target
-cluster of a job that writes to another cluster than it reads from.
-"""
+"""Bounded ranges of offsets for a replay: start and end of each partition, and the steps to take."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from typing import Literal, Protocol, Self
@@ -12,10 +9,7 @@ from typing import Literal, Protocol, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Offsets
-from spark_jobs.common.errors import TopicMissingError
-from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.sink import KafkaSink
-from spark_jobs.common.source import FETCH_OPTIONS, read_client_properties, timestamp_ms
+from spark_jobs.common.source import FETCH_OPTIONS, timestamp_ms
 
 NAMED = {-2: "earliest", -1: "latest"}
 """Special offsets in Spark's JSON of offsets."""
@@ -143,45 +137,3 @@ def read_ranges(spark: SparkSession, cluster: dict[str, str], ranges: Ranges) ->
         "includeHeaders": "true",
     }
     return spark.read.format("kafka").options(**options).load()
-
-
-def add_target_options(group: argparse._ArgumentGroup, *, required: bool) -> None:
-    """Add the options of the target cluster."""
-    group.add_argument("--target-bootstrap-servers", required=required, metavar="HOST:PORT,...")
-    group.add_argument("--target-config", metavar="FILE", help="Kafka client properties of the target cluster")
-
-
-def target_sink(arguments: argparse.Namespace) -> KafkaSink:
-    """The sink of the target cluster; each record names its topic. Raises as `read_client_properties` does."""
-    properties = read_client_properties(arguments.target_config) if arguments.target_config else {}
-    return KafkaSink(bootstrap_servers=arguments.target_bootstrap_servers, client_properties=properties)
-
-
-def create_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str, str]) -> None:
-    """Create or extend the topics at `target` that `renamed` maps to (source name: target name).
-
-    A missing topic is created with the partition count and settings of its source; a topic with fewer partitions is
-    extended to that count.
-    """
-    there = target.existing_topics(renamed.values())
-    for name, partitions in source.topics(names=renamed).items():
-        if renamed[name] not in there:
-            target.create_topic(renamed[name], partitions, source.topic_settings(name))
-        elif there[renamed[name]] < partitions:
-            target.add_partitions(renamed[name], partitions)
-
-
-def check_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str, str]) -> None:
-    """Raise ValueError if a topic of `renamed` is missing at `target`, or has fewer partitions than its source."""
-    there = target.existing_topics(renamed.values())
-    for name, partitions in source.topics(names=renamed).items():
-        found = there.get(renamed[name])
-        if found is None:
-            raise TopicMissingError(
-                f"topic {renamed[name]} does not exist at the target: create it, or let --create-topics"
-            )
-        if found < partitions:
-            raise ValueError(
-                f"topic {renamed[name]} has {found} partitions, its source {name} has {partitions}: add partitions, "
-                "or let --create-topics"
-            )

@@ -27,6 +27,7 @@ from pyspark.sql import functions as sql
 
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.errors import patiently
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.provenance import (
     MIRROR_SOURCE,
@@ -36,19 +37,12 @@ from spark_jobs.common.provenance import (
     source_text,
     with_header,
 )
-from spark_jobs.common.results import patiently
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.sink import KafkaSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.copies.offset_map import MAP_HEADER, map_records, mirrored_ranges
-from spark_jobs.copies.ranges import (
-    Ranges,
-    add_target_options,
-    check_topics_like,
-    create_topics_like,
-    read_ranges,
-    target_sink,
-)
+from spark_jobs.copies.ranges import Ranges, read_ranges
+from spark_jobs.copies.target import add_target_options, check_topics_like, create_topics_like, target_sink
 
 SAME_NAME = "{topic}"
 ROW_PARTITION, ROW = PLACE = ("source_partition", "source_offset")

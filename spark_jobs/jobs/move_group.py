@@ -22,7 +22,8 @@ from spark_jobs.common.runner import guarded, parser_of, session_of
 from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import read_client_properties
 from spark_jobs.copies.offset_map import map_entries, translate
-from spark_jobs.copies.ranges import Ranges, add_target_options, read_ranges, target_sink
+from spark_jobs.copies.ranges import Ranges, read_ranges
+from spark_jobs.copies.target import add_target_options, target_sink
 
 NAME = "move-group"
 

@@ -32,16 +32,17 @@ from spark_jobs.checkpoints.binding import in_use
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import add_create_topics_option, add_session_options, positive, starting_position
 from spark_jobs.common.dedupe import later_copies
+from spark_jobs.common.errors import patiently
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.provenance import REPLAY_SOURCE, source_text, with_header
-from spark_jobs.common.results import patiently
 from spark_jobs.common.runner import bad_options, guarded, parser_of, session_of, stop_signals
 from spark_jobs.common.schema import SessionNeededError, read_schema
 from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options
 from spark_jobs.copies.lake_records import LakePositions, read_lake, within
-from spark_jobs.copies.ranges import At, Positions, Ranges, add_target_options, ranges_of, read_ranges
+from spark_jobs.copies.ranges import At, Positions, Ranges, ranges_of, read_ranges
+from spark_jobs.copies.target import add_target_options
 
 NAME = "replay"
 STEP_OFFSETS = 1_000_000
@@ -251,7 +252,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = source.add_mutually_exclusive_group(required=True)
     which.add_argument("--topics", metavar="T1,T2,...")
     which.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches (a Java regular expression)")
-    which.add_argument("--lake", metavar="DIR", help="a table that the job lake wrote, in place of topics")
+    which.add_argument("--lake", metavar="DIR", help="a table that the job lake wrote, instead of topics")
     source.add_argument("--schema", metavar="FILE", help="schema of the lake, as it was given to the job lake")
     for name, default, what in (
         ("--from", "earliest", "begin"),

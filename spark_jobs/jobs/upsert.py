@@ -383,7 +383,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=duration_ms,
         default=600_000,
         metavar="TIME",
-        help="how long readers can go on with a snapshot that was replaced (default: 10m)",
+        help="how long readers can keep using a replaced snapshot (default: 10m)",
     )
     table.add_argument(
         "--dead-letters", metavar="DIR", help="where records go that are not a change (default: OUTPUT-dead-letters)"

@@ -19,6 +19,7 @@ SHORT_MODULES: dict[str, str] = {
     "cluster/groups/group_config.py": "a broker without groups loads nothing else of them",
     "cluster/groups/offset_events.py": "a broker without groups loads nothing else of them",
     "spark_jobs/common/dedupe.py": "users import it",
+    "spark_jobs/copies/target.py": "three jobs share it, and jobs have one folder",
 }
 """Shorter modules, each with the reason."""
 

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode
 from tools.producer_perf_test import Statistics
 from tools.support.common import ToolError
 from tools.support.group_reset import parse_datetime, parse_duration
-from tools.support.message_json import format_date
+from tools.support.java_dates import format_date
 from tools.support.options import Option, OptionError, OptionParser
 from tools.support.performance import Throttle, print_metrics
 from tools.topics import is_reported, partition_line

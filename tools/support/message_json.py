@@ -1,5 +1,5 @@
-"""Messages as JSON text, as Kafka's generated JsonConverter classes and Jackson write it. Also dates in those patterns
-of Java's `SimpleDateFormat` that command lines need.
+"""JSON of the tools: messages as text, as Kafka's generated JsonConverter classes and Jackson write it; and JSON
+files, read with the error messages of Kafka's class `DecodeJson`.
 """
 
 from __future__ import annotations
@@ -7,12 +7,11 @@ from __future__ import annotations
 import base64
 import json
 import re
-from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from protocol.wire.schema import Message, Struct, fields_of
 from protocol.wire.wire_types import ArrayOf, FieldSpec, Fixed, StructOf, Text, WireType
-from tools.support.common import ToolError
+from tools.support.common import ToolError, read_text
 
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
@@ -66,54 +65,53 @@ def _camel_case(name: str) -> str:
     return first + "".join(other.capitalize() for other in others)
 
 
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-           "December")  # fmt: skip
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+T = TypeVar("T", int, str)
+
+_JAVA_NAMES = {int: "Integer", str: "String"}
 
 
-def format_date(moment: datetime, pattern: str) -> str:
-    """`moment`, which has a time zone, in a pattern. Raises ToolError for an unsupported letter."""
-    parts = []
-    for match in _TOKEN.finditer(pattern):
-        quoted, letter = match[1], match[2]
-        if quoted is not None:
-            parts.append(quoted.replace("''", "'") or "'")
-        elif letter is None:
-            parts.append(match[0])
-        else:
-            parts.append(_field(moment, letter, len(match[0])))
-    return "".join(parts)
+def read_file(path: str) -> str:
+    """The text of a file. Raises ToolError naming it."""
+    try:
+        return read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"Unable to read file {path}") from error
 
 
-def _field(moment: datetime, letter: str, width: int) -> str:
-    numbers = {
-        "d": moment.day,
-        "D": moment.timetuple().tm_yday,
-        "H": moment.hour,
-        "k": moment.hour or 24,
-        "h": moment.hour % 12 or 12,
-        "K": moment.hour % 12,
-        "m": moment.minute,
-        "s": moment.second,
-        "S": moment.microsecond // 1000,
-        "u": moment.isoweekday(),
-    }
-    if letter in numbers:
-        return f"{numbers[letter]:0{width}}"
-    if letter == "y":
-        return f"{moment.year % 100:02}" if width == 2 else f"{moment.year:0{width}}"
-    if letter == "M":
-        return f"{moment.month:0{width}}" if width < 3 else _MONTHS[moment.month - 1][: 3 if width == 3 else None]
-    if letter == "E":
-        return _DAYS[moment.weekday()][: None if width > 3 else 3]
-    if letter == "a":
-        return "AM" if moment.hour < 12 else "PM"
-    offset = moment.strftime("%z")
-    if letter == "Z":
-        return offset
-    if letter == "X":
-        return "Z" if offset == "+0000" else {1: offset[:3], 2: offset}.get(width, f"{offset[:3]}:{offset[3:]}")
-    if letter == "z":
-        return moment.tzname() or offset
-    raise ToolError(f"Illegal pattern character '{letter}'")
+def json_object(value: Any) -> dict[str, Any]:
+    """Check that `value` is an object. Raises ToolError."""
+    if not isinstance(value, dict):
+        raise ToolError(f"Expected JSON object, received {_shown(value)}")
+    return value
+
+
+def json_array(value: Any) -> list[Any]:
+    """Check that `value` is an array. Raises ToolError."""
+    if not isinstance(value, list):
+        raise ToolError(f"Expected JSON array, received {_shown(value)}")
+    return value
+
+
+def scalar(value: Any, kind: type[T], java_name: str | None = None) -> T:
+    """Check that `value` is a `kind`; `java_name` is the type in the message. Raises ToolError."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ToolError(f"Expected `{java_name or _JAVA_NAMES[kind]}` value, received {_shown(value)}")
+    return value
+
+
+def member(entry: dict[str, Any], name: str) -> Any:
+    """A required member. Raises ToolError."""
+    if name not in entry:
+        raise ToolError(f"No such field exists: `{name}`")
+    return entry[name]
+
+
+def check_version(root: dict[str, Any]) -> None:
+    """Reject every file version but the first, which is the default. Raises ToolError."""
+    version = scalar(root.get("version", 1), int)
+    if version != 1:
+        raise ToolError(f"Not supported version field value {version}")
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.controller.broker_changes import controlled_shutdown
+from broker.controller.controlled_shutdown import controlled_shutdown
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import NO_EPOCH, CommandFence, UpdateMetadata
 from cluster.metadata_image import BrokerImage

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.command_line import environment_of_this_machine
-from broker.environment.system import ThreadExecutor
+from broker.environment.system import ThreadExecutor, environment_of_this_machine
 from broker.network import tls_transport
 from broker.network.handshakes import Handshakes
 from broker.network.reply_writer import FileSlice

@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import TypeVar
 
-from broker.command_line import environment_of_this_machine
+from broker.environment.system import environment_of_this_machine
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from config.broker_config import BrokerConfig

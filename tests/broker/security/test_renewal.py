@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.command_line import environment_of_this_machine
+from broker.environment.system import environment_of_this_machine
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.security.listener_security import SecuredListener, renewables_of, security_of_listeners

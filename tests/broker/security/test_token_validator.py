@@ -16,9 +16,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
-from broker.command_line import environment_of_this_machine
 from broker.environment.contract import Clock
-from broker.environment.system import SystemClock, ThreadExecutor
+from broker.environment.system import SystemClock, ThreadExecutor, environment_of_this_machine
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
 from config.broker_config import BrokerConfig

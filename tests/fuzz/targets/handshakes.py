@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.command_line import environment_of_this_machine
+from broker.environment.system import environment_of_this_machine
 from broker.network.connection import Connection
 from broker.network.handshakes import Handshakes
 from broker.network.limits import ConnectionLimits

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from broker.command_line import environment_of_this_machine
+from broker.environment.system import environment_of_this_machine
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.command_line import environment_of_this_machine
+from broker.environment.system import environment_of_this_machine
 from broker.security.issuer_keys import parse_keys
 from broker.security.token_validator import tokens_of
 from config.broker_config import BrokerConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.controller import broker_changes, controller_term
 from broker.controller.cluster_membership import ClusterMembership
-from broker.replication.stray_logs import CutLogs
+from broker.replication.truncated_logs import CutLogs
 from cluster.controller import elections, start_up
 from cluster.controller.commands import Command, CommandFence
 from cluster.controller.context import ControllerContext
