@@ -32,12 +32,11 @@ from protocol.topic_partition import TopicPartition, validate_topic_name
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.encoded_items import ItemEncoder
 
+# Requests between brokers use fixed versions instead of negotiated ones: those of inter.broker.protocol.version=3.9
+# (Kafka class `MetadataVersion`).
 LEADER_AND_ISR_VERSION: Final = 7
 STOP_REPLICA_VERSION: Final = 4
 UPDATE_METADATA_VERSION: Final = 8
-FETCH_VERSION: Final = 17
-LIST_OFFSETS_VERSION: Final = 9
-OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
 ALTER_PARTITION_VERSION: Final = 3
 ALTER_PARTITION_WITHOUT_TOPIC_IDS_VERSION: Final = 1
 """For topics created before Kafka 2.8, which lack topic ids."""
@@ -46,9 +45,6 @@ ALLOCATE_PRODUCER_IDS_VERSION: Final = 0
 CREATE_TOPICS_VERSION: Final = 7
 WRITE_TXN_MARKERS_VERSION: Final = 1
 ADD_PARTITIONS_TO_TXN_VERSION: Final = 5
-"""Requests between brokers use fixed versions instead of negotiated ones: those of inter.broker.protocol.version=3.9
-(Kafka class `MetadataVersion`).
-"""
 
 UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
 """Types of a LeaderAndIsr; 0 means unknown (Kafka class `AbstractControlRequest.Type`)."""

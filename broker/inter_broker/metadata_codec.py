@@ -132,7 +132,7 @@ def _broker_image(broker: _LiveBroker, version: int) -> BrokerImage:
     endpoints: dict[str, Endpoint] = {}
     for each in broker.endpoints:
         if not 0 <= each.security_protocol < len(SECURITY_PROTOCOLS):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"there is no security protocol {each.security_protocol}")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown security protocol {each.security_protocol}")
         security_protocol = SECURITY_PROTOCOLS[each.security_protocol]
         name = each.listener if version >= FIRST_VERSION_WITH_LISTENERS else security_protocol
         endpoints[name] = Endpoint(name, each.host, each.port, security_protocol)
