@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -251,10 +251,7 @@ class _Answer:
 
     def __call__(self, results: Sequence[FetchResult]) -> FetchResponse:
         """Build the response."""
-        told = [
-            (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
-            for wanted, found in ((*results, *self._denied) if self._denied else results)
-        ]
+        told = list(self._described(results))
         if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
             return throttled
         response = self._fetch.respond(told)
@@ -262,15 +259,19 @@ class _Answer:
 
     async def in_slices(self, results: Sequence[FetchResult], slices: Slices) -> FetchResponse:
         """Like a call, in slices."""
-        told = [
-            (wanted, _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found))
-            async for wanted, found in in_slices((*results, *self._denied), slices)
-        ]
+        told = [result async for result in in_slices(self._described(results), slices)]
         if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
             return throttled
         noted = [result async for result in in_slices(told, slices) if self._fetch.note(*result)]
         await slices.pause()  # a new session is built in one go
         return self._hinted(self._fetch.response(noted))
+
+    def _described(self, results: Sequence[FetchResult]) -> Iterator[PartitionResult]:
+        for wanted, found in (*results, *self._denied) if self._denied else results:
+            yield (
+                wanted,
+                _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found),
+            )
 
     def _refuse(self, wanted: FetchPartition, error: ApiError) -> PartitionData:
         data = _refusal(wanted.partition, error)
