@@ -58,8 +58,8 @@ class TokenHolder:
             self._held = held = self._hold(self._new_token(), now_s)
         except WebError as error:
             if held is None or now_s >= held.ends_s:
-                raise ServerError(f"there is no token: {error}") from error
-            logger.warning("The token cannot be renewed, and counts for %d s: %s", held.ends_s - now_s, error)
+                raise ServerError(f"no token: {error}") from error
+            logger.warning("Cannot renew the token, which is valid for another %d s: %s", held.ends_s - now_s, error)
         return held.text
 
     def _new_token(self) -> str:
@@ -128,9 +128,9 @@ def end_of(token: str) -> float:
         claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         ends_s = claims["exp"]
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-        raise WebError("what the source gives is no JWT with a claim exp", is_final=True) from None
+        raise WebError("the source did not return a JWT with an exp claim", is_final=True) from None
     if len(parts) != 3 or not set(token) <= _LETTERS or isinstance(ends_s, bool) or not isinstance(ends_s, int | float):
-        raise WebError("what the source gives is no JWT with a claim exp", is_final=True)
+        raise WebError("the source did not return a JWT with an exp claim", is_final=True)
     return float(ends_s)
 
 

@@ -150,7 +150,7 @@ class CoordinationKeys(ConfigKeys):
     process_roles: Setting[tuple[str, ...]] = Setting(
         LIST,
         (),
-        "KRaft roles of this process; empty for a broker with ZooKeeper or coordination of its own.",
+        "KRaft roles of this process; empty for a broker on ZooKeeper or with embedded coordination.",
         OneOf(("broker", "controller")),
         refusal=NO_KRAFT,
     )

@@ -66,7 +66,11 @@ class SecurityKeys(ConfigKeys):
         PASSWORD, None, "Secret that encodes passwords kept in ZooKeeper.", effect=Effect.ENCODER
     )
     password_encoder_old_secret: Setting[str | None] = Setting(
-        PASSWORD, None, "Former secret, while passwords are encoded anew.", refusal=NO_ENCODER, effect=Effect.ENCODER
+        PASSWORD,
+        None,
+        "Former secret, while passwords are being re-encoded.",
+        refusal=NO_ENCODER,
+        effect=Effect.ENCODER,
     )
     password_encoder_keyfactory_algorithm: Setting[str | None] = Setting(
         STRING, None, "Key factory for encoding passwords.", effect=Effect.ENCODER

@@ -18,7 +18,7 @@ ALLOW_UNMENTIONED: Final = "allow.everyone.if.no.acl.found"
 AUTHORIZER_KEYS: Final = table(
     (
         ConfigKey(SUPER_USERS, STRING, "", "Principals that may do everything, separated by semicolons."),
-        ConfigKey(ALLOW_UNMENTIONED, BOOLEAN, False, "Whether everybody may use what no ACL is about."),
+        ConfigKey(ALLOW_UNMENTIONED, BOOLEAN, False, "Whether everyone may use resources without ACLs."),
     )
 )
 """They are read from the properties file, but DescribeConfigs does not return them."""

@@ -173,9 +173,9 @@ def check_times(claims: Claims, now_ms: int, skew_ms: int, *, needs_issue: bool)
     expires_ms = _time_ms(claims, "exp")
     issued_ms, begins_ms = _time_ms(claims, "iat"), _time_ms(claims, "nbf")
     if expires_ms is None:
-        raise TokenError("it has no claim exp")
+        raise TokenError("claim exp is missing")
     if needs_issue and issued_ms is None:
-        raise TokenError("it has no claim iat")
+        raise TokenError("claim iat is missing")
     if now_ms - skew_ms >= expires_ms:
         raise TokenError(f"it has expired {(now_ms - expires_ms) // 1000} s ago")
     for name, time_ms in (("iat", issued_ms), ("nbf", begins_ms)):
@@ -190,7 +190,7 @@ def subject_of(claims: Claims, name: str) -> str:
     """The user. Raises TokenError."""
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise TokenError(f"it has no claim {name} with a name")
+        raise TokenError(f"claim {name} does not contain a name")
     return value.strip()
 
 
@@ -203,7 +203,7 @@ def scope_of(claims: Claims, name: str) -> list[str]:
     if words is None:
         return []
     if not isinstance(words, list) or not all(isinstance(each, str) and each.strip() for each in words):
-        raise TokenError(f"its claim {name} is no scope")
+        raise TokenError(f"claim {name} is not a scope")
     found = [word.strip() for word in words]
     if len(set(found)) < len(found):
         raise TokenError(f"its claim {name} has a scope twice")
@@ -244,7 +244,7 @@ def _time_ms(claims: Claims, name: str) -> int | None:
     if value is None and name not in claims:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_SECONDS:
-        raise TokenError(f"its claim {name} is no time")
+        raise TokenError(f"claim {name} is not a time")
     return round(value * 1000)
 
 

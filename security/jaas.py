@@ -143,7 +143,7 @@ def sections_of(properties: Mapping[str, str], read: Callable[[str], str]) -> Se
     for name, modules in sections.items():
         for option, value in (pair for module in modules for pair in module.options.items()):
             if has_reference(value):
-                why = "refers to a value elsewhere, and a JAAS file is taken as it is"
+                why = "refers to a value elsewhere, which a JAAS file cannot do"
                 reason = f"{option} in the section {name} {why}"
                 raise ConfigError(FILE_PROPERTY, path, reason)
     return sections

@@ -171,7 +171,7 @@ class ShortNames(Value):
             if found is None:
                 continue
             if "/" in found or "@" in found:
-                raise NoNameError(f"{KEY} makes {found} of {principal}, which is no short name")
+                raise NoNameError(f"{KEY} turns {principal} into {found}, which is not a short name")
             return found if rule is None else rule.change(found)
         raise NoNameError(f"no rule of {KEY} is for {principal} (the default realm is {default_realm or 'unknown'})")
 

@@ -193,7 +193,7 @@ def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mappi
         if name.startswith(prefix) and (found := _OF_MECHANISM.match(name, len(prefix))):
             allowed = [each.lower() for each in mechanisms]
             if found[1] not in allowed:
-                reason = f"{found[1]} is no mechanism of the listener; allowed: {', '.join(allowed)}"
+                reason = f"{found[1]} is not a mechanism of the listener; allowed: {', '.join(allowed)}"
                 raise ConfigError(name, "[hidden]", reason)
 
 

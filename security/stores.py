@@ -187,7 +187,7 @@ def read_key(store: Store) -> KeyPem:
     if len(keys) != 1:
         raise ConfigError(store.name, store.location or "[hidden]", f"it must have one private key, not {len(keys)}")
     if not chain:
-        raise ConfigError(store.name, store.location or "[hidden]", "it has no certificate")
+        raise ConfigError(store.name, store.location or "[hidden]", "it does not contain a certificate")
     return KeyPem(keys[0], chain)
 
 
@@ -205,7 +205,7 @@ def read_trusted(store: Store) -> str:
         certificates = "".join(opened.others) if opened.key is None else opened.certificate or ""
     if not certificates:
         name, value = store.name, store.location or "[hidden]"
-        raise ConfigError(name, value, "it has no certificate to trust")
+        raise ConfigError(name, value, "it does not contain a trusted certificate")
     return certificates
 
 
@@ -238,7 +238,7 @@ def _from_pkcs12(store: Store, content: bytes) -> KeyPem:
         raise ConfigError(store.key_password_name, "[hidden]", reason)
     opened = _open_pkcs12(store, content)
     if opened.key is None or opened.certificate is None:
-        raise ConfigError(store.name, store.location, "it has no private key with its certificate")
+        raise ConfigError(store.name, store.location, "it does not contain a private key with its certificate")
     return KeyPem(opened.key, opened.certificate + "".join(opened.others))
 
 

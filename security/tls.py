@@ -147,7 +147,7 @@ def _suites(own: SslKeys, protocols: tuple[str, ...]) -> tuple[tuple[str, ...], 
     older = tuple(openssl_name(name, suite) for suite in suites if suite not in _SUITES_OF_TLS_1_3)
     spoken = tuple(each for each in protocols if (newest if each == "TLSv1.3" else older))
     if not spoken:
-        raise ConfigError(name, suites, f"it has no suite of {', '.join(protocols)} (ssl.enabled.protocols)")
+        raise ConfigError(name, suites, f"it lists no suite for {', '.join(protocols)} (ssl.enabled.protocols)")
     return spoken, older
 
 

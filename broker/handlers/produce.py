@@ -68,11 +68,11 @@ PartitionData = ProduceRequest.PartitionProduceData
 
 
 class NotVerifiedError(ApiError):
-    """The transaction of a batch is not verified. The log was not consulted; `told` is the client's error message."""
+    """The transaction of a batch is not verified, so the log was not consulted. The client gets `client_message`."""
 
-    def __init__(self, error_code: ErrorCode, told: str | None) -> None:
-        super().__init__(error_code, told or "the transaction does not have the partition")
-        self.told = told
+    def __init__(self, error_code: ErrorCode, client_message: str | None) -> None:
+        super().__init__(error_code, client_message or "the transaction does not have the partition")
+        self.client_message = client_message
 
 
 _AnyGuards = Guards | NotVerifiedError
@@ -301,7 +301,7 @@ class ProduceHandlers:
             log_start_offset=NO_OFFSET,
         )
         if isinstance(error, NotVerifiedError):
-            refusal.error_message = error.told
+            refusal.error_message = error.client_message
             return refusal
         refusal.log_start_offset = self._replica_manager.log_start_offset_after(error, topic_partition)
         if isinstance(error, DiskReserveError) or (

@@ -55,7 +55,7 @@ def refuse_whole_flight(
         last_sequence, error_code = refused.get(key, (NO_SEQUENCE, error_code))
         if last_sequence == NO_SEQUENCE or increment_sequence(last_sequence, 1) != batch.base_sequence:
             return error
-        error = ApiError(error_code, f"a batch of {topic_partition} was refused that this one follows on")
+        error = ApiError(error_code, f"the preceding batch of {topic_partition} was rejected")
     elif len(refused) >= MAX_REMEMBERED:
         refused.clear()
     refused[key] = (batch.last_sequence, error_code)

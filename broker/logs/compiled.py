@@ -70,7 +70,7 @@ def main() -> int:
     try:
         print(f"compiled: {build()}")
     except (subprocess.CalledProcessError, OSError) as error:
-        print(f"{SOURCE} could not be compiled; it will run as it is: {error}", file=sys.stderr)
+        print(f"{SOURCE} could not be compiled, and will run uncompiled: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -88,15 +88,15 @@ class DirectoryFailures:
             except ConnectionLossError as error:
                 if self._is_closing:
                     return
-                logger.warning("The controller has not been told of offline replicas yet: %s", error)
+                logger.warning("The controller does not know of the offline replicas yet: %s", error)
                 await asyncio.sleep(RETRY_S)
             except (ApiError, CoordinationError) as error:
-                logger.error("The controller could not be told of offline replicas: %s", error)
+                logger.error("Could not report offline replicas to the controller: %s", error)
                 return
             except Exception:  # a bug, but these partitions would stay leaderless until the next session
                 if self._is_closing:
                     return
-                logger.exception("The controller has not been told of offline replicas yet")
+                logger.exception("The controller does not know of the offline replicas yet")
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
             else:
                 return

@@ -241,7 +241,7 @@ def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str)
     found = {whose: limit_of(config, key) for whose, config in configured.items()}
     for whose, limit in found.items():
         if limit is None and key in configured[whose]:
-            logger.error("The quota %s of %s is no number, and does not count: %s", key, whose, configured[whose][key])
+            logger.error("Ignoring quota %s of %s: %s is not a number", key, whose, configured[whose][key])
     return Limits({whose: limit for whose, limit in found.items() if limit is not None})
 
 

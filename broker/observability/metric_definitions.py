@@ -62,7 +62,7 @@ def _gauge(name: str, meaning: str, unit: str = "", labels: tuple[str, ...] = ()
 
 
 _REQUEST = ("request",)
-REQUESTS = _counter("kafka_network_requestmetrics_requests", "Requests taken up, by API.", "", _REQUEST)
+REQUESTS = _counter("kafka_network_requestmetrics_requests", "Requests received, by API.", "", _REQUEST)
 REQUEST_FAILURES = _counter(
     "kafka_network_requestmetrics_failures", "Requests that ended their connection, by API.", "", _REQUEST
 )
@@ -106,7 +106,7 @@ MUTATION_TOKENS = _gauge(
 )
 MUTATION_THROTTLE = _gauge(
     "kafka_server_controllermutation_throttle_time",
-    "Mean time for which such clients were told to wait.",
+    "Mean throttle time of such clients.",
     "milliseconds",
     _CLIENT,
 )

@@ -99,7 +99,7 @@ class FollowerRepairs:
 
     async def begin_anew(self, partition: Partition, offset: int) -> None:
         """Delete all records, and restart the log at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
-        logger.info("%s begins anew at offset %d", partition.topic_partition, offset)
+        logger.info("%s starts over at offset %d", partition.topic_partition, offset)
         await self._run(partition, partition.begin_new_start(offset, self._clock.now_ms()))
 
     async def _run(self, partition: Partition, task: TruncationTask) -> None:

@@ -102,7 +102,7 @@ class AclAuthorizer:
             elif self.rules.index.entries(pattern):
                 damaged.report(entries, "its ACLs stay as they were")
             else:
-                damaged.report(entries, "only super users may use what its ACLs are about")
+                damaged.report(entries, "only super users may use the resources of its ACLs")
                 self.rules.index.replace(pattern, [_DENIED])
             self._outdated.pop(pattern, None)
         self.rules.changed()

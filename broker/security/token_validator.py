@@ -84,7 +84,7 @@ class TokenValidator:
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise TokenError(f"its algorithm is not one of {', '.join(sorted(ALGORITHMS))}")
         if not isinstance(kid, str | None):
-            raise TokenError("its kid is no text")
+            raise TokenError("kid is not a string")
         if "crit" in header or "b64" in header:
             raise TokenError("its header has extensions that are not known here")
         # Check the claims before the signature: expired tokens must not trigger requests to the endpoint.

@@ -146,10 +146,10 @@ class KafkaZkClient:
             except NoNodeError:
                 return None
             except ValueError as error:
-                self.damaged.report(znodes.ZnodeFormatError(f"{znodes.BROKER_IDS}/{name}", error), "it is no broker")
+                self.damaged.report(znodes.ZnodeFormatError(f"{znodes.BROKER_IDS}/{name}", error), "it is not a broker")
                 return None
             except znodes.ZnodeFormatError as error:
-                self.damaged.report(error, "the broker counts as absent")
+                self.damaged.report(error, "the broker is treated as absent")
                 return None
             self.damaged.is_readable(path)
             return broker

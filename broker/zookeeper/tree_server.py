@@ -62,7 +62,7 @@ class TreeServerConfig(NamedTuple):
         """
         for key, value in properties.items():
             if key.startswith(_REFUSED):
-                raise ConfigError(key, value, "the embedded tree has no ensemble and no TLS; use a real ZooKeeper")
+                raise ConfigError(key, value, "the embedded tree has neither ensembles nor TLS; use a real ZooKeeper")
         providers = [key for key in properties if key.startswith("authProvider.")]
         for key in providers:
             if properties[key] != _SASL:

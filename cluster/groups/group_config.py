@@ -1,4 +1,4 @@
-"""The settings of group coordinators, in a module of their own: a broker without groups loads nothing else of them."""
+"""The settings of group coordinators. A broker without groups loads only this and `offset_events` of the package."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def shown_quotas(entity: QuotaEntity, config: Mapping[str, str]) -> dict[str, fl
     for key in config.keys() & keys.keys():
         limit = limit_of(config, key)
         if limit is None:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The quota {key} is no number: {config[key]}")
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The quota {key} is not a number: {config[key]}")
         shown[key] = limit
     return dict(sorted(shown.items()))
 

@@ -143,7 +143,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
     decoded, _ = decode_versioned(TransactionLogValue, value)
     state = _STATES.get(decoded.transaction_status)
     if state is None:
-        problem = f"{decoded.transaction_status} is no state of a transaction"
+        problem = f"{decoded.transaction_status} is not a state of a transaction"
         raise DecodeError("TransactionLogValue", -1, "transaction_status", problem)
     return TransactionMetadata(
         producer_id=decoded.producer_id,

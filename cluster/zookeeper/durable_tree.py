@@ -218,6 +218,6 @@ def _require_torn_tail(path: str, buffer: memoryview, position: int, restorer: R
     intact = journal_format.find_frame(buffer, position + 1)
     if intact is not None or not restorer.complete:
         raise JournalError(
-            f"{path} is damaged at position {position}: this is no interrupted write, as "
+            f"{path} is damaged at position {position}: this is not an interrupted write, as "
             + (f"an intact frame follows at position {intact}" if intact is not None else "its snapshot ends early")
         )

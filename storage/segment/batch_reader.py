@@ -135,7 +135,7 @@ class BatchReader:
             at = position + size - window_at
         position = window_at + at
         if position < end:
-            self._end_at(position, f"{end - position} bytes are no batch", is_cut_off=True)
+            self._end_at(position, f"{end - position} bytes are not a batch", is_cut_off=True)
 
     def window(self, position: int) -> memoryview:
         """The bytes of the file from `position` on, at least a header unless the file ends."""

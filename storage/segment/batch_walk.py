@@ -207,7 +207,7 @@ class BatchWalk:
             return reason, "" if self._is_confirmed(position, batch) else reason
         its_epoch = held.partition_leader_epoch
         if UNKNOWN_EPOCH != epoch == batch.partition_leader_epoch != its_epoch and (its_epoch > epoch or is_shared):
-            return f"leader epoch {its_epoch} amid epoch {epoch}", ""
+            return f"leader epoch {its_epoch} within epoch {epoch}", ""
         return "", ""
 
     def _is_confirmed(self, position: int, batch: RecordBatch) -> bool:

@@ -82,7 +82,7 @@ def test_tokens_without_a_signature_are_for_those_who_ask_for_them() -> None:
         ),
         ({"listener.name.out.plain.sasl.server.callback.handler.class": SECURED}, "for the mechanism OAUTHBEARER of a"),
         ({"listener.name.in.oauthbearer.sasl.jaas.config": "x"}, "it is of no listener with SASL"),
-        ({"sasl.enabled.mechanisms": "SCRAM-SHA-256"}, "oauthbearer is no mechanism of the listener"),
+        ({"sasl.enabled.mechanisms": "SCRAM-SHA-256"}, "oauthbearer is not a mechanism of the listener"),
         ({JAAS: f"{PACKAGE}X required;"}, "OAUTHBEARER needs the login module"),
         ({"sasl.oauthbearer.jwks.endpoint.url": None}, "endpoint.url: it must say where the issuer's keys are"),
         ({URLS: None}, f"it must be one of those that {URLS} names: it names none"),

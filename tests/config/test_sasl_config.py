@@ -46,7 +46,7 @@ def test_the_keys_of_listener_and_mechanism_go_first() -> None:
     assert sasl_of(times).max_reauth_ms == {"PLAIN": 2, "SCRAM-SHA-512": 3}
     assert sasl_of(times).max_receive_bytes == 1000
     scram = {"listener.name.out.sasl.enabled.mechanisms": "SCRAM-SHA-256", JAAS: f'{PLAIN} required user_a="b";'}
-    with pytest.raises(ConfigError, match="plain is no mechanism of the listener; allowed: scram-sha-256"):
+    with pytest.raises(ConfigError, match="plain is not a mechanism of the listener; allowed: scram-sha-256"):
         sasl_of(scram)
 
 
@@ -76,7 +76,7 @@ def test_the_keys_of_listener_and_mechanism_go_first() -> None:
         ({"listener.name.out.scram-sha-512.sasl.jaas.config": f"{PLAIN} required;"}, "SCRAM-SHA-512 needs the login"),
         (
             {"listener.name.out.PLAIN.sasl.jaas.config": "hidden"},
-            "PLAIN is no mechanism of the listener; allowed: plain",
+            "PLAIN is not a mechanism of the listener; allowed: plain",
         ),
         (
             {"listener.name.OUT.plain.sasl.jaas.config": "hidden"},

@@ -140,7 +140,7 @@ def test_what_cannot_be_used_is_named_in_one_line(tmp_path: Path) -> None:
         ({**pem, "keystore_location": encrypted}, "ssl.key.password: the private key in ssl.keystore.location is enc"),
         ({**pem, "keystore_location": encrypted, "key_password": "x"}, "ssl.key.password: it does not open the priv"),
         ({**pem, "keystore_location": str(mixed)}, "the private key is not that of the first certificate"),
-        ({**pem, "keystore_location": str(lonely)}, "it has no certificate"),
+        ({**pem, "keystore_location": str(lonely)}, "it does not contain a certificate"),
         ({**pem, "keystore_location": trusted}, "it must have one private key, not 0"),
         ({"keystore_location": pkcs12, "keystore_password": "x"}, "ssl.keystore.password: it does not open the store"),
         ({"keystore_location": pkcs12}, "ssl.keystore.password: it does not open the store"),
@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_named_in_one_line(tmp_path: Path) -> None:
         ),
         (
             {**pem, "keystore_location": broker, "truststore_location": str(lonely), "truststore_type": "PEM"},
-            "ssl.truststore.location: it has no certificate to trust",
+            "ssl.truststore.location: it does not contain a trusted certificate",
         ),
         (
             {**pem, "keystore_location": broker, "cipher_suites": "TLS_NO_WITH_SUCH_SUITE"},

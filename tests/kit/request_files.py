@@ -21,9 +21,7 @@ COUNTED: Final = ("broker/", "cluster/", "storage/")
 LEFT_OUT: Final = ("broker/environment/",)
 """Clocks and executors, which every request uses."""
 ELSEWHERE: Final = "broker/replication/hosted_partitions.py"
-"""Where a broker carries out a controller's command. What happens below it belongs to the command, not to the request
-that led to it.
-"""
+"""Where a broker carries out a controller's command. Calls below it belong to the command, not to the request."""
 NEW_TOPIC: Final = CreateTopicsRequest.CreatableTopic
 COMMITTED: Final = OffsetCommitRequest.OffsetCommitRequestTopic
 

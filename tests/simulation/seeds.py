@@ -91,7 +91,7 @@ EXPECTED_DISK_ERRORS = (
     "Stopping serving logs in dir",
     "Shutdown broker because all log dirs",
     "The coordination journal failed; the broker stops",
-    "The controller could not be told of offline replicas",
+    "Could not report offline replicas to the controller",
     "Partitions stay without leaders for now: KAFKA_STORAGE_ERROR",
     "Closing connection of",
     "Log cleaner thread",

@@ -78,7 +78,7 @@ REFUSED = {
     b'{"texts": ["12.50", 12.50]}': f"field texts[1]: expected STRING, found number 12.50{ROUNDED}",
     b'{"t": 12.50, "d": 12.5}': f"field t: expected STRING, found number 12.50{ROUNDED}",
     b'{"t": 12.5, "d": 1.250e1}': f"12.5 and 12.50{values.TWICE}",
-    b'{"t": "\\ud800 \\ud83d\\ude00"}': "a text holds half a surrogate pair, \\ud800, which is no character",
+    b'{"t": "\\ud800 \\ud83d\\ude00"}': "a text holds half a surrogate pair, \\ud800, which is not a character",
     b'{"d": 1e400}': "field d: expected DOUBLE, found number 1E+400 (out of range)",
     b'{"f": -1e39}': "field f: expected FLOAT, found number -1E+39 (out of range)",
     b'{"n": 1.005}': "field n: expected DECIMAL(5,2), found number 1.005 (more than 2 decimal places)",

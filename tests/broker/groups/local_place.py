@@ -15,11 +15,11 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
-from broker.handlers.producer_ids import ProducerIdHandlers, ProducerIds
+from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.metadata.auto_topic_creation import InternalTopicCreator
 from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
 from broker.transactions.marker_sender import MarkerSender
-from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Producer

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.producer_ids import ProducerIdHandlers, ProducerIds
+from broker.handlers.producer_ids import ProducerIdHandlers
+from broker.transactions.transaction_coordinator_service import ProducerIds
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode

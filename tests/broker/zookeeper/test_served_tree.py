@@ -424,7 +424,7 @@ def test_the_file_that_comes_with_it_opens_no_port_to_other_machines() -> None:
         ({"clientPort": "65536"}, "65536 for configuration clientPort: a port between 1 and 65535 is needed"),
         ({"tickTime": "fast"}, "fast for configuration tickTime: it is not a number"),
         ({"server.1": "zk1:2888:3888"}, r"zk1:2888:3888 for configuration server\.1: .* use a real ZooKeeper"),
-        ({"secureClientPort": "2281"}, "secureClientPort: the embedded tree has no ensemble and no TLS"),
+        ({"secureClientPort": "2281"}, "secureClientPort: the embedded tree has neither ensembles nor TLS"),
         ({"authProvider.1": "X509"}, r"X509 for configuration authProvider\.1: .*SASLAuthenticationProvider only"),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_token_counts_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch)
         # It tried more than once.
         assert len(provider.asked) > 2
         monkeypatch.setattr(oauth_tokens, "wall_clock_s", lambda: now_s + 3700)
-        with pytest.raises(ServerError, match=r"there is no token: http://.*/token answers with HTTP status 503"):
+        with pytest.raises(ServerError, match=r"no token: http://.*/token answers with HTTP status 503"):
             held.token()
 
 
@@ -73,7 +73,7 @@ def test_a_token_has_to_have_an_end(tmp_path: Path) -> None:
         held.token()
     for text in ("", "a.b.c", key.token(exp=None), key.token() + "\x01auth=Bearer x", key.token().replace(".", "..")):
         file.write_text(text)
-        with pytest.raises(ServerError, match="no JWT with a claim exp"):
+        with pytest.raises(ServerError, match="did not return a JWT with an exp claim"):
             held.token()
     file.write_text(key.token(exp=1))
     with pytest.raises(ServerError, match="has expired already"):

@@ -130,7 +130,7 @@ def test_tools_say_why_there_is_no_token(site: Site) -> None:
     refused = site.topics(site.properties(f'clientId="{CLIENT}" clientSecret="hidden"'), "--list")
     assert refused.returncode == 1
     said = refused.stdout + refused.stderr
-    assert f"there is no token: {site.provider.url('token')} answers with HTTP status 401" in said
+    assert f"no token: {site.provider.url('token')} answers with HTTP status 401" in said
     assert "hidden" not in said
     site.provider.claims = {"aud": "another"}
     refused = site.topics(site.properties(f'clientId="{CLIENT}" clientSecret="{SECRET}"'), "--list")

@@ -198,7 +198,7 @@ def _followers_never_begin_anew() -> Iterator[None]:
 
 @_mutant
 def _high_watermark_falls() -> Iterator[None]:
-    """The high watermark of a leader goes back to what a follower that is caught up again has."""
+    """The high watermark of a leader falls back to the end of a follower that has caught up again."""
 
     def advance(self: Partition) -> bool:
         before, end_offset = self.high_watermark, self.log.local.flush_limit_offset

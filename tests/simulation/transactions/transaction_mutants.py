@@ -66,7 +66,7 @@ def _epochs_not_raised_for_new_producers() -> Iterator[None]:
 
 @_mutant
 def _open_transactions_left_to_new_producers() -> Iterator[None]:
-    """A producer that takes over goes on with what the one before it has left open."""
+    """A new producer continues the open transaction of its predecessor."""
 
     def fence(self: ProducerSessions, now: Any, transaction: Any) -> Any:
         metadata = transaction.metadata

@@ -16,9 +16,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 
-from spark_jobs.common.errors import TopicMissingError
+from spark_jobs.common.errors import TopicMissingError, is_denial, patiently
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.results import is_denial, patiently
 from spark_jobs.common.source import SourceConfig, read_range, read_stream, source_options
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.due import turn
