@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Clock, Environment
-from broker.handlers.api_versions import ApiVersionsHandlers, SaslHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.connection_requests import ApiVersionsHandlers, SaslHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers

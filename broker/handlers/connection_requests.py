@@ -1,6 +1,7 @@
-"""ApiVersions (KIP-35, KIP-511), derived from the handler registry, and out-of-place SASL requests.
+"""Requests about the connection itself: ApiVersions (KIP-35, KIP-511), which lists what the handler registry serves,
+and SASL requests where none are due.
 
-SASL requests get here if the connection is already authenticated or its listener does not use SASL (Kafka's
+SASL requests come here on connections that are already authenticated or whose listener does not use SASL (Kafka class
 `KafkaApis`); `broker.security.sasl_session` answers all others.
 """
 
