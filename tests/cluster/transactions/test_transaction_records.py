@@ -65,7 +65,7 @@ def test_keys_that_mean_something_else() -> None:
 def test_a_state_that_there_is_not() -> None:
     _, value = TransactionRecord("id", EMPTY).encode()
     assert value is not None
-    with pytest.raises(DecodeError, match="no state of a transaction"):
+    with pytest.raises(DecodeError, match="9 is not a state of a transaction"):
         decode_value(value[:16] + b"\x09" + value[17:])
 
 
