@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from broker.command_line import (
     Arguments,
@@ -104,7 +104,7 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
     raise_open_file_limit()
     cluster_id = os.environ.get("CLUSTER_ID") if arguments.defaults is not None else None
 
-    def announce() -> None:
+    async def announce(_server: KafkaServer) -> None:
         if arguments.is_development:
             print(announcement(config), flush=True)
 
@@ -119,9 +119,12 @@ def give_up_start() -> None:
 
 
 async def serve(
-    config: BrokerConfig, launched_s: float | None, announce: Callable[[], None], cluster_id: str | None = None
+    config: BrokerConfig,
+    launched_s: float | None,
+    announce: Callable[[KafkaServer], Awaitable[None]],
+    cluster_id: str | None = None,
 ) -> int:
-    """Start, call `announce`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
+    """Start, await `announce`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
     `cluster_id` (as Apache's image does with CLUSTER_ID), or one with a new id if that is None.
     """
     if cluster_id and not config.zookeeper_connect:
@@ -156,7 +159,7 @@ async def serve(
         started = True
         for timer in giving_up:
             timer.cancel()
-    announce()
+    await announce(server)
     GarbageCollector(environment.clock).start()
     memory = ProcessMemory.of_this_process()
     trimmer = None if memory is None else HeapTrimmer(memory, environment.executor)

@@ -1,8 +1,38 @@
 """Odradek, a Kafka-compatible broker: the package that user programs may import.
 
+    with odradek.Broker() as broker:
+        start_app(broker.bootstrap_servers)
+
 The broker's own packages (`broker`, `storage`, `protocol`, ...) have names that are too generic for site-packages. In a
-checkout they are next to this package. A wheel has them in `odradek/_server/`, and only the processes that
-`odradek.cli` starts put that on their `sys.path`. User programs never import them: they run brokers as processes.
+checkout they are next to this package. A wheel has them in `odradek/_server/`, and only the processes that this package
+starts put that on their `sys.path`. User programs never import them: they run brokers as processes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.brokers import Broker, Topic
+    from odradek.control import ExpectationError, KafkaError, OdradekError, Record
+
 __version__ = "0.1.0"
+__all__ = ["Broker", "ExpectationError", "KafkaError", "OdradekError", "Record", "Topic"]
+
+_MODULES = {
+    "Broker": "brokers",
+    "ExpectationError": "control",
+    "KafkaError": "control",
+    "OdradekError": "control",
+    "Record": "control",
+    "Topic": "brokers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module of a public name on its first use (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'odradek' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"odradek.{_MODULES[name]}"), name)

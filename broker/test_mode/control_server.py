@@ -1,0 +1,300 @@
+"""The control API of a broker under test, as JSON over HTTP on loopback, behind a token.
+
+| request | answer |
+|---|---|
+| `GET /v1/broker` | broker id, cluster id, controller, listeners |
+| `GET /v1/topics` | the topics without the internal ones, with leaders, replicas, ISR and offsets of their partitions |
+| `POST /v1/topics` | creates a topic: `name`, `partitions`, `replication_factor`, `config` |
+| `DELETE /v1/topics/NAME` | deletes it; its logs are gone when the answer comes |
+| `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
+| `POST /v1/records` | appends `records` to `topic`, `partition` |
+
+Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
+from broker.network.slices import in_slices
+from broker.server import KafkaServer
+from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
+from cluster.replication.partition import Partition
+from cluster.replication.reads import IsolationLevel
+from cluster.security.principal import Principal
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from protocol.records.batch import RecordBatch, read_batches
+from protocol.records.record_builder import build_batch
+from protocol.records.record_codec import Record
+from protocol.topic_partition import TopicPartition, is_internal
+from protocol.uuids import ZERO_UUID
+from protocol.wire.schema import Request, Response
+from storage.log.log_reader import read_aborted
+from storage.segment.transaction_index import AbortedTxn
+
+CLIENT_ID: Final = "odradek-control"
+R = TypeVar("R", bound=Response)
+PRINCIPAL: Final = Principal("User", "odradek-control")
+"""The principal of the control API; a broker under test has it among its super.users."""
+_TIMEOUT_MS: Final = 30_000
+_READ_BYTES: Final = 1 << 20
+_ALL_REPLICAS: Final = -1
+
+
+class LocalRequests:
+    """Sends requests to the handlers that answer clients, in their newest version, without a connection."""
+
+    def __init__(self, registry: HandlerRegistry, listener_name: str, principal: Principal) -> None:
+        self._registry = registry
+        self._listener_name = listener_name
+        self._principal = principal
+
+    async def send(self, request: Request, response_type: type[R]) -> R:
+        """The response. Raises whatever the handler raises."""
+        route = self._registry.routes[int(request.api_key)]
+        context = RequestContext(
+            route.max_version, CLIENT_ID, "127.0.0.1", self._listener_name, self._principal, correlation_id=0
+        )
+        reply = route.handle(context, request)
+        if isinstance(reply, Later):
+            answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+            reply.then(lambda later, outcome: answered.set_result(later.response(outcome)))
+            reply = await answered
+        elif isinstance(reply, Waiting):
+            reply = await reply.future
+        elif reply is not None and not isinstance(reply, Response):
+            reply = await reply
+        assert isinstance(reply, response_type)
+        return reply
+
+
+class ControlServer:
+    """Serves the control API of one broker."""
+
+    def __init__(self, server: KafkaServer, token: str, now_ms: Callable[[], int]) -> None:
+        self._server = server
+        self._token = token
+        self._now_ms = now_ms
+        self._listening: asyncio.Server | None = None
+        self._serving = server.serving
+        listener = next(iter(server.ports))
+        self._requests = LocalRequests(self._serving.registry, listener, PRINCIPAL)
+        self._handlers = {
+            ("GET", "broker"): self._describe_broker,
+            ("GET", "topics"): self._list_topics,
+            ("POST", "topics"): self._create_topic,
+            ("DELETE", "topics"): self._delete_topic,
+            ("GET", "records"): self._read_records,
+            ("POST", "records"): self._append_records,
+        }
+
+    async def start(self) -> int:
+        """Listen on a free port of the loopback interface; returns the port."""
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(lambda: HttpConnection(self._handle, self._token), "127.0.0.1", 0)
+        port: int = self._listening.sockets[0].getsockname()[1]
+        return port
+
+    async def _handle(self, request: HttpRequest) -> object:
+        version, *path = request.path
+        handler = self._handlers.get((request.method, path[0] if path else ""))
+        if version != "v1" or handler is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, f"no {request.method} /{'/'.join(request.path)}")
+        try:
+            return await handler(request)
+        except ApiError as error:
+            raise HttpError(HTTPStatus.CONFLICT, error.message, error_name=error.error_code.name) from error
+
+    # -- the broker and its topics -------------------------------------------------------------------------------------
+
+    async def _describe_broker(self, _request: HttpRequest) -> object:
+        image = self._serving.coordination.metadata.image
+        return {
+            "broker_id": self._serving.member.broker_id,
+            "cluster_id": image.cluster_id,
+            "controller_id": image.controller_id,
+            "ports": self._server.ports,
+        }
+
+    async def _list_topics(self, _request: HttpRequest) -> object:
+        image = self._serving.coordination.metadata.image
+        hosted = self._serving.logs.replicas.hosted.partitions
+        topics = []
+        async for name, topic in in_slices(sorted(image.topics.items()), self._serving.clock):
+            if is_internal(name):
+                continue
+            partitions = []
+            for state in topic.partitions:
+                here = hosted.get(TopicPartition(name, state.partition))
+                offsets = {} if here is None else {"earliest": here.log.log_start_offset, "latest": here.high_watermark}
+                partitions.append(
+                    {
+                        "partition": state.partition,
+                        "leader": state.leader,
+                        "leader_epoch": state.leader_epoch,
+                        "replicas": list(state.replicas),
+                        "isr": list(state.isr),
+                        **(offsets if here is not None and here.is_leader else {}),
+                    }
+                )
+            topics.append({"name": name, "topic_id": str(topic.topic_id), "partitions": partitions})
+        return {"topics": topics}
+
+    async def _create_topic(self, request: HttpRequest) -> object:
+        body = request.body
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=_text(body, "name"),
+            num_partitions=_integer(body, "partitions", -1),
+            replication_factor=_integer(body, "replication_factor", -1),
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=name, value=str(value))
+                for name, value in body.get("config", {}).items()
+            ],
+        )
+        asked = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
+        (result,) = (await self._requests.send(asked, CreateTopicsResponse)).topics
+        _check(result.error_code, result.error_message)
+        return {"name": result.name, "topic_id": str(result.topic_id), "partitions": result.num_partitions}
+
+    async def _delete_topic(self, request: HttpRequest) -> object:
+        if len(request.path) != 3:
+            raise HttpError(HTTPStatus.NOT_FOUND, "name the topic: DELETE /v1/topics/NAME")
+        state = DeleteTopicsRequest.DeleteTopicState(name=request.path[2], topic_id=ZERO_UUID)
+        asked = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
+        (result,) = (await self._requests.send(asked, DeleteTopicsResponse)).responses
+        _check(result.error_code, result.error_message)
+        return {}
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    async def _read_records(self, request: HttpRequest) -> object:
+        topic = request.query.get("topic", "")
+        isolation = request.query.get("isolation", "read_committed")
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"isolation is not read_committed or read_uncommitted: {isolation}")
+        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+        partitions = self._led_partitions(topic, _number(request, "partition", None))
+        first = _number(request, "from", 0) or 0
+        found = _records_of(partitions, first, level)
+        return {"records": [record async for record in in_slices(found, self._serving.clock)]}
+
+    def _led_partitions(self, topic: str, partition: int | None) -> list[Partition]:
+        """The partitions of a topic that this broker leads. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        known = self._serving.coordination.metadata.image.topics.get(topic)
+        if known is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+        hosted = self._serving.logs.replicas.hosted.partitions
+        wanted = range(len(known.partitions)) if partition is None else [partition]
+        found = [hosted.get(TopicPartition(topic, index)) for index in wanted]
+        return [each for each in found if each is not None and each.is_leader]
+
+    async def _append_records(self, request: HttpRequest) -> object:
+        body, now_ms = request.body, self._now_ms()
+        records = [_record(each, now_ms) for each in body.get("records", [])]
+        if not records:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "records is empty")
+        partition = _integer(body, "partition", 0)
+        data = ProduceRequest.PartitionProduceData(index=partition, records=memoryview(bytearray(build_batch(records))))
+        topic = ProduceRequest.TopicProduceData(name=_text(body, "topic"), partition_data=[data])
+        asked = ProduceRequest(acks=_ALL_REPLICAS, timeout_ms=_TIMEOUT_MS, topic_data=[topic])
+        response = await self._requests.send(asked, ProduceResponse)
+        (result,) = response.responses[0].partition_responses
+        _check(result.error_code, result.error_message)
+        return {"partition": partition, "offset": result.base_offset}
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not a string")
+    return value
+
+
+def _integer(body: dict[str, Any], name: str, default: int) -> int:
+    value = body.get(name, default)
+    if not isinstance(value, int):
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not an integer")
+    return value
+
+
+def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
+    """A parameter of the query."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not an integer: {text}")
+    return int(text)
+
+
+def _check(error_code: int, message: str | None) -> None:
+    if error_code:
+        raise ApiError(ErrorCode.of(error_code), message or "")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"not Base64: {text!r}") from error
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _record(given: dict[str, Any], now_ms: int) -> Record:
+    headers = [(name, _bytes(value)) for name, value in given.get("headers", [])]
+    return Record(
+        0, _integer(given, "timestamp", now_ms), _bytes(given.get("key")), _bytes(given.get("value")), headers
+    )
+
+
+def _records_of(partitions: list[Partition], first: int, isolation: IsolationLevel) -> Iterator[dict[str, object]]:
+    for partition in partitions:
+        aborted = read_aborted(partition.log) if isolation is IsolationLevel.READ_COMMITTED else []
+        for batch in _batches(partition, first, isolation):
+            if batch.is_control or _is_aborted(batch, aborted):
+                continue
+            for record in batch.records():
+                if record.offset >= first:
+                    yield {
+                        "partition": partition.topic_partition.partition,
+                        "offset": record.offset,
+                        "timestamp": record.timestamp,
+                        "key": _base64(record.key),
+                        "value": _base64(record.value),
+                        "headers": [[name, _base64(value)] for name, value in record.headers],
+                    }
+
+
+def _is_aborted(batch: RecordBatch, aborted: list[AbortedTxn]) -> bool:
+    return batch.is_transactional and any(
+        each.producer_id == batch.producer_id and each.first_offset <= batch.base_offset <= each.last_offset
+        for each in aborted
+    )
+
+
+def _batches(partition: Partition, first: int, isolation: IsolationLevel) -> Iterator[RecordBatch]:
+    """The batches from the one with the offset `first` to the end that a consumer sees."""
+    offset, end = max(first, partition.log.log_start_offset), partition.readable_end(isolation)
+    while offset < end:
+        found = partition.log.read(offset, _READ_BYTES, end)
+        if found.file is None:
+            return
+        for batch in read_batches(memoryview(found.file.pread(found.position, found.size))):
+            yield batch
+            offset = batch.next_offset

@@ -1,0 +1,268 @@
+"""Starts brokers for tests by fork: `python -m broker.test_mode.launcher FD`, run by the package `odradek`.
+
+The launcher imports the broker once. Each broker is a fork of it, so it serves some 25 ms after the request, where a
+new interpreter takes 300 ms. The launcher has neither threads nor an event loop: a fork is safe.
+
+Its user writes commands, and it writes replies, as JSON lines on the socket with the descriptor FD:
+
+    {"id": 1, "do": "start", "directory": "/tmp/x", "token": "secret", "properties": {"broker.id": "0", ...}}
+    {"id": 1, "pid": 17, "ports": {"PLAINTEXT": 40001}, "control": 40002}
+    {"id": 2, "do": "signal", "pid": 17, "signal": 9, "await": true}
+    {"id": 2, "exit_code": -9}
+    {"id": 3, "do": "end", "pid": 17}
+
+`error` in a reply is the reason why the command failed. When the socket closes, or its user has died, the launcher
+kills all brokers and deletes its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from broker.environment.system import SystemClock, raise_open_file_limit, run_loop
+from broker.main import serve
+from broker.observability.logging_setup import configure_logging
+from broker.server import KafkaServer
+from broker.test_mode.control_server import ControlServer
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
+
+LOG_FILE: Final = "broker.log"
+"""The log of a broker, in its directory."""
+_PARENT_CHECK_S: Final = 1.0
+"""How often the launcher checks that its user is alive. A process forked by the user may hold the socket open."""
+_PR_SET_PDEATHSIG: Final = 1
+_LOADED_AT_START: Final = (
+    "broker.zookeeper.embedded_ensemble",
+    "broker.logs.cleaner_worker",
+    "storage.io.os_file_system",
+    "uvloop",
+    "resource",
+    "_socket",
+)
+"""Modules that a broker imports only when it starts: the forks share them."""
+
+
+class Launcher:
+    """Owns the forked brokers. `root` is deleted at the end."""
+
+    def __init__(self, commands: socket.socket, root: Path) -> None:
+        self._commands = commands
+        self._root = root
+        self._parent = os.getppid()
+        self._starting: dict[int, tuple[int, int]] = {}
+        """The id of the command and the pid of each broker that starts, by the pipe on which it reports."""
+        self._awaited: dict[int, list[int]] = {}
+        """The ids of the commands that wait for the end of a broker, by its pid."""
+        self._running: dict[int, Path] = {}
+        """The directories of the brokers, by pid."""
+        self._deleted: set[int] = set()
+        """The brokers whose directories are deleted when they have ended."""
+
+    def run(self) -> None:
+        """Serve commands until the socket closes."""
+        # A child's end interrupts the wait, through this descriptor.
+        wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        lines = _lines(self._commands)
+        while os.getppid() == self._parent:
+            sources: list[int | socket.socket] = [self._commands, wake, *self._starting]
+            readable, _, _ = select.select(sources, [], [], _PARENT_CHECK_S)
+            if wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            for pipe in [each for each in self._starting if each in readable]:
+                self._report(pipe)
+            self._reap()
+            if self._commands in readable:
+                for line in next(lines):
+                    if line is None:
+                        return
+                    self._execute(json.loads(line))
+
+    def end(self) -> None:
+        """Kill all brokers, and delete the directory."""
+        for pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+        while self._running:
+            pid, _ = os.wait()
+            self._running.pop(pid, None)
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _execute(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "start":
+                self._start(command)
+            case "signal":
+                self._signal(command)
+            case "end":
+                self._end(command)
+            case other:
+                self._reply(command["id"], error=f"unknown command {other!r}")
+
+    def _start(self, command: dict[str, Any]) -> None:
+        directory = Path(command["directory"])
+        directory.mkdir(parents=True, exist_ok=True)
+        report, reported = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(report)
+            _run_broker(directory, command["properties"], command["token"], reported)
+        os.close(reported)
+        self._running[pid] = directory
+        self._starting[report] = command["id"], pid
+
+    def _signal(self, command: dict[str, Any]) -> None:
+        pid = command["pid"]
+        if pid not in self._running:
+            self._reply(command["id"], error=f"no broker has the process id {pid}")
+            return
+        os.kill(pid, command["signal"])
+        if command.get("await"):
+            self._awaited.setdefault(pid, []).append(command["id"])
+        else:
+            self._reply(command["id"])
+
+    def _end(self, command: dict[str, Any]) -> None:
+        """Kill a broker if it still runs, and delete its directory."""
+        pid = command["pid"]
+        self._deleted.add(pid)
+        if pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+            self._awaited.setdefault(pid, []).append(command["id"])
+        else:
+            self._reply(command["id"])
+
+    def _report(self, pipe: int) -> None:
+        """Pass on the report of a broker that has started, or the reason why it could not."""
+        command_id, pid = self._starting.pop(pipe)
+        with open(pipe, "rb") as reader:
+            report = reader.read()
+        if report:
+            self._reply(command_id, pid=pid, **json.loads(report))
+        else:
+            self._reply(command_id, error=_reason(self._running[pid] / LOG_FILE))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            for pipe in [pipe for pipe, (_, starting) in self._starting.items() if starting == pid]:
+                self._report(pipe)
+            directory = self._running.pop(pid, None)
+            if directory is not None and pid in self._deleted:
+                self._delete(directory)
+            self._deleted.discard(pid)
+            for command_id in self._awaited.pop(pid, []):
+                self._reply(command_id, exit_code=os.waitstatus_to_exitcode(status))
+
+    def _delete(self, directory: Path) -> None:
+        """Delete a directory in a process of its own, as it may have many files."""
+        if os.fork() == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+            os._exit(0)
+
+    def _reply(self, command_id: int, **fields: object) -> None:
+        with contextlib.suppress(OSError):  # the user has left
+            self._commands.sendall(json.dumps({"id": command_id, **fields}).encode() + b"\n")
+
+
+def _lines(commands: socket.socket) -> Iterator[list[bytes | None]]:
+    """The lines that each read completes; None at the end of the stream."""
+    buffer = b""
+    while True:
+        received = commands.recv(1 << 16)
+        *lines, buffer = (buffer + received).split(b"\n")
+        yield [*lines, *([] if received else [None])]
+
+
+def _reason(log: Path) -> str:
+    """The last error that a broker logged, or the end of its output."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    fatal = [line.partition(" FATAL ")[2].rpartition(" (")[0] for line in lines if " FATAL " in line]
+    return fatal[-1] if fatal else "\n".join(lines[-20:]) or "the broker ended without a message"
+
+
+def _run_broker(directory: Path, properties: dict[str, str], token: str, report: int) -> NoReturn:
+    """Run a broker in this process, a fork of the launcher."""
+    launched_s, code = time.monotonic(), 1
+    try:
+        launcher = os.getppid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+        output = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.closerange(3, report)
+        os.closerange(report + 1, output + 1)
+        configure_logging(None)
+        code = _serve(properties, token, report, launched_s)
+    except BaseException:
+        logging.getLogger("kafka.Kafka").critical("The broker failed", exc_info=True)
+    finally:
+        logging.shutdown()
+        os._exit(code)
+
+
+def _serve(properties: dict[str, str], token: str, report: int, launched_s: float) -> int:
+    """Run a broker with a control server, and report its ports. Returns the exit code."""
+    try:
+        config = BrokerConfig.of(properties)
+    except ConfigError as error:
+        logging.getLogger("kafka.Kafka").critical("The broker cannot start: %s", error)
+        return 1
+    raise_open_file_limit()
+
+    control: ControlServer  # as long as the broker runs
+
+    async def announce(server: KafkaServer) -> None:
+        nonlocal control
+        control = ControlServer(server, token, SystemClock().now_ms)
+        port = await control.start()
+        os.write(report, json.dumps({"ports": server.ports, "control": port}).encode())
+        os.close(report)
+
+    return run_loop(lambda: serve(config, launched_s, announce))
+
+
+def main(argv: list[str]) -> int:
+    """Run the launcher: the descriptor of the socket, and the directory to delete at the end."""
+    commands = socket.socket(fileno=int(argv[0]))
+    launcher = Launcher(commands, Path(argv[1]))
+    for name in _LOADED_AT_START:
+        with contextlib.suppress(ImportError):  # uvloop is optional
+            __import__(name)
+    gc.collect()
+    gc.freeze()
+    try:
+        launcher.run()
+    finally:
+        launcher.end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,298 @@
+"""`Broker`: a real broker in a process of its own, for a test.
+
+with odradek.Broker() as broker:
+    app = start_app(broker.bootstrap_servers)
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from odradek.control import Control, ExpectationError, Header, OdradekError, Record
+from odradek.processes import Launcher
+
+T = TypeVar("T")
+
+PERIOD_S = 0.01
+"""How often a condition is looked at while a test waits for it."""
+WITHIN_S = 10.0
+"""How long a test waits for a condition unless it says otherwise."""
+
+DEFAULTS: Mapping[str, str] = {
+    "broker.id": "0",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""Where a broker for tests differs from Kafka's defaults; the keys of `config` win."""
+
+CONTROL_PRINCIPAL = "User:odradek-control"
+"""The principal of the control API."""
+
+
+class _Process(NamedTuple):
+    """A running broker process."""
+
+    pid: int
+    port: int
+    control: Control
+    directory: Path
+
+
+class Broker:
+    """A broker that runs from `start` to `stop`, or in a `with` block.
+
+    `config` are keys of server.properties. The data is in a temporary directory, deleted at the end.
+    """
+
+    def __init__(self, *, config: Mapping[str, object] | None = None) -> None:
+        self._config = {name: str(value) for name, value in (config or {}).items()}
+        self._launcher: Launcher | None = None
+        self._process: _Process | None = None
+        self._spare: tuple[int, Path, str] | None = None
+        """The command that starts the broker after the next `reset`, its directory and its token."""
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the broker; returns it when it serves. Raises OdradekError with the reason of a failed start."""
+        if self._process is not None:
+            raise OdradekError("the broker runs already")
+        self._launcher = Launcher.shared()
+        self._process = self._started(self._begin())
+        return self
+
+    def stop(self) -> None:
+        """End the broker at once, and delete its data."""
+        if self._process is not None and self._launcher is not None:
+            self._end(self._process)
+        if self._spare is not None:
+            self._end(self._started(self._spare))
+        self._process = self._spare = None
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def prepare_reset(self) -> None:
+        """Start the broker of the next `reset` in the background."""
+        if self._spare is None:
+            self._spare = self._begin()
+
+    def reset(self) -> None:
+        """Replace the broker by a new one: without topics, groups, users and settings, on another port.
+
+        The old port refuses connections when this returns, so that a client left over from a test can do nothing.
+        """
+        old = self._running
+        spare, self._spare = self._spare, None
+        self._process = self._started(spare or self._begin())
+        self._end(old)
+
+    def kill(self) -> None:
+        """End the process as a power cut would (SIGKILL); the data stays for `restart`."""
+        self._signal(self._running.pid, signal.SIGKILL, wait=True)
+
+    def restart(self) -> None:
+        """Start a killed broker again, on its data and its port."""
+        old = self._running
+        old.control.close()
+        self._process = self._started(self._begin(old.directory, old.port))
+
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP): connections stay open, and nothing answers."""
+        self._signal(self._running.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal(self._running.pid, signal.SIGCONT)
+
+    # -- where it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+        return f"127.0.0.1:{self._running.port}"
+
+    @property
+    def control_url(self) -> str:
+        """The address of the control API, which other languages use."""
+        return self._control.url
+
+    @property
+    def control_token(self) -> str:
+        """The bearer token of the control API."""
+        return self._control.token
+
+    # -- topics and records --------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, *, config: Mapping[str, object] | None = None) -> Topic:
+        """Create a topic. Raises KafkaError."""
+        texts = {key: str(value) for key, value in (config or {}).items()}
+        body = {"name": name, "partitions": partitions, "config": texts}
+        self._control.ask("POST", "topics", body)
+        return Topic(self, name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; its records are gone when this returns."""
+        self._control.ask("DELETE", f"topics/{name}")
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, whether it exists or not."""
+        return Topic(self, name)
+
+    def topics(self) -> list[str]:
+        """The names of the topics, without Kafka's internal ones."""
+        return [each["name"] for each in self.describe_topics()]
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        """The topics with their partitions: leader, replicas, ISR, earliest and latest offset."""
+        topics: list[dict[str, Any]] = self._control.ask("GET", "topics")["topics"]
+        return topics
+
+    def records(
+        self, topic: str, partition: int | None = None, *, first: int = 0, isolation: str = "read_committed"
+    ) -> list[Record]:
+        """The records of a topic from the offset `first` on, by partition and offset, without a consumer."""
+        return self._control.records(topic, partition, first, isolation)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int = 0,
+        headers: Sequence[Header] = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Append one record; returns its offset."""
+        record: dict[str, Any] = {"key": key, "value": value, "headers": headers}
+        if timestamp is not None:
+            record["timestamp"] = timestamp
+        return self._control.append(topic, partition, [record])
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def expect(self, topic: str, count: int = 1, *, within: float = WITHIN_S) -> Iterator[list[Record]]:
+        """Wait at the end of the block until `count` records have been appended to `topic` in it.
+
+        The list holds them afterwards. Raises ExpectationError if there are fewer after `within` seconds, or more.
+        """
+        before = {(each.partition, each.offset) for each in self._records_if_any(topic)}
+        got: list[Record] = []
+        yield got
+
+        def look() -> list[Record]:
+            return [each for each in self._records_if_any(topic) if (each.partition, each.offset) not in before]
+
+        found = wait_until(look, lambda records: len(records) >= count, within)
+        if len(found) != count:
+            values = [each.value for each in found]
+            raise ExpectationError(f"expected {count} records in {topic} within {within} s, got {len(found)}: {values}")
+        got.extend(found)
+
+    def _records_if_any(self, topic: str) -> list[Record]:
+        return self.records(topic) if topic in self.topics() else []
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> _Process:
+        if self._process is None:
+            raise OdradekError("the broker does not run: call start(), or use a with block")
+        return self._process
+
+    @property
+    def _control(self) -> Control:
+        return self._running.control
+
+    def _begin(self, directory: Path | None = None, port: int = 0) -> tuple[int, Path, str]:
+        """Have a broker started; `_started` waits for it."""
+        assert self._launcher is not None
+        where, token = directory or self._launcher.new_directory(), secrets.token_urlsafe(16)
+        properties = {
+            **DEFAULTS,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(where / "data"),
+            **self._config,
+        }
+        if "authorizer.class.name" in properties:
+            users = [properties.get("super.users", ""), CONTROL_PRINCIPAL]
+            properties["super.users"] = ";".join(filter(None, users))
+        return self._launcher.request("start", directory=str(where), token=token, properties=properties), where, token
+
+    def _started(self, begun: tuple[int, Path, str]) -> _Process:
+        assert self._launcher is not None
+        command_id, directory, token = begun
+        reply = self._launcher.reply(command_id)
+        port = next(iter(reply["ports"].values()))
+        return _Process(reply["pid"], port, Control(reply["control"], token), directory)
+
+    def _signal(self, pid: int, number: int, *, wait: bool = False) -> None:
+        assert self._launcher is not None
+        self._launcher.run("signal", pid=pid, signal=int(number), **{"await": wait})
+
+    def _end(self, process: _Process) -> None:
+        assert self._launcher is not None
+        process.control.close()
+        self._launcher.run("end", pid=process.pid)
+
+
+class Topic:
+    """A topic of a broker."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self._broker = broker
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    def produce(self, values: Iterable[bytes | str | None], *, partition: int = 0) -> int:
+        """Append records with these values in one batch; returns the offset of the first one."""
+        return self._broker._control.append(self.name, partition, [{"value": value} for value in values])
+
+    def records(self, partition: int | None = None, *, first: int = 0) -> list[Record]:
+        """See `Broker.records`."""
+        return self._broker.records(self.name, partition, first=first)
+
+    def earliest(self, partition: int = 0) -> int:
+        """The first offset that consumers can read."""
+        return self._offset(partition, "earliest")
+
+    def latest(self, partition: int = 0) -> int:
+        """The offset of the next record that consumers will see (the high watermark)."""
+        return self._offset(partition, "latest")
+
+    def _offset(self, partition: int, which: str) -> int:
+        for topic in self._broker.describe_topics():
+            if topic["name"] == self.name:
+                offset: int = topic["partitions"][partition][which]
+                return offset
+        raise OdradekError(f"no topic {self.name!r}; there are: {', '.join(self._broker.topics()) or 'none'}")
+
+
+def wait_until(look: Callable[[], T], is_met: Callable[[T], bool], within_s: float) -> T:
+    """The first value of `look` that meets the condition, or its last value when the time is over."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if is_met(found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(PERIOD_S)

@@ -1,0 +1,71 @@
+"""The pytest plug-in: fixture `kafka`, a broker that is new for each test.
+
+    @pytest.mark.odradek(config={"message.max.bytes": 1000})
+    def test_order(kafka):
+        app = start_app(kafka.bootstrap_servers)
+
+A session, or a worker of pytest-xdist, starts one broker for each configuration, and replaces it before each test that
+uses it. The replacement starts while the test before runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from odradek.brokers import Broker
+
+MARK = "odradek"
+_BROKERS = pytest.StashKey[dict[tuple[tuple[str, str], ...], "Broker"]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line("markers", f"{MARK}(config={{}}): how the broker of the fixture `kafka` is started")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the launcher early if a test of this process needs it."""
+    uses = any("kafka" in getattr(item, "fixturenames", ()) for item in session.items)
+    if uses and not session.config.option.collectonly and not session.config.getoption("numprocesses", None):
+        from odradek.processes import Launcher
+
+        Launcher.shared()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the brokers."""
+    for broker in config.stash.get(_BROKERS, {}).values():
+        broker.stop()
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Broker:
+    """A broker without topics, on a port that no test had before. The mark `odradek` configures it."""
+    from odradek.brokers import Broker
+
+    options = _options(request)
+    config: Mapping[str, object] = options.get("config", {})
+    brokers = request.config.stash.setdefault(_BROKERS, {})
+    key = tuple(sorted((name, str(value)) for name, value in config.items()))
+    broker = brokers.get(key)
+    if broker is None:
+        broker = brokers[key] = Broker(config=config).start()
+    else:
+        broker.reset()
+    broker.prepare_reset()
+    return broker
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    mark = request.node.get_closest_marker(MARK)
+    if mark is None:
+        return {}
+    unknown = set(mark.kwargs) - {"config"}
+    if unknown or mark.args:
+        given = ", ".join(sorted(unknown)) or mark.args
+        raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes config=..., not {given}")
+    return dict(mark.kwargs)

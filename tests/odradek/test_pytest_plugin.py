@@ -1,0 +1,54 @@
+"""The pytest plug-in, in sessions of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+seen = []
+
+@pytest.mark.parametrize("number", range({count}))
+def test_a_new_broker_for_each_test(kafka, number):
+    assert kafka.topics() == []
+    assert kafka.bootstrap_servers not in seen
+    seen.append(kafka.bootstrap_servers)
+    kafka.create_topic("t").produce(["AA-1"])
+    assert len(kafka.records("t")) == 1
+
+@pytest.mark.odradek(config={{"auto.create.topics.enable": "false", "num.partitions": 3}})
+def test_a_configuration(kafka):
+    kafka.create_topic("t", partitions=-1)
+    assert len(kafka.describe_topics()[0]["partitions"]) == 3
+"""
+
+
+def session(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    """Run these tests in a session of pytest."""
+    (directory / "test_user.py").write_text(tests, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "odradek.pytest_plugin", "-p", "no:cacheprovider", "."]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_each_test_gets_a_new_broker(tmp_path: Path) -> None:
+    ran = session(tmp_path, TESTS.format(count=30))
+    assert ran.returncode == 0, ran.stdout
+    assert "31 passed" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("config={'num.io.threads': 'many'}", "num.io.threads"),
+        ("brokerz=3", "the mark odradek takes config=..., not brokerz"),
+    ],
+)
+def test_a_wrong_mark_fails_its_test(mark: str, message: str, tmp_path: Path) -> None:
+    ran = session(tmp_path, f"import pytest\n@pytest.mark.odradek({mark})\ndef test_it(kafka): pass\n")
+    assert ran.returncode == 1
+    assert message in ran.stdout
