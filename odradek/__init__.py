@@ -13,15 +13,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.brokers import Broker, Topic
+    from odradek.brokers import Broker, Fault, Topic
     from odradek.control import ExpectationError, KafkaError, OdradekError, Record
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "ExpectationError", "KafkaError", "OdradekError", "Record", "Topic"]
+__all__ = ["Broker", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
 
 _MODULES = {
     "Broker": "brokers",
     "ExpectationError": "control",
+    "Fault": "brokers",
     "KafkaError": "control",
     "OdradekError": "control",
     "Record": "control",

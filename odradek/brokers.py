@@ -25,6 +25,9 @@ PERIOD_S = 0.01
 WITHIN_S = 10.0
 """How long a test waits for a condition unless it says otherwise."""
 
+REPORTED_REQUESTS = 20
+REPORTED_LINES = 10
+
 DEFAULTS: Mapping[str, str] = {
     "broker.id": "0",
     "offsets.topic.num.partitions": "1",
@@ -121,6 +124,11 @@ class Broker:
         """Let a paused process go on."""
         self._signal(self._running.pid, signal.SIGCONT)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker runs."""
+        return self._process is not None
+
     # -- where it is ---------------------------------------------------------------------------------------------------
 
     @property
@@ -185,6 +193,147 @@ class Broker:
         if timestamp is not None:
             record["timestamp"] = timestamp
         return self._control.append(topic, partition, [record])
+
+    # -- faults and requests -------------------------------------------------------------------------------------------
+
+    def fail(self, api: str, error: str, *, times: int | None = 1, optional: bool = False, **options: Any) -> Fault:
+        """Answer the next `times` requests of `api` (None: all) with an error, both by Kafka's names.
+
+        Selectors: `topic`, `partition`, `group`, `transactional_id`, `client_id`, `principal`, `version`, `listener`.
+        Other partitions of a request are served. `after=True` lets the request take effect first, which is the default
+        for errors named so (NOT_ENOUGH_REPLICAS_AFTER_APPEND). `skip=n` lets n requests pass before; `probability=p`
+        hits each with this probability, from `seed`. A fault that hit nothing fails its test unless `optional`.
+        """
+        return self._fault(api, "error", error=error, times=times, optional=optional, **options)
+
+    def delay(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
+        """Delay requests of `api`, or with `after=True` their answers. For the options, see `fail`."""
+        return self._fault(api, "delay", delay_ms=round(seconds * 1000), times=times, **options)
+
+    def hang(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Never answer requests of `api`. For the options, see `fail`."""
+        return self._fault(api, "hang", times=times, **options)
+
+    def close_connection(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Close the connection in place of an answer to `api`. For the options, see `fail`."""
+        return self._fault(api, "close", times=times, **options)
+
+    def throttle(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
+        """Answer `api` with this throttle time, which well-behaved clients wait. For the options, see `fail`."""
+        return self._fault(api, "throttle", delay_ms=round(seconds * 1000), times=times, **options)
+
+    def _fault(self, api: str, action: str, **options: Any) -> Fault:
+        described = self._control.ask("POST", "faults", {"api": api, "action": action, **options})
+        return Fault(self._control, described["id"])
+
+    def faults(self) -> list[dict[str, Any]]:
+        """The faults that are set, with their hits, and the request that came nearest to one without."""
+        faults: list[dict[str, Any]] = self._control.ask("GET", "faults")["faults"]
+        return faults
+
+    def clear_faults(self) -> None:
+        """Remove all faults."""
+        self._control.ask("DELETE", "faults")
+
+    def check_faults(self) -> None:
+        """Raise ExpectationError if a fault hit nothing, unless it is optional."""
+        unused = [each for each in self.faults() if not each["hits"] and not each["optional"]]
+        if unused:
+            raise ExpectationError("\n".join(map(_unused, unused)))
+
+    def requests(self, api: str | None = None, *, client_id: str | None = None) -> list[dict[str, Any]]:
+        """The last requests of clients with their answers, oldest first: `api`, `version`, `client_id`, `request`,
+        `response`, `errors`, `duration_ms`.
+        """
+        found: list[dict[str, Any]] = self._control.ask("GET", "requests", api=api, client_id=client_id)["requests"]
+        return found
+
+    def report(self) -> str:
+        """The last requests, the groups and the end of the log, for a person who looks at a failed test."""
+        try:
+            requests = [_shown_request(each) for each in self.requests()[-REPORTED_REQUESTS:]]
+            groups = [f"  {each['group_id']}: {_shown_group(each)}" for each in self.groups()]
+        except OdradekError as error:
+            requests, groups = [f"  {error}"], []
+        log = (self._running.directory / "broker.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        warnings = [f"  {line}" for line in log if " WARN " in line or " ERROR " in line][-REPORTED_LINES:]
+        parts = (("last requests", requests), ("groups", groups), ("warnings and errors", warnings))
+        return "\n".join(f"{name}:\n" + "\n".join(lines) for name, lines in parts if lines)
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups with their state, their members' partitions, and their committed offsets."""
+        groups: list[dict[str, Any]] = self._control.ask("GET", "groups")["groups"]
+        return groups
+
+    def group(self, group_id: str) -> dict[str, Any] | None:
+        """One group, or None."""
+        return next((each for each in self.groups() if each["group_id"] == group_id), None)
+
+    def lag(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Records between the committed offset and the end, for each partition with a committed offset."""
+        ends = {
+            (topic["name"], each["partition"]): each["latest"]
+            for topic in self.describe_topics()
+            for each in topic["partitions"]
+        }
+        return {key: ends[key] - offset for key, offset in self._committed(group_id).items() if key in ends}
+
+    def _committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        group = self.group(group_id)
+        offsets = [] if group is None else group["offsets"]
+        return {(each["topic"], each["partition"]): each["offset"] for each in offsets}
+
+    def await_assigned(self, group_id: str, *, within: float = WITHIN_S) -> dict[str, Any]:
+        """Wait until the group is stable and every partition of its topics has a member; returns the group."""
+
+        def look() -> dict[str, Any] | None:
+            return self.group(group_id)
+
+        def is_assigned(group: dict[str, Any] | None) -> bool:
+            if group is None or group["state"] != "Stable":
+                return False
+            held = [(each["topic"], each["partition"]) for member in group["members"] for each in member["partitions"]]
+            topics = {topic for topic, _ in held}
+            partitions = {each["name"]: len(each["partitions"]) for each in self.describe_topics()}
+            return bool(held) and len(held) == sum(partitions.get(topic, 0) for topic in topics)
+
+        group = wait_until(look, is_assigned, within)
+        if group is None or not is_assigned(group):
+            raise ExpectationError(f"group {group_id} is not assigned after {within} s: {_shown_group(group)}")
+        return group
+
+    def await_committed(
+        self, group_id: str, topic: str, offset: int, *, partition: int = 0, within: float = WITHIN_S
+    ) -> None:
+        """Wait until the group has committed this offset, or a later one."""
+
+        def look() -> int:
+            return self._committed(group_id).get((topic, partition), -1)
+
+        committed = wait_until(look, lambda found: found >= offset, within)
+        if committed < offset:
+            reached = "nothing" if committed < 0 else f"offset {committed}"
+            raise ExpectationError(
+                f"group {group_id} has committed {reached} of {topic}-{partition} after {within} s, not {offset}"
+            )
+
+    def await_lag(self, group_id: str, at_most: int = 0, *, within: float = WITHIN_S) -> None:
+        """Wait until the group lags by at most so many records on all its partitions together."""
+
+        def look() -> dict[tuple[str, int], int]:
+            return self.lag(group_id)
+
+        def is_met(lags: dict[tuple[str, int], int]) -> bool:
+            return bool(lags) and sum(lags.values()) <= at_most
+
+        lags = wait_until(look, is_met, within)
+        if not is_met(lags):
+            shown = ", ".join(f"{topic}-{partition}: {lag}" for (topic, partition), lag in lags.items())
+            raise ExpectationError(
+                f"group {group_id} lags after {within} s ({shown or 'it has committed nothing'}), expected {at_most}"
+            )
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -252,6 +401,53 @@ class Broker:
         assert self._launcher is not None
         process.control.close()
         self._launcher.run("end", pid=process.pid)
+
+
+class Fault:
+    """A fault that is set at a broker."""
+
+    def __init__(self, control: Control, fault_id: int) -> None:
+        self._control = control
+        self.id = fault_id
+
+    @property
+    def hits(self) -> int:
+        """The number of requests that it has hit."""
+        for each in self._control.ask("GET", "faults")["faults"]:
+            if each["id"] == self.id:
+                hits: int = each["hits"]
+                return hits
+        raise OdradekError(f"fault {self.id} was removed")
+
+    def remove(self) -> None:
+        """Remove it; requests are served again."""
+        self._control.ask("DELETE", f"faults/{self.id}")
+
+
+def _unused(fault: Mapping[str, Any]) -> str:
+    selectors = {
+        name: value
+        for name, value in fault.items()
+        if name not in {"id", "api", "action", "error", "times", "hits", "optional", "nearest"}
+    }
+    what = f"{fault['action']} {fault.get('error', '')}".strip()
+    nearest = fault["nearest"]
+    seen = "no request of this API came" if nearest is None else f"nearest: {nearest}"
+    return f"the fault {what!r} for {fault['api']} {selectors or ''} hit nothing; {seen}"
+
+
+def _shown_request(entry: Mapping[str, Any]) -> str:
+    outcome = ", ".join(entry["errors"]) or ("ok" if entry["duration_ms"] is not None else "not answered")
+    fault = "" if entry["fault"] is None else f" (fault {entry['fault']})"
+    took = "" if entry["duration_ms"] is None else f" {entry['duration_ms']:.1f} ms"
+    return f"  {entry['api']} v{entry['version']} {entry['client_id'] or ''}: {outcome}{fault}{took}"
+
+
+def _shown_group(group: Mapping[str, Any] | None) -> str:
+    if group is None:
+        return "there is no such group"
+    members = [f"{each['client_id']} {each['partitions']}" for each in group["members"]]
+    return f"{group['state']}, members: {', '.join(members) or 'none'}"
 
 
 class Topic:

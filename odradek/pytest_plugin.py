@@ -10,7 +10,7 @@ uses it. The replacement starts while the test before runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from odradek.brokers import Broker
 
 MARK = "odradek"
+_BROKER = pytest.StashKey["Broker"]()
+"""The broker of a test."""
 _BROKERS = pytest.StashKey[dict[tuple[tuple[str, str], ...], "Broker"]]()
 
 
@@ -34,6 +36,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from odradek.processes import Launcher
 
         Launcher.shared()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that set a fault which hit nothing."""
+    yield
+    broker = item.stash.get(_BROKER, None)
+    if broker is not None and broker.is_running:
+        broker.check_faults()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the broker's last requests and its groups below a failed test."""
+    report: pytest.TestReport = yield
+    broker = item.stash.get(_BROKER, None)
+    if report.when == "call" and report.failed and broker is not None and broker.is_running:
+        report.sections.append(("odradek", broker.report()))
+    return report
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,6 +78,7 @@ def kafka(request: pytest.FixtureRequest) -> Broker:
     else:
         broker.reset()
     broker.prepare_reset()
+    request.node.stash[_BROKER] = broker
     return broker
 
 

@@ -8,6 +8,10 @@
 | `DELETE /v1/topics/NAME` | deletes it; its logs are gone when the answer comes |
 | `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
 | `POST /v1/records` | appends `records` to `topic`, `partition` |
+| `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
+| `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
+| `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
+| `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
 
 Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
 """
@@ -23,11 +27,21 @@ from typing import Any, Final, TypeVar
 from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
 from broker.network.slices import in_slices
 from broker.server import KafkaServer
+from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
+from broker.test_mode.interception import CLIENT_ID, Interception, errors_in
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
 from cluster.security.principal import Principal
 from protocol.errors import ApiError, ErrorCode
+from protocol.messages.group_admin import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchResponse
+from protocol.messages.groups import ConsumerProtocolAssignment
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.messages.topics import (
     CreateTopicsRequest,
@@ -39,12 +53,11 @@ from protocol.records.batch import RecordBatch, read_batches
 from protocol.records.record_builder import build_batch
 from protocol.records.record_codec import Record
 from protocol.topic_partition import TopicPartition, is_internal
-from protocol.uuids import ZERO_UUID
+from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Request, Response
 from storage.log.log_reader import read_aborted
 from storage.segment.transaction_index import AbortedTxn
 
-CLIENT_ID: Final = "odradek-control"
 R = TypeVar("R", bound=Response)
 PRINCIPAL: Final = Principal("User", "odradek-control")
 """The principal of the control API; a broker under test has it among its super.users."""
@@ -98,7 +111,18 @@ class ControlServer:
             ("DELETE", "topics"): self._delete_topic,
             ("GET", "records"): self._read_records,
             ("POST", "records"): self._append_records,
+            ("GET", "groups"): self._describe_groups,
+            ("GET", "requests"): self._list_requests,
+            ("GET", "faults"): self._list_faults,
+            ("POST", "faults"): self._set_fault,
+            ("DELETE", "faults"): self._remove_faults,
         }
+        self._interception = Interception(
+            self._serving.registry,
+            self._serving.sessions,
+            self._topic_name,
+            self._serving.clock,
+        )
 
     async def start(self) -> int:
         """Listen on a free port of the loopback interface; returns the port."""
@@ -114,10 +138,15 @@ class ControlServer:
             raise HttpError(HTTPStatus.NOT_FOUND, f"no {request.method} /{'/'.join(request.path)}")
         try:
             return await handler(request)
+        except FaultError as error:
+            raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
         except ApiError as error:
             raise HttpError(HTTPStatus.CONFLICT, error.message, error_name=error.error_code.name) from error
 
     # -- the broker and its topics -------------------------------------------------------------------------------------
+
+    def _topic_name(self, topic_id: Uuid) -> str | None:
+        return self._serving.coordination.metadata.image.topic_names.get(topic_id)
 
     async def _describe_broker(self, _request: HttpRequest) -> object:
         image = self._serving.coordination.metadata.image
@@ -214,6 +243,75 @@ class ControlServer:
         (result,) = response.responses[0].partition_responses
         _check(result.error_code, result.error_message)
         return {"partition": partition, "offset": result.base_offset}
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    async def _describe_groups(self, _request: HttpRequest) -> object:
+        listed = await self._requests.send(ListGroupsRequest(), ListGroupsResponse)
+        names = sorted(each.group_id for each in listed.groups)
+        asked = DescribeGroupsRequest(groups=names)
+        described = (await self._requests.send(asked, DescribeGroupsResponse)).groups
+        groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+        offsets = (await self._requests.send(OffsetFetchRequest(groups=groups), OffsetFetchResponse)).groups
+        committed = {each.group_id: each.topics for each in offsets}
+        return {
+            "groups": [
+                {
+                    "group_id": group.group_id,
+                    "state": group.group_state,
+                    "protocol_type": group.protocol_type,
+                    "members": [
+                        {
+                            "member_id": member.member_id,
+                            "instance_id": member.group_instance_id,
+                            "client_id": member.client_id,
+                            "host": member.client_host,
+                            "partitions": _assigned(group.protocol_type, member.member_assignment),
+                        }
+                        for member in group.members
+                    ],
+                    "offsets": [
+                        {"topic": topic.name, "partition": each.partition_index, "offset": each.committed_offset}
+                        for topic in committed.get(group.group_id, [])
+                        for each in topic.partitions
+                    ],
+                }
+                for group in described
+            ]
+        }
+
+    # -- requests and faults -------------------------------------------------------------------------------------------
+
+    async def _list_requests(self, request: HttpRequest) -> object:
+        found = self._interception.tape(request.query.get("api"), request.query.get("client_id"))
+        return {"requests": [{**each, "errors": errors_in(each["response"])} for each in found]}
+
+    async def _list_faults(self, _request: HttpRequest) -> object:
+        return {"faults": [rule.described() for rule in self._interception.rules()]}
+
+    async def _set_fault(self, request: HttpRequest) -> object:
+        return self._interception.add(request.body).described()
+
+    async def _remove_faults(self, request: HttpRequest) -> object:
+        if len(request.path) > 3 or (len(request.path) == 3 and not request.path[2].isdigit()):
+            raise HttpError(HTTPStatus.NOT_FOUND, "DELETE /v1/faults/ID or DELETE /v1/faults")
+        self._interception.remove(int(request.path[2]) if len(request.path) == 3 else None)
+        return {}
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:
+    """The partitions of a consumer; None for a member of another kind, such as a Connect worker."""
+    if protocol_type != "consumer":
+        return None
+    if not assignment:
+        return []
+    version = int.from_bytes(assignment[:2], "big", signed=True)
+    try:
+        decoded = ConsumerProtocolAssignment.decode_prefix(memoryview(assignment)[2:], min(version, 3))[0]
+    except ApiError:
+        return None
+    found = [(each.topic, partition) for each in decoded.assigned_partitions for partition in each.partitions]
+    return [{"topic": topic, "partition": partition} for topic, partition in sorted(found)]
 
 
 def _text(body: dict[str, Any], name: str) -> str:

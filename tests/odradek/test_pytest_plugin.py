@@ -52,3 +52,37 @@ def test_a_wrong_mark_fails_its_test(mark: str, message: str, tmp_path: Path) ->
     ran = session(tmp_path, f"import pytest\n@pytest.mark.odradek({mark})\ndef test_it(kafka): pass\n")
     assert ran.returncode == 1
     assert message in ran.stdout
+
+
+def test_a_fault_that_hit_nothing_fails_its_test(tmp_path: Path) -> None:
+    ran = session(
+        tmp_path,
+        """
+def test_unused(kafka):
+    kafka.fail("Produce", "INVALID_RECORD", topic="orders")
+
+def test_optional(kafka):
+    kafka.fail("Produce", "INVALID_RECORD", topic="orders", optional=True)
+    assert len(kafka.faults()) == 1
+""",
+    )
+    assert "1 failed, 1 passed" in ran.stdout
+    assert (
+        "'error INVALID_RECORD' for Produce {'topic': 'orders'} hit nothing; no request of this API came" in ran.stdout
+    )
+
+
+def test_a_failed_test_shows_what_the_broker_saw(tmp_path: Path) -> None:
+    ran = session(
+        tmp_path,
+        """
+from confluent_kafka.admin import AdminClient
+
+def test_it(kafka):
+    AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "shop"}).list_topics(timeout=60)
+    assert kafka.topics() == ["orders"]
+""",
+    )
+    assert ran.returncode == 1
+    assert "last requests:" in ran.stdout
+    assert "Metadata v12 shop: ok" in ran.stdout

@@ -1,0 +1,183 @@
+"""Faults that a test asks for: which requests they hit, and what happens to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.network.registry import RequestContext
+from broker.test_mode.touched_resources import TopicName, groups_of, partitions_of, transactional_ids_of
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import REQUEST_TYPES
+from protocol.value import Value
+from protocol.wire.schema import Request
+
+ACTIONS: Final = ("error", "delay", "hang", "close", "throttle")
+NAMES: Final = {request.__name__.removesuffix("Request"): api_key for api_key, request in REQUEST_TYPES.items()}
+"""The APIs by Kafka's names, such as `ListOffsets`."""
+SELECTORS: Final = (
+    "topic", "partition", "group", "transactional_id", "client_id", "principal", "version", "listener",
+)  # fmt: skip
+
+
+class FaultError(ValueError):
+    """A fault cannot be set; the message names the part that is wrong, and what is allowed."""
+
+
+class Fault(Value, kw_only=True):
+    """A fault as a test asks for it.
+
+    `after`: the request takes effect first. The fault hits `times` requests (None: all), from the one after `skip`
+    others on, each with `probability`.
+    """
+
+    api: ApiKey
+    action: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    delay_ms: int = 0
+    after: bool = False
+    times: int | None = 1
+    skip: int = 0
+    probability: float = 1.0
+    seed: int = 0
+    optional: bool = False
+    selectors: dict[str, Any]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], served: Callable[[ApiKey], bool]) -> Fault:
+        """Parse JSON. Raises FaultError."""
+        unknown = sorted(set(given) - {*SELECTORS, *_OPTIONS})
+        if unknown:
+            raise FaultError(f"unknown selector or option {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
+        api_key = NAMES.get(str(given.get("api")))
+        if api_key is None or not served(api_key):
+            apis = ", ".join(sorted(name for name, key in NAMES.items() if served(key)))
+            raise FaultError(f"unknown API {given.get('api')!r}; there are: {apis}")
+        action = str(given.get("action", "error"))
+        if action not in ACTIONS:
+            raise FaultError(f"unknown action {action!r}; there are: {', '.join(ACTIONS)}")
+        error = _error(given) if action == "error" else ErrorCode.NONE
+        after = given.get("after", error.name.endswith("_AFTER_APPEND"))
+        return cls(
+            api=api_key,
+            action=action,
+            error=error,
+            message=given.get("message"),
+            delay_ms=_count(given, "delay_ms", 0),
+            after=bool(after),
+            times=None if given.get("times", 1) is None else _count(given, "times", 1),
+            skip=_count(given, "skip", 0),
+            probability=_probability(given),
+            seed=_count(given, "seed", 0),
+            optional=bool(given.get("optional", False)),
+            selectors={name: given[name] for name in SELECTORS if given.get(name) is not None},
+        )
+
+
+_OPTIONS: Final = (
+    "api", "action", "error", "message", "delay_ms", "after", "times", "skip", "probability", "seed", "optional",
+)  # fmt: skip
+_KNOWN: Final = (*SELECTORS, *_OPTIONS)
+
+
+def _error(given: Mapping[str, Any]) -> ErrorCode:
+    name = str(given.get("error"))
+    error = ErrorCode.__members__.get(name)
+    if error is None or error is ErrorCode.NONE:
+        raise FaultError(f"unknown error {name!r}; Kafka's names are such as NOT_LEADER_OR_FOLLOWER")
+    return error
+
+
+def _count(given: Mapping[str, Any], name: str, default: int) -> int:
+    value = given.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise FaultError(f"{name} is not a number from 0 on: {value!r}")
+    return value
+
+
+def _probability(given: Mapping[str, Any]) -> float:
+    value = given.get("probability", 1.0)
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise FaultError(f"probability is not a number from 0 to 1: {value!r}")
+    return float(value)
+
+
+class FaultRule:
+    """A fault that is set, with what it has hit."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.number = number
+        self.fault = fault
+        self.hits = 0
+        self.nearest: str | None = None
+        """The request that matched the most selectors but not all."""
+        self._most_matched = -1
+        self._seen = 0
+        self._random = random.Random(fault.seed)  # noqa: S311  reproducible, not secret
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the fault hits nothing more."""
+        return self.fault.times is not None and self.hits >= self.fault.times
+
+    def hits_request(self, context: RequestContext, request: Request, topic_name: TopicName) -> bool:
+        """Whether the fault hits this request of its API; counts it."""
+        if self.is_spent:
+            return False
+        wrong = self._wrong_selectors(context, request, topic_name)
+        if wrong:
+            matched = len(self.fault.selectors) - len(wrong)
+            if matched > self._most_matched:
+                self._most_matched = matched
+                found = ", ".join(f"{name} is {value!r}" for name, value in wrong.items())
+                self.nearest = f"{type(request).__name__} v{context.api_version} of {context.client_id!r}: {found}"
+            return False
+        self._seen += 1
+        if self._seen <= self.fault.skip or self._random.random() >= self.fault.probability:
+            return False
+        self.hits += 1
+        return True
+
+    def touches(self, topic: str | None, partition: int | None) -> bool:
+        """Whether the fault is about a topic's partition."""
+        selectors = self.fault.selectors
+        return selectors.get("topic", topic) == topic and (
+            partition is None or selectors.get("partition", partition) == partition
+        )
+
+    def _wrong_selectors(self, context: RequestContext, request: Request, topic_name: TopicName) -> dict[str, object]:
+        """The selectors that the request does not match, with what the request has instead."""
+        selectors = self.fault.selectors
+        plain = {
+            "client_id": context.client_id,
+            "principal": str(context.principal),
+            "version": context.api_version,
+            "listener": context.listener_name,
+        }
+        wrong: dict[str, object] = {name: value for name, value in plain.items() if selectors.get(name, value) != value}
+        if "group" in selectors and selectors["group"] not in (groups := groups_of(request)):
+            wrong["group"] = groups
+        if "transactional_id" in selectors and selectors["transactional_id"] not in (
+            ids := transactional_ids_of(request)
+        ):
+            wrong["transactional_id"] = ids
+        if "topic" in selectors or "partition" in selectors:
+            named = partitions_of(request, topic_name)
+            if not any(self.touches(*each) for each in named):
+                wrong["topic"] = sorted({str(topic) for topic, _ in named})
+                if "partition" in selectors:
+                    wrong["partition"] = sorted({each for _, each in named if each is not None})
+        return wrong
+
+    def described(self) -> dict[str, object]:
+        """The fault as JSON."""
+        fault = self.fault
+        name = next(name for name, key in NAMES.items() if key is fault.api)
+        details = fault.selectors | ({"error": fault.error.name} if fault.error else {})
+        return {
+            "id": self.number, "api": name, "action": fault.action, **details, "times": fault.times, "hits": self.hits,
+            "optional": fault.optional, "nearest": self.nearest,
+        }  # fmt: skip

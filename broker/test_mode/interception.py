@@ -1,0 +1,341 @@
+"""Stands before the handlers of a broker under test: keeps a tape of requests, and injects faults.
+
+It replaces the handlers in the registry before the first client connects. A broker that no test started has none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+from broker.environment.contract import Clock
+from broker.network.registry import (
+    CloseConnection,
+    Handle,
+    HandlerRegistry,
+    Later,
+    Reply,
+    RequestContext,
+    Route,
+    Waiting,
+)
+from broker.replication.fetch_session import FetchSessionCache
+from broker.test_mode.error_answers import ERROR_FIELDS, error_response
+from broker.test_mode.fault_rules import Fault, FaultError, FaultRule
+from broker.test_mode.touched_resources import TopicName, reduced
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.uuids import Uuid
+from protocol.wire.encode_compiler import EncodedItems
+from protocol.wire.schema import Request, Response, Struct
+
+CLIENT_ID: Final = "odradek-control"
+"""The client id of the control API, whose requests are neither on the tape nor hit by faults."""
+TAPE_REQUESTS: Final = 2_000
+"""Most requests on the tape; older ones are dropped."""
+SHOWN_ELEMENTS: Final = 20
+"""Elements of an array that the tape shows."""
+SHOWN_BYTES: Final = 200
+DECODED_ELEMENTS: Final = 1_000
+"""Elements that were encoded early, up to which a response is decoded again to be shown or changed."""
+
+_SPOILED: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA})
+"""APIs that are handled although a fault refuses them: a fetch session goes on, and a client learns the brokers."""
+
+
+class Interception:
+    """Owns the tape and the faults of one broker."""
+
+    def __init__(
+        self, registry: HandlerRegistry, sessions: FetchSessionCache, topic_name: TopicName, clock: Clock
+    ) -> None:
+        self._sessions = sessions
+        self._topic_name = topic_name
+        self._clock = clock
+        self._registry = registry
+        self._tape: deque[dict[str, Any]] = deque(maxlen=TAPE_REQUESTS)
+        self._rules: dict[ApiKey, list[FaultRule]] = {}
+        self._numbers = itertools.count(1)
+        for route in registry:
+            route.handle = partial(self._handle, route, route.handle)
+            if route.handle_large is not None:
+                route.handle_large = partial(self._handle, route, route.handle_large)
+
+    # -- what tests ask for --------------------------------------------------------------------------------------------
+
+    def add(self, given: Mapping[str, Any]) -> FaultRule:
+        """Set a fault. Raises FaultError."""
+        fault = Fault.of(given, lambda api_key: int(api_key) in self._registry.routes)
+        rule = FaultRule(next(self._numbers), fault)
+        self._rules.setdefault(fault.api, []).append(rule)
+        return rule
+
+    def remove(self, number: int | None) -> None:
+        """Remove a fault, or all of them. Raises FaultError for a number that no fault has."""
+        if number is not None and all(rule.number != number for rule in self.rules()):
+            raise FaultError(f"no fault has the id {number}")
+        for api_key, rules in list(self._rules.items()):
+            left = [rule for rule in rules if number is not None and rule.number != number]
+            if left:
+                self._rules[api_key] = left
+            else:
+                del self._rules[api_key]
+
+    def rules(self) -> list[FaultRule]:
+        """All faults, in the order in which they were set."""
+        return sorted((rule for rules in self._rules.values() for rule in rules), key=lambda rule: rule.number)
+
+    def tape(self, api: str | None = None, client_id: str | None = None) -> list[dict[str, Any]]:
+        """The last requests, oldest first, as JSON."""
+        return [
+            each
+            for each in self._tape
+            if (api is None or each["api"] == api) and (client_id is None or each["client_id"] == client_id)
+        ]
+
+    # -- every request -------------------------------------------------------------------------------------------------
+
+    def _handle(self, route: Route, handle: Handle, context: RequestContext, request: Request) -> Any:
+        if context.client_id == CLIENT_ID:
+            return handle(context, request)
+        entry: dict[str, Any] = {
+            "api": route.name,
+            "version": context.api_version,
+            "client_id": context.client_id,
+            "principal": str(context.principal),
+            "address": context.client_address,
+            "listener": context.listener_name,
+            "time_ms": self._clock.now_ms(),
+            "request": plain(request),
+            "response": None,
+            "duration_ms": None,
+            "fault": None,
+        }
+        self._tape.append(entry)
+        ended = partial(self._ended, entry, context.api_version, self._clock.monotonic_s())
+        if self._rules and (rules := self._rules.get(route.api_key)):
+            whole = self._with_session(request)
+            for rule in rules:
+                if rule.hits_request(context, whole, self._topic_name):
+                    entry["fault"] = rule.number
+                    return self._faulty(rule, handle, context, request, whole, ended)
+        return _watched(handle(context, request), ended)
+
+    def _ended(self, entry: dict[str, Any], version: int, began_s: float, response: Reply) -> None:
+        entry["duration_ms"] = round((self._clock.monotonic_s() - began_s) * 1000, 3)
+        entry["response"] = None if response is None else plain(_decoded(response, version))
+
+    def _with_session(self, request: Request) -> Request:
+        """The request; an incremental Fetch with the partitions of its session."""
+        if not isinstance(request, FetchRequest) or not request.session_id:
+            return request
+        held = [
+            FetchRequest.FetchTopic(
+                topic=each.topic or "",
+                topic_id=each.topic_id,
+                partitions=[
+                    FetchRequest.FetchPartition(
+                        partition=each.partition,
+                        fetch_offset=each.fetch_offset,
+                        partition_max_bytes=each.max_bytes,
+                    )
+                ],
+            )
+            for each in self._sessions.partitions_of(request.session_id)
+        ]
+        return request.replace(topics=[*request.topics, *held])
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _faulty(
+        self,
+        rule: FaultRule,
+        handle: Handle,
+        context: RequestContext,
+        request: Request,
+        whole: Request,
+        ended: Callable[[Reply], None],
+    ) -> Any:
+        """Handle a request that a fault hits. `whole` names all partitions that the request is about."""
+        if rule.fault.api in _SPOILED and rule.fault.action == "error":
+            if isinstance(request, FetchRequest):
+                request = request.replace(max_wait_ms=0)
+            return self._spoil(rule, handle, context, request, whole, ended)
+        match rule.fault.action:
+            case "close" if not rule.fault.after:
+                raise CloseConnection(f"fault {rule.number}: close")
+            case "hang" if not rule.fault.after:
+                return asyncio.get_running_loop().create_future()
+            case "error" if not rule.fault.after:
+                return _watched(self._refuse(rule, handle, context, request, whole), ended)
+        return self._spoil(rule, handle, context, request, whole, ended)
+
+    def _refuse(
+        self, rule: FaultRule, handle: Handle, context: RequestContext, request: Request, whole: Request
+    ) -> Any:
+        """Answer an error for the partitions of the fault; handle the others."""
+        refused = reduced(whole, self._topic_name, rule.touches)
+        rest = reduced(request, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
+        error = self._error(rule, context, whole if refused is None else refused)
+        if rest is None or refused is None or not rule.fault.selectors.keys() & {"topic", "partition"}:
+            return error
+        return _joined(handle(context, rest), error)
+
+    async def _spoil(
+        self,
+        rule: FaultRule,
+        handle: Handle,
+        context: RequestContext,
+        request: Request,
+        whole: Request,
+        ended: Callable[[Reply], None],
+    ) -> Reply:
+        """Delay a request, or let it take effect and spoil its answer."""
+        fault = rule.fault
+        if fault.action == "delay" and not fault.after:
+            await asyncio.sleep(fault.delay_ms / 1000)
+        response = await _resolved(handle(context, request))
+        match fault.action:
+            case "delay" if fault.after:
+                await asyncio.sleep(fault.delay_ms / 1000)
+            case "close":
+                raise CloseConnection(f"fault {rule.number}: close")
+            case "hang":
+                await asyncio.get_running_loop().create_future()
+            case "throttle" if response is not None:
+                cast("Any", response).throttle_time_ms = fault.delay_ms
+            case "error" if response is not None:
+                response = self._spoiled(rule, context, whole, response)
+        ended(response)
+        return response
+
+    def _spoiled(self, rule: FaultRule, context: RequestContext, whole: Request, response: Response) -> Response:
+        """The response with the error for the partitions of the fault."""
+        response = _decoded(response, context.api_version)
+        refused = reduced(whole, self._topic_name, rule.touches)
+        error = self._error(rule, context, whole if refused is None else refused)
+        rest = reduced(response, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
+        if rule.fault.api in _SPOILED:
+            array = "responses" if isinstance(response, FetchResponse) else "topics"
+            return _merged(response.replace(**{array: []}) if rest is None else rest, error)
+        if rest is None or not rule.fault.selectors.keys() & {"topic", "partition"}:
+            return error
+        return _merged(rest, error)
+
+    def _error(self, rule: FaultRule, context: RequestContext, request: Request) -> Response:
+        fault = rule.fault
+        message = fault.message or f"Injected by fault {rule.number}"
+        return error_response(request, context.api_version, int(fault.error), message)
+
+
+def _watched(reply: Any, ended: Callable[[Reply], None]) -> Any:
+    """The reply of a handler, with `ended` called once its response is there."""
+    if reply is None or isinstance(reply, Response):
+        ended(reply)
+        return reply
+    if isinstance(reply, Later):
+        translate = reply.translate
+
+        def translated(outcome: Any) -> Any:
+            response = outcome if translate is None else translate(outcome)
+            ended(response)
+            return response
+
+        reply.translate = translated
+        return reply
+    if isinstance(reply, Waiting):
+        reply.future.add_done_callback(partial(_ended_future, ended))
+        return reply
+    return _watched_work(reply, ended)
+
+
+def _ended_future(ended: Callable[[Reply], None], done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        ended(done.result())
+
+
+async def _watched_work(reply: Awaitable[Reply], ended: Callable[[Reply], None]) -> Reply:
+    response = await reply
+    ended(response)
+    return response
+
+
+async def _resolved(reply: Any) -> Reply:
+    """The response of any reply of a handler."""
+    if isinstance(reply, Later):
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply.then(lambda later, outcome: answered.set_result(later.response(outcome)))
+        return cast("Reply", await answered)
+    if isinstance(reply, Waiting):
+        return cast("Reply", await reply.future)
+    if reply is None or isinstance(reply, Response):
+        return reply
+    return cast("Reply", await reply)
+
+
+async def _joined(reply: Any, error: Response) -> Reply:
+    response = await _resolved(reply)
+    return None if response is None else _merged(response, error)
+
+
+def _merged(response: Response, error: Response) -> Response:
+    """The response with the elements of `error` added to its arrays."""
+    arrays = {
+        name: [*getattr(response, name), *value]
+        for name in response.declared_fields
+        if isinstance(value := getattr(error, name), list)
+    }
+    return response.replace(**arrays)
+
+
+def _decoded(response: Response, version: int) -> Response:
+    """The response with arrays that are encoded already turned back, unless they are long."""
+    return type(response).decode(response.to_bytes(version), version) if _holds_encoded(response) else response
+
+
+def _holds_encoded(value: Any) -> bool:
+    if isinstance(value, EncodedItems):
+        return len(value) <= DECODED_ELEMENTS
+    if isinstance(value, Struct):
+        return any(_holds_encoded(getattr(value, name)) for name in value.declared_fields)
+    return type(value) is list and any(_holds_encoded(each) for each in value[:DECODED_ELEMENTS])
+
+
+def plain(value: Any) -> Any:
+    """A message as JSON: bytes as their number and their start, long arrays cut."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.declared_fields}
+    if isinstance(value, EncodedItems):
+        return f"... {len(value)} in all"
+    if isinstance(value, list):
+        shown = [plain(each) for each in value[:SHOWN_ELEMENTS]]
+        return shown if len(shown) == len(value) else [*shown, f"... {len(value)} in all"]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview) and not isinstance(value, Uuid):
+        return {"bytes": len(value), "start": bytes(value[:SHOWN_BYTES]).hex()}
+    return str(value)
+
+
+def errors_in(described: Any) -> list[str]:
+    """The names of the errors in a response of the tape, each once."""
+    found: dict[str, None] = {}
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            for name, each in value.items():
+                if name in ERROR_FIELDS and each:
+                    found[ErrorCode.of(each).name] = None
+                else:
+                    walk(each)
+        elif isinstance(value, list):
+            for each in value:
+                walk(each)
+
+    walk(described)
+    return list(found)
