@@ -20,6 +20,7 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
+from broker.environment.contract import Environment
 from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
 from broker.environment.system import (
     ProcessMemory,
@@ -123,9 +124,11 @@ async def serve(
     launched_s: float | None,
     announce: Callable[[KafkaServer], Awaitable[None]],
     cluster_id: str | None = None,
+    environment: Environment | None = None,
 ) -> int:
     """Start, await `announce`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
-    `cluster_id` (as Apache's image does with CLUSTER_ID), or one with a new id if that is None.
+    `cluster_id` (as Apache's image does with CLUSTER_ID), or one with a new id if that is None. The environment is this
+    machine unless a test gives another one.
     """
     if cluster_id and not config.zookeeper_connect:
         from broker.format_storage import format_directories
@@ -135,7 +138,7 @@ async def serve(
         except LogDirError as error:
             logger.critical("The broker cannot start with CLUSTER_ID=%s: %s", cluster_id, error)
             return 1
-    environment = environment_of_this_machine(config)
+    environment = environment or environment_of_this_machine(config)
     server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

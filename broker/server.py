@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
+from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits, ConnectionRates
 from broker.network.memory import MAX_UNREAD_REPLY_BYTES, RequestMemory
 from broker.network.socket_server import SocketServer
@@ -128,6 +130,10 @@ class KafkaServer:
         """The parts of the broker, once it has started."""
         assert self._serving is not None, "the broker has not started"
         return self._serving
+
+    def connections(self) -> Iterable[Connection]:
+        """The open connections of clients."""
+        return self._socket_server.connections
 
     # -- start ---------------------------------------------------------------------------------------------------------
 

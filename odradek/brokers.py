@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -135,6 +136,11 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """The address for clients."""
         return f"127.0.0.1:{self._running.port}"
+
+    @property
+    def clock(self) -> Clock:
+        """The broker's time."""
+        return Clock(self)
 
     @property
     def control_url(self) -> str:
@@ -401,6 +407,49 @@ class Broker:
         assert self._launcher is not None
         process.control.close()
         self._launcher.run("end", pid=process.pid)
+
+
+class Clock:
+    """The time of a broker, which a test moves."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def now(self) -> datetime:
+        """The broker's wall clock, in UTC."""
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def now_ms(self) -> int:
+        """The broker's wall clock, in milliseconds since 1970."""
+        now_ms: int = self._broker._control.ask("GET", "clock")["now_ms"]
+        return now_ms
+
+    def advance(
+        self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, silent_clients: bool = False
+    ) -> None:
+        """Move time forth; returns when all that fell due has run.
+
+        Clients are treated as if they had sent something until the new time: members stay in their groups, and
+        connections open. With `silent_clients=True` their sessions and idle connections time out.
+        """
+        total_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
+        self._move(advance_ms=round(total_s * 1000), silent_clients=silent_clients)
+
+    def freeze(self) -> None:
+        """Let time stand still, except for `advance`."""
+        self._move(freeze=True)
+
+    def unfreeze(self) -> None:
+        """Let time go on from where it stands."""
+        self._move(freeze=False)
+
+    def at(self, moment: datetime) -> None:
+        """Set the wall clock, as an administrator would; no timer notices. A datetime without zone is in UTC."""
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        self._move(set_ms=round(aware.timestamp() * 1000))
+
+    def _move(self, **how: object) -> None:
+        self._broker._control.ask("POST", "clock", how)
 
 
 class Fault:

@@ -102,6 +102,11 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
 
     # -- background ----------------------------------------------------------------------------------------------------
 
+    def postpone_sessions(self, by_ms: int) -> None:
+        """Expect the next heartbeats of all members later."""
+        for runtime in self._shards.values():
+            runtime.shard.postpone_sessions(by_ms)
+
     async def expire_offsets(self) -> None:
         """Remove expired offsets. Must be called every offsets.retention.check.interval.ms."""
         for runtime in self.runtimes():

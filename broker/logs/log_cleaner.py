@@ -322,6 +322,11 @@ class LogCleaner:
     # -- metrics -------------------------------------------------------------------------------------------------------
 
     @property
+    def is_cleaning(self) -> bool:
+        """Whether a log is cleaned now."""
+        return bool(self._in_progress)
+
+    @property
     def dead_threads(self) -> int:
         """Threads whose worker died and that have cleaned nothing since."""
         return sum(thread.is_dead for thread in self._threads)

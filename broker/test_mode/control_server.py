@@ -11,6 +11,7 @@
 | `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
 | `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
 | `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
+| `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
 | `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
 
 Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ from broker.server import KafkaServer
 from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.interception import CLIENT_ID, Interception, errors_in
+from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
 from cluster.security.principal import Principal
@@ -96,11 +98,12 @@ class LocalRequests:
 class ControlServer:
     """Serves the control API of one broker."""
 
-    def __init__(self, server: KafkaServer, token: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, server: KafkaServer, token: str, machine: TimeMachine) -> None:
         self._server = server
         self._token = token
-        self._now_ms = now_ms
+        self._machine = machine
         self._listening: asyncio.Server | None = None
+        machine.is_busy = lambda: self._serving.logs.cleaner.is_cleaning
         self._serving = server.serving
         listener = next(iter(server.ports))
         self._requests = LocalRequests(self._serving.registry, listener, PRINCIPAL)
@@ -116,6 +119,8 @@ class ControlServer:
             ("GET", "faults"): self._list_faults,
             ("POST", "faults"): self._set_fault,
             ("DELETE", "faults"): self._remove_faults,
+            ("GET", "clock"): self._show_clock,
+            ("POST", "clock"): self._move_clock,
         }
         self._interception = Interception(
             self._serving.registry,
@@ -231,7 +236,7 @@ class ControlServer:
         return [each for each in found if each is not None and each.is_leader]
 
     async def _append_records(self, request: HttpRequest) -> object:
-        body, now_ms = request.body, self._now_ms()
+        body, now_ms = request.body, self._serving.clock.now_ms()
         records = [_record(each, now_ms) for each in body.get("records", [])]
         if not records:
             raise HttpError(HTTPStatus.BAD_REQUEST, "records is empty")
@@ -297,6 +302,34 @@ class ControlServer:
             raise HttpError(HTTPStatus.NOT_FOUND, "DELETE /v1/faults/ID or DELETE /v1/faults")
         self._interception.remove(int(request.path[2]) if len(request.path) == 3 else None)
         return {}
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    async def _show_clock(self, _request: HttpRequest) -> object:
+        movable = self._machine.movable
+        return {"now_ms": self._serving.clock.now_ms(), "is_frozen": movable.is_frozen}
+
+    async def _move_clock(self, request: HttpRequest) -> object:
+        """`freeze`, `set_ms` and `advance_ms`, in this order."""
+        body, movable = request.body, self._machine.movable
+        if "freeze" in body:
+            (movable.freeze if body["freeze"] else movable.unfreeze)()
+        if "set_ms" in body:
+            movable.set_wall(_integer(body, "set_ms", 0) / 1000)
+        if "advance_ms" in body:
+            advance_ms = _integer(body, "advance_ms", 0)
+            if advance_ms < 0:
+                raise HttpError(HTTPStatus.BAD_REQUEST, f"time does not go back: advance_ms is {advance_ms}")
+            if not body.get("silent_clients", False):
+                self._keep_clients(advance_ms)
+            await self._machine.advance(advance_ms / 1000)
+        return await self._show_clock(request)
+
+    def _keep_clients(self, advance_ms: int) -> None:
+        """Treat the clients as if they had sent something until the new time."""
+        self._serving.member.coordinators.groups.postpone_sessions(advance_ms)
+        for connection in self._server.connections():
+            connection.last_active_s += advance_ms / 1000
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:

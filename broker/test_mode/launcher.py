@@ -17,6 +17,7 @@ kills all brokers and deletes its directory.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
@@ -33,11 +34,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from broker.environment.system import SystemClock, raise_open_file_limit, run_loop
+from broker.environment.system import environment_of_this_machine, raise_open_file_limit
 from broker.main import serve
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
+from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 
@@ -50,7 +52,6 @@ _LOADED_AT_START: Final = (
     "broker.zookeeper.embedded_ensemble",
     "broker.logs.cleaner_worker",
     "storage.io.os_file_system",
-    "uvloop",
     "resource",
     "_socket",
 )
@@ -235,17 +236,21 @@ def _serve(properties: dict[str, str], token: str, report: int, launched_s: floa
         logging.getLogger("kafka.Kafka").critical("The broker cannot start: %s", error)
         return 1
     raise_open_file_limit()
+    movable = MovableTime()
 
-    control: ControlServer  # as long as the broker runs
+    async def run() -> int:
+        machine, environment = TimeMachine.of(movable, environment_of_this_machine(config))
+        controls = []  # as long as the broker runs
 
-    async def announce(server: KafkaServer) -> None:
-        nonlocal control
-        control = ControlServer(server, token, SystemClock().now_ms)
-        port = await control.start()
-        os.write(report, json.dumps({"ports": server.ports, "control": port}).encode())
-        os.close(report)
+        async def announce(server: KafkaServer) -> None:
+            controls.append(ControlServer(server, token, machine))
+            os.write(report, json.dumps({"ports": server.ports, "control": await controls[0].start()}).encode())
+            os.close(report)
 
-    return run_loop(lambda: serve(config, launched_s, announce))
+        return await serve(config, launched_s, announce, environment=environment)
+
+    with asyncio.Runner(loop_factory=lambda: MovableLoop(movable)) as runner:
+        return runner.run(run())
 
 
 def main(argv: list[str]) -> int:

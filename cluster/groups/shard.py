@@ -103,6 +103,13 @@ class GroupShard:
         """Run the deadlines that have passed."""
         return self._table.deadlines.expire(now)
 
+    def postpone_sessions(self, by_ms: int) -> None:
+        """Expect the next heartbeats of all members later."""
+        for group in self._table.groups.values():
+            for member in group.members.values():
+                if member.session is not None and member.session.due_ms is not None:
+                    member.session.set(member.session.due_ms + by_ms)
+
     def resign(self, now: Moment) -> None:
         """Another broker is the coordinator now. Waiting members are redirected with an error."""
         for group in self._table.groups.values():

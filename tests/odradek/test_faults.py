@@ -132,11 +132,12 @@ def test_errors_of_groups_and_metadata(broker: odradek.Broker) -> None:
 def test_metadata_fails_for_one_topic(broker: odradek.Broker) -> None:
     for name in ("orders", "invoices"):
         broker.create_topic(name)
-    fault = broker.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic="orders", times=2)  # librdkafka asks twice
+    fault = broker.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic="orders", times=None)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     listed = admin.list_topics("orders", timeout=60)
     error = listed.topics["orders"].error
-    assert (error and error.name(), len(listed.brokers), fault.hits) == ("TOPIC_AUTHORIZATION_FAILED", 1, 2)
+    assert (error and error.name(), len(listed.brokers), fault.hits > 0) == ("TOPIC_AUTHORIZATION_FAILED", 1, True)
+    fault.remove()
     assert admin.list_topics("orders", timeout=60).topics["orders"].error is None
 
 
