@@ -113,7 +113,12 @@ class ProduceHandlers:
         topic_data = request.topic_data
         # A lazy array is decoded on every iteration, so iterate in slices.
         is_large = isinstance(topic_data, LazyArray)
-        batches = 0 if is_large else sum([len(data.partition_data) for data in topic_data])
+        if is_large:
+            batches = 0
+        elif len(topic_data) == 1:  # nearly every request; a sum takes 3 % of its time
+            batches = len(topic_data[0].partition_data)
+        else:
+            batches = sum([len(data.partition_data) for data in topic_data])
         guards: _AnyGuards | Awaitable[Guards] | None = None
         if request.transactional_id is not None and not is_large:
             writes = [
@@ -124,7 +129,7 @@ class ProduceHandlers:
             ]
             guards = self._guards(context, request.transactional_id, writes)
         many = is_large or batches > PARTITIONS_AT_ONCE or len(topic_data) > PARTITIONS_AT_ONCE
-        if many or isinstance(guards, Awaitable):
+        if many or (guards is not None and isinstance(guards, Awaitable)):
             # The dispatcher has copied larger requests already.
             if not is_large and len(topic_data) + batches <= SMALL_ELEMENTS:
                 _keep_records(request)
