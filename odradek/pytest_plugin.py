@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from odradek import aio
     from odradek.brokers import Broker
 
 MARK = "odradek"
@@ -80,6 +81,14 @@ def kafka(request: pytest.FixtureRequest) -> Broker:
     broker.prepare_reset()
     request.node.stash[_BROKER] = broker
     return broker
+
+
+@pytest.fixture
+def akafka(kafka: Broker) -> aio.Broker:
+    """The broker of `kafka` with coroutines, for pytest-asyncio, anyio and the like."""
+    from odradek.aio import Broker as AioBroker
+
+    return AioBroker(kafka)
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -1,0 +1,187 @@
+"""The same brokers with coroutines, for tests that run on an event loop.
+
+    async with odradek.aio.Broker() as broker:
+        await broker.create_topic("orders")
+        async with broker.expect("orders") as got:
+            await app.order("A1")
+
+Each coroutine calls the method of `odradek.Broker` of its name on a thread, so the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from odradek import brokers
+from odradek.control import Record
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class Wrapper(Generic[S]):
+    """Has the methods of `sync` as coroutines."""
+
+    def __init__(self, sync: S) -> None:
+        self.sync = sync
+
+
+def coroutine(
+    method: Callable[Concatenate[S, P], R],
+) -> Callable[Concatenate[Wrapper[S], P], Coroutine[Any, Any, R]]:
+    """The method, called on a thread."""
+
+    @functools.wraps(method)
+    async def call(self: Wrapper[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+
+    return call
+
+
+class Topic(Wrapper[brokers.Topic]):
+    """See `odradek.Topic`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the topic."""
+        return self.sync.name
+
+    produce = coroutine(brokers.Topic.produce)
+    records = coroutine(brokers.Topic.records)
+    earliest = coroutine(brokers.Topic.earliest)
+    latest = coroutine(brokers.Topic.latest)
+
+
+class Fault(Wrapper[brokers.Fault]):
+    """See `odradek.Fault`."""
+
+    @property
+    def id(self) -> int:
+        """The number of the fault."""
+        return self.sync.id
+
+    async def hits(self) -> int:
+        """The number of requests that it has hit."""
+        return await asyncio.to_thread(lambda: self.sync.hits)
+
+    remove = coroutine(brokers.Fault.remove)
+
+
+def fault(method: Callable[..., brokers.Fault]) -> Callable[..., Coroutine[Any, Any, Fault]]:
+    """A method that sets a fault, called on a thread."""
+
+    @functools.wraps(method)
+    async def call(self: Wrapper[brokers.Broker], /, *args: Any, **kwargs: Any) -> Fault:
+        return Fault(await asyncio.to_thread(method, self.sync, *args, **kwargs))
+
+    return call
+
+
+class Clock(Wrapper[brokers.Clock]):
+    """See the clock of `odradek.Broker`."""
+
+    now = coroutine(brokers.Clock.now)
+    now_ms = coroutine(brokers.Clock.now_ms)
+    advance = coroutine(brokers.Clock.advance)
+    freeze = coroutine(brokers.Clock.freeze)
+    unfreeze = coroutine(brokers.Clock.unfreeze)
+    at = coroutine(brokers.Clock.at)
+
+
+class Broker(Wrapper[brokers.Broker]):
+    """See `odradek.Broker`."""
+
+    def __init__(self, sync: brokers.Broker | None = None, **options: Any) -> None:
+        """`options` are those of `odradek.Broker`."""
+        super().__init__(brokers.Broker(**options) if sync is None else sync)
+
+    async def start(self) -> Self:
+        """Start the broker; returns it when it serves."""
+        await asyncio.to_thread(self.sync.start)
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self if self.sync.is_running else await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    stop = coroutine(brokers.Broker.stop)
+    reset = coroutine(brokers.Broker.reset)
+    prepare_reset = coroutine(brokers.Broker.prepare_reset)
+    kill = coroutine(brokers.Broker.kill)
+    restart = coroutine(brokers.Broker.restart)
+    pause = coroutine(brokers.Broker.pause)
+    resume = coroutine(brokers.Broker.resume)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker runs."""
+        return self.sync.is_running
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+        return self.sync.bootstrap_servers
+
+    @property
+    def control_url(self) -> str:
+        """The address of the control API."""
+        return self.sync.control_url
+
+    @property
+    def control_token(self) -> str:
+        """The bearer token of the control API."""
+        return self.sync.control_token
+
+    @property
+    def clock(self) -> Clock:
+        """The broker's time."""
+        return Clock(self.sync.clock)
+
+    async def create_topic(self, name: str, partitions: int = 1, **options: Any) -> Topic:
+        """Create a topic."""
+        return Topic(await asyncio.to_thread(self.sync.create_topic, name, partitions, **options))
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, whether it exists or not."""
+        return Topic(self.sync.topic(name))
+
+    delete_topic = coroutine(brokers.Broker.delete_topic)
+    topics = coroutine(brokers.Broker.topics)
+    describe_topics = coroutine(brokers.Broker.describe_topics)
+    records = coroutine(brokers.Broker.records)
+    produce = coroutine(brokers.Broker.produce)
+
+    @asynccontextmanager
+    async def expect(self, topic: str, count: int = 1, **options: Any) -> AsyncIterator[list[Record]]:
+        """Wait at the end of the block until `count` records have been appended to `topic` in it."""
+        expecting = self.sync.expect(topic, count, **options)
+        got = await asyncio.to_thread(expecting.__enter__)
+        yield got
+        await asyncio.to_thread(expecting.__exit__, None, None, None)
+
+    fail = fault(brokers.Broker.fail)
+    delay = fault(brokers.Broker.delay)
+    hang = fault(brokers.Broker.hang)
+    close_connection = fault(brokers.Broker.close_connection)
+    throttle = fault(brokers.Broker.throttle)
+    faults = coroutine(brokers.Broker.faults)
+    clear_faults = coroutine(brokers.Broker.clear_faults)
+    check_faults = coroutine(brokers.Broker.check_faults)
+    requests = coroutine(brokers.Broker.requests)
+    report = coroutine(brokers.Broker.report)
+    groups = coroutine(brokers.Broker.groups)
+    group = coroutine(brokers.Broker.group)
+    lag = coroutine(brokers.Broker.lag)
+    await_assigned = coroutine(brokers.Broker.await_assigned)
+    await_committed = coroutine(brokers.Broker.await_committed)
+    await_lag = coroutine(brokers.Broker.await_lag)
