@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 
 from broker.garbage import (
+    BUSY_CHECKS,
     FEW_OBJECTS,
     MOST_UNFROZEN,
     OBJECTS_PER_COLLECTION,
@@ -151,6 +152,7 @@ def test_memory_is_trimmed_once_when_work_has_ended() -> None:
             return memory.trims
 
         assert [trims_after(worked_s) for worked_s in (0, 0, QUIET_S, 2 * QUIET_S, 0, 0)] == [1, 1, 1, 1, 2, 2]
+        assert [trims_after(1) for _ in range(2 * BUSY_CHECKS)] == [*[2] * (BUSY_CHECKS - 1), *[3] * BUSY_CHECKS, 4]
         trimmer.stop()
 
     asyncio.run(scenario())
