@@ -1,149 +1,184 @@
 """The response of any API that refuses a request with one error, in the shape of the request's version.
 
-As Kafka's `AbstractRequest.getErrorResponse`: a response with an error of its own carries it there. Otherwise each
-element of the request (a partition, a group, a resource) gets the error, under its own names. A Fetch reports the error
-of each partition, too.
+As Kafka's `AbstractRequest.getErrorResponse`: a struct of the response with an error code of its own carries the error
+and nothing else. Above it, arrays of the response have an element for each one of the request, with the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages import RESPONSE_TYPES
-from protocol.uuids import ZERO_UUID
-from protocol.value import REQUIRED
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.produce import ProduceRequest
 from protocol.wire.schema import Request, Response, Struct, fields_of
-from protocol.wire.wire_types import ArrayOf, FieldSpec, Fixed, StructOf
+from protocol.wire.wire_types import ArrayOf, FieldSpec, StructOf, Text
 
 ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
-_UNKNOWN: Final = -1
-"""The value of offsets, ids and epochs that an error leaves open."""
-_NAMES: Final = {
-    "partition_index": ("partition_index", "partition", "index"),
-    "partition": ("partition", "partition_index"),
-    "index": ("index", "partition_index"),
-    "name": ("name", "topic"),
-    "topic": ("topic", "name"),
-    "topic_name": ("topic_name", "topic", "name"),
-    "user": ("user", "name"),
+"""The fields that carry the error."""
+_SOURCES: Final[dict[ApiKey, dict[str, str]]] = {
+    ApiKey.PRODUCE: {"responses": "topic_data", "partition_responses": "partition_data"},
+    ApiKey.FETCH: {"responses": "topics"},
+    ApiKey.LEADER_AND_ISR: {
+        "topics": "topic_states",
+        "partition_errors": "ungrouped_partition_states topic_states.partition_states partition_states",
+    },
+    ApiKey.STOP_REPLICA: {
+        "partition_errors": "ungrouped_partitions topics.partition_indexes topic_states.partition_states"
+    },
+    ApiKey.OFFSET_FETCH: {"partitions": "partition_indexes"},
+    ApiKey.FIND_COORDINATOR: {"coordinators": "coordinator_keys"},
+    ApiKey.DELETE_TOPICS: {"responses": "topics topic_names"},
+    ApiKey.ADD_PARTITIONS_TO_TXN: {
+        "results_by_topic_v3_and_below": "v3_and_below_topics",
+        "results_by_partition": "partitions",
+    },
+    ApiKey.WRITE_TXN_MARKERS: {"partitions": "partition_indexes"},
+    ApiKey.CREATE_ACLS: {"results": "creations"},
+    ApiKey.DELETE_ACLS: {"filter_results": "filters"},
+    ApiKey.DESCRIBE_CONFIGS: {"results": "resources"},
+    ApiKey.ALTER_CONFIGS: {"responses": "resources"},
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: {"responses": "resources"},
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {"results": "dirs.topics"},
+    ApiKey.CREATE_PARTITIONS: {"results": "topics"},
+    ApiKey.DELETE_GROUPS: {"results": "groups_names"},
+    ApiKey.ELECT_LEADERS: {"replica_election_results": "topic_partitions", "partition_result": "partitions"},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {"responses": "topics"},
+    ApiKey.DESCRIBE_PRODUCERS: {"partitions": "partition_indexes"},
+    ApiKey.DESCRIBE_TRANSACTIONS: {"transaction_states": "transactional_ids"},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {"results": "deletions upsertions"},
 }
-"""The names in requests of fields that identify an element, by their names in responses."""
-_PER_ELEMENT: Final = frozenset({ApiKey.FETCH})
-"""APIs whose clients look for errors in the elements, although the response has an error of its own."""
+"""Arrays of responses with the arrays of requests that they answer, if the names differ; `a.b` is an inner array."""
+_EVERYWHERE: Final = frozenset((
+    ApiKey.FETCH, ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.ALTER_CLIENT_QUOTAS,
+))  # fmt: skip
+"""APIs that answer the elements below an error code, too."""
+_IDENTITIES: Final = frozenset((
+    "entity_name", "entity_type", "group_id", "index", "key", "name", "partition", "partition_id", "partition_index",
+    "producer_id", "resource_name", "resource_type", "topic", "topic_id", "topic_name", "transactional_id", "user",
+))  # fmt: skip
+"""The fields that identify an element of a response."""
+_ITSELF: Final = ""
+"""The field of an element that has none: the name of a topic, the number of a partition."""
+_OTHER_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "partition_index": ("partition", _ITSELF),
+    "producer_id": (),
+    "topic_name": ("name",),
+    "user": ("name",),
+}
+"""The names in some requests of fields that identify an element; if missing here, it may be the element itself."""
+_UNKNOWN: Final[dict[str, Any]] = {
+    "base_offset": -1,
+    "committed_offset": -1,
+    "high_watermark": -1,
+    "low_watermark": -1,
+    "metadata": "",
+    "node_id": -1,
+    "port": -1,
+    "producer_epoch": -1,
+    "records": b"",
+}
+"""The values of fields that an error leaves open, where they are not the defaults."""
+_SESSION_ERRORS: Final = frozenset((
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+))  # fmt: skip
 
 
 def error_response(request: Request, version: int, error_code: int, message: str | None = None) -> Response:
-    """The response to `request` in which everything has failed with `error_code`."""
-    response_type = RESPONSE_TYPES[request.api_key]
-    return response_type(**_ErrorAnswer(request.api_key, version, error_code, message).values(response_type, request))
+    """The response to `request` in which everything has failed with `error_code`.
+
+    The error of a Fetch is that of its partitions, where clients look for it, unless it concerns the session or the
+    request names no partition. A Metadata response names no brokers, as Kafka's: clients ignore it and ask again.
+
+    Raises ValueError, with the name of the API, if no response can carry the error: the producer wants no response, the
+    version has no error code, or the request names nothing that could fail (a Metadata of all topics).
+    """
+    api_key = request.api_key
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        raise ValueError(f"{api_key.name} with acks=0 has no response")
+    refusal = _Refusal(api_key, version, error_code, message)
+    response = refusal.response(request)
+    if not refusal.is_carried:
+        raise ValueError(f"a response to this {api_key.name} v{version} cannot carry an error")
+    if isinstance(response, FetchResponse):
+        if version >= 7 and error_code in _SESSION_ERRORS:
+            response.responses = []
+        elif response.responses:
+            response.error_code = 0
+        assert isinstance(request, FetchRequest)
+        response.session_id = request.session_id
+    return response
 
 
-class _ErrorAnswer:
-    """Builds structs of one response."""
+class _Refusal:
+    """Builds one response. `is_carried` says whether the error is in it."""
 
     def __init__(self, api_key: ApiKey, version: int, error_code: int, message: str | None) -> None:
+        self.is_carried = False
         self._api_key = api_key
         self._version = version
         self._error_code = error_code
         self._message = message
+        self._sources = _SOURCES.get(api_key, {})
 
-    def values(self, struct: type[Struct], source: Struct | None) -> dict[str, Any]:
-        """The fields of a response's struct; `source` is the request, or the element that it answers."""
+    def response(self, request: Request) -> Response:
+        response_type = RESPONSE_TYPES[self._api_key]
+        return response_type(**self._values(response_type, _values_of(request), is_element=False))
+
+    def _values(self, struct: type[Struct], source: dict[str, Any], *, is_element: bool = True) -> dict[str, Any]:
+        """The fields of `struct`; `source` has the fields of the request, or of its element."""
         specs = [spec for spec in fields_of(struct) if spec.versions.has(self._version)]
-        has_error = self._api_key not in _PER_ELEMENT and any(spec.name in ERROR_FIELDS for spec in specs)
+        goes_deeper = self._api_key in _EVERYWHERE or not any(spec.name in ERROR_FIELDS for spec in specs)
         values: dict[str, Any] = {}
         for spec in specs:
             if spec.name in ERROR_FIELDS:
-                values[spec.name] = self._error_code if spec.name != "error_code" or has_error or source is None else 0
+                values[spec.name] = self._error_code
+                self.is_carried = True
             elif spec.name == "error_message":
                 values[spec.name] = self._message
-            elif isinstance(spec.type, ArrayOf):
-                values[spec.name] = self._array(spec, source, has_error=has_error)
-            elif (found := _identity(spec.name, source)) is not None:
-                values[spec.name] = found
-            elif struct.declared_fields[spec.name].default is REQUIRED:
-                values[spec.name] = _open_value(spec)
+            elif isinstance(spec.type, ArrayOf) and isinstance(spec.type.element, StructOf) and goes_deeper:
+                element = spec.type.element.struct
+                values[spec.name] = [
+                    element(**self._values(element, each)) for each in self._answered(spec.name, source)
+                ]
+            else:
+                values[spec.name] = self._value(spec, source if is_element else {})
         return values
 
-    def _array(self, spec: FieldSpec, source: Struct | None, *, has_error: bool) -> list[Any]:
-        """The elements that mirror those of the request, if they carry the error."""
-        assert isinstance(spec.type, ArrayOf)
-        element = spec.type.element
-        if not isinstance(element, StructOf) or source is None:
-            return []
-        if not has_error and _carries_errors(element.struct):
-            return [self._element(element.struct, each) for each in _mirrored(spec.name, source)]
-        same = getattr(source, spec.name, None) if _is_identity(element.struct) else None
-        return [element.struct(**self.values(element.struct, each)) for each in same or []]
+    def _value(self, spec: FieldSpec, source: dict[str, Any]) -> Any:
+        """The value of the element that `source` is; otherwise one that says nothing."""
+        default = spec.default() if spec.is_array_default() else spec.default
+        value = _UNKNOWN.get(spec.name, default)
+        if spec.name in _IDENTITIES:
+            names = (spec.name, *_OTHER_NAMES.get(spec.name, (_ITSELF,)))
+            value = next((source[name] for name in names if name in source), value)
+        # Some versions allow null only in the request, or only from a later version on.
+        return "" if value is None and isinstance(spec.type, Text) and not spec.nullable_in(self._version) else value
 
-    def _element(self, struct: type[Struct], source: Any) -> Struct:
-        if isinstance(source, Struct):
-            values = self.values(struct, source)
+    def _answered(self, array: str, source: dict[str, Any]) -> list[dict[str, Any]]:
+        """The elements of the request that the response's `array` answers."""
+        found = [each for path in self._sources.get(array, array).split() for each in _elements(path, source)]
+        if self._api_key is ApiKey.ALTER_USER_SCRAM_CREDENTIALS:  # a user may have several mechanisms
+            return list({each["name"]: each for each in found}.values())
+        return found
+
+
+def _elements(path: str, source: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The fields of each element of an array. Those of the outer array's element win."""
+    head, _, rest = path.partition(".")
+    for each in source.get(head) or ():
+        values = _values_of(each)
+        if rest:
+            yield from (inner | values for inner in _elements(rest, values))
         else:
-            values = self.values(struct, None)
-            values[_key_field(struct)] = source
-        for spec in fields_of(struct):
-            if spec.name in ERROR_FIELDS:
-                values[spec.name] = self._error_code
-        return struct(**values)
+            yield values
 
 
-def _carries_errors(struct: type[Struct]) -> bool:
-    """Whether a struct of a response, or one in its arrays, has an error code."""
-    arrays = [spec.type.element for spec in fields_of(struct) if isinstance(spec.type, ArrayOf)]
-    return any(spec.name in ERROR_FIELDS for spec in fields_of(struct)) or any(
-        _carries_errors(element.struct) for element in arrays if isinstance(element, StructOf)
-    )
-
-
-def _is_identity(struct: type[Struct]) -> bool:
-    """Whether a struct only names something: an entity of quotas has a type and a name."""
-    return all(spec.name.startswith("entity_") for spec in fields_of(struct))
-
-
-def _mirrored(name: str, source: Struct) -> Sequence[Any]:
-    """The elements of a request that the array `name` of its response answers."""
-    arrays = {
-        each: value for each in source.declared_fields if isinstance(value := getattr(source, each), Iterable) and value
-        and not isinstance(value, str | bytes | bytearray | memoryview)
-    }  # fmt: skip
-    if name == "results" and "dirs" in arrays:  # AlterReplicaLogDirs answers by topic
-        return [topic for directory in arrays["dirs"] for topic in directory.topics]
-    if name in arrays:
-        return list(arrays[name])
-    arrays.pop("forgotten_topics_data", None)
-    # Two arrays hold what is done to one kind of thing: users to delete and to change.
-    return [element for elements in arrays.values() for element in elements]
-
-
-def _identity(name: str, source: Struct | None) -> Any:
-    """The value of a field that identifies an element, taken from the request; None for another field."""
-    if source is None:
-        return None
-    for candidate in _NAMES.get(name, (name,)):
-        if candidate in source.declared_fields:
-            value = getattr(source, candidate)
-            return None if isinstance(value, list) else value
-    return None
-
-
-def _key_field(struct: type[Struct]) -> str:
-    """The field that identifies an element whose request has only its name or number."""
-    outcome = ERROR_FIELDS | {"error_message"}
-    return next(spec.name for spec in fields_of(struct) if spec.name not in outcome)
-
-
-def _open_value(spec: FieldSpec) -> Any:
-    """The value of a required field that the error leaves open."""
-    if isinstance(spec.type, Fixed):
-        if spec.type.name in {"boolean", "bool"}:
-            return False
-        if spec.type.name == "uuid":
-            return ZERO_UUID
-        return 0 if spec.name == "throttle_time_ms" or not spec.type.code.islower() else _UNKNOWN
-    if isinstance(spec.type, StructOf):
-        return None
-    nullable = getattr(spec.type, "nullable", False)
-    return None if nullable else "" if type(spec.type).__name__ == "Text" else b""
+def _values_of(element: Any) -> dict[str, Any]:
+    if isinstance(element, Struct):
+        return {name: getattr(element, name) for name in element.declared_fields}
+    return {_ITSELF: element}
