@@ -19,11 +19,11 @@ PLACES = ("log.dirs", "metrics.listener")
 """Directories and ports of a container. Its defaults for these apply to every broker that runs in it."""
 
 
-class UsageError(Exception):
+class CommandLineError(Exception):
     """The command line is invalid; the message names the part."""
 
 
-class Arguments(Value):
+class BrokerArguments(Value):
     """A parsed command line: the path of server.properties, if given, and the overrides."""
 
     path: str | None
@@ -63,7 +63,7 @@ Run a broker in the foreground until Ctrl-C or SIGTERM.
 `odradek check-config server.properties` says what each key of a file means here."""
 
 
-def parse_arguments(argv: list[str]) -> Arguments:
+def parse_arguments(argv: list[str]) -> BrokerArguments:
     """Read the command line. Raises UsageError."""
     path: str | None = None
     defaults: str | None = None
@@ -89,21 +89,21 @@ def parse_arguments(argv: list[str]) -> Arguments:
             path = word
             continue
         else:
-            raise UsageError(f"Found non argument parameters: {word}\n{usage()}")
+            raise CommandLineError(f"Found non argument parameters: {word}\n{usage()}")
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"Invalid command line property: {pair}\n{usage()}")
+            raise CommandLineError(f"Invalid command line property: {pair}\n{usage()}")
         overrides[name.strip()] = value.strip()
     file = path or defaults
     if development and file is not None:
-        raise UsageError(f"--dev takes no file; give {file} without --dev, or --dev alone\n{usage()}")
+        raise CommandLineError(f"--dev takes no file; give {file} without --dev, or --dev alone\n{usage()}")
     if not development and file is None:
-        raise UsageError(usage())
-    return Arguments(path, overrides, defaults, prints)
+        raise CommandLineError(usage())
+    return BrokerArguments(path, overrides, defaults, prints)
 
 
 @contextmanager
-def properties_file(arguments: Arguments) -> Iterator[str]:
+def properties_file(arguments: BrokerArguments) -> Iterator[str]:
     """Yield the path of the configuration file; with `--dev`, a file in a directory that is deleted afterwards."""
     file = arguments.path or arguments.defaults
     if file is not None:
@@ -119,7 +119,7 @@ def properties_file(arguments: Arguments) -> Iterator[str]:
         yield str(path)
 
 
-def given_properties(arguments: Arguments, path: str, environment: Mapping[str, str]) -> dict[str, str]:
+def given_properties(arguments: BrokerArguments, path: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Merge the keys of `path`, the environment variables (with `--environment`) and the overrides; later ones win.
 
     Once a variable sets a key, only PLACES of the container's default file apply, as in Apache Kafka's image: its other
@@ -134,7 +134,7 @@ def given_properties(arguments: Arguments, path: str, environment: Mapping[str, 
     return {**properties, **named, **arguments.overrides}
 
 
-def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
+def read_configuration(arguments: BrokerArguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
     """Parse the result of `given_properties`, with references resolved. Raises ConfigError, OSError."""
     given = given_properties(arguments, path, environment)
     if any("${" in text for text in given.values()):
@@ -156,7 +156,7 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
     return BrokerConfig.of(given)
 
 
-def set_logger_levels(arguments: Arguments, environment: Mapping[str, str]) -> None:
+def set_logger_levels(arguments: BrokerArguments, environment: Mapping[str, str]) -> None:
     """Set the logger levels that environment variables give (with `--environment`). Raises ConfigError."""
     if arguments.defaults is not None:
         for name, level in logger_levels(environment, LEVELS).items():

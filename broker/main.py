@@ -9,8 +9,8 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from broker.command_line import (
-    Arguments,
-    UsageError,
+    BrokerArguments,
+    CommandLineError,
     announcement,
     given_properties,
     help_text,
@@ -60,7 +60,7 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
         return 0
     try:
         arguments = parse_arguments(argv)
-    except UsageError as error:
+    except CommandLineError as error:
         print(error, file=sys.stderr)
         return 1
     daemon = os.environ.get("ODRADEK_DAEMON")
@@ -76,7 +76,7 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
     return code
 
 
-def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int:
+def run_broker(arguments: BrokerArguments, path: str, launched_s: float | None) -> int:
     """Load the configuration and serve. Returns the exit code."""
     try:
         if arguments.prints:

@@ -47,7 +47,7 @@ class _Pending(NamedTuple):
     answer: asyncio.Future[Any]
 
 
-class Connection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """A connection to the broker at `address`. `connect` creates it; all methods belong to the loop's thread."""
 
     def __init__(
@@ -277,16 +277,16 @@ async def connect(
     receive_buffer: ReceiveBuffer,
     negotiate: bool = True,
     numbers: Iterator[int] | None = None,
-) -> Connection:
+) -> BrokerConnection:
     """Connect to a broker and negotiate versions. Raises DisconnectedError if that fails or times out.
 
-    Without `negotiate` every request must give its version. For `numbers` see `Connection`.
+    Without `negotiate` every request must give its version. For `numbers` see `BrokerConnection`.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
             _, connection = await network.connect(
-                lambda: Connection(address, client_id, request_timeout_ms, receive_buffer, numbers), host, port
+                lambda: BrokerConnection(address, client_id, request_timeout_ms, receive_buffer, numbers), host, port
             )
     except (OSError, TimeoutError) as error:
         reason = "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from client import admin
-from client.consumer_group import GroupMember, Joined
+from client.consumer_group import ConsumerCoordinator, Joined
 from client.errors import ClientError, DisconnectedError, NoOffsetError
-from client.fetcher import FetchedBatch, Fetcher, PartitionState
+from client.fetcher import FetchedBatch, Fetcher, TopicPartitionState
 from client.groups import GroupMetadata, OffsetAndMetadata, alter_offsets, fetch_offsets
 from client.kafka_client import KafkaClient
 from client.metadata import TrackedMetadata
@@ -46,7 +46,7 @@ class Consumer:
         self._news = asyncio.Event()
         self._metadata = TrackedMetadata(client, allow_auto_topic_creation=settings.allow_auto_create_topics)
         self._fetcher = Fetcher(client, settings, self._metadata, self._news)
-        self._member: GroupMember | None = None
+        self._member: ConsumerCoordinator | None = None
         self._listener: RebalanceListener | None = None
         self._topics: list[str] = []
         self._pattern: re.Pattern[str] | None = None
@@ -83,7 +83,7 @@ class Consumer:
         self._metadata.track(None)
 
     def _become_member(self, listener: RebalanceListener | None) -> None:
-        self._member = GroupMember(self._client, self.settings, self._group_id, self._news)
+        self._member = ConsumerCoordinator(self._client, self.settings, self._group_id, self._news)
         self._listener = listener
 
     @property
@@ -210,7 +210,7 @@ class Consumer:
         if member is not None and self._was_assigned_otherwise(member):
             member.needs_join = True
 
-    def _was_assigned_otherwise(self, member: GroupMember) -> bool:
+    def _was_assigned_otherwise(self, member: ConsumerCoordinator) -> bool:
         """Whether this member, as leader, made its assignment for other partition counts than in the metadata."""
         if member.partition_counts is None:
             return False
@@ -220,7 +220,7 @@ class Consumer:
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
-    async def _tend_group(self, member: GroupMember, deadline: float) -> None:
+    async def _tend_group(self, member: ConsumerCoordinator, deadline: float) -> None:
         """Join if necessary, apply the result of a join, and auto-commit."""
         member.last_poll_s = self._loop.time()
         if member.failure is not None:
@@ -240,7 +240,7 @@ class Consumer:
         if self._loop.time() >= self._auto_commit_s:
             await self._auto_commit()
 
-    async def _prepare_join(self, member: GroupMember) -> None:
+    async def _prepare_join(self, member: ConsumerCoordinator) -> None:
         """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative and the group still
         knows this member. Other members may have read the partitions of a member that the group forgot, so their
         positions must be looked up again.
@@ -255,7 +255,7 @@ class Consumer:
         if self._listener is not None and revoked:
             await self._listener.on_partitions_revoked(revoked)
 
-    async def _accept(self, member: GroupMember, joined: Joined) -> None:
+    async def _accept(self, member: ConsumerCoordinator, joined: Joined) -> None:
         revoked = [each for each in member.owned if each not in joined.partitions]
         added = [each for each in joined.partitions if each not in member.owned]
         if revoked:
@@ -315,7 +315,7 @@ class Consumer:
         except (TimeoutError, DisconnectedError) as error:
             logger.debug("Positions are not known yet: %s", error)
 
-    def _without_position(self) -> dict[TopicPartition, PartitionState]:
+    def _without_position(self) -> dict[TopicPartition, TopicPartitionState]:
         return {each: state for each, state in self._fetcher.states.items() if state.position is None}
 
     async def _use_committed_offsets(self) -> None:

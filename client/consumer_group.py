@@ -56,7 +56,7 @@ class Joined(NamedTuple):
     partitions: list[TopicPartition]
 
 
-class GroupMember:
+class ConsumerCoordinator:
     """This process as a member of `group_id`. Heartbeats set `news` when the consumer must act."""
 
     def __init__(self, client: KafkaClient, settings: ConsumerSettings, group_id: str, news: asyncio.Event) -> None:

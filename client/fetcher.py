@@ -57,7 +57,7 @@ class FetchedBatch(NamedTuple):
         return dropwhile(lambda record: record.offset < self.from_offset, records)
 
 
-class PartitionState:
+class TopicPartitionState:
     """The position and the buffer of one partition. `position` is None until known."""
 
     __slots__ = (
@@ -177,7 +177,7 @@ class Fetcher:
     def __init__(
         self, client: KafkaClient, settings: ConsumerSettings, metadata: TrackedMetadata, news: asyncio.Event
     ) -> None:
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
         self._client = client
         self._settings = settings
         self._metadata = metadata
@@ -186,7 +186,7 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; remaining ones keep their positions and buffers."""
-        self.states = {each: self.states.get(each) or PartitionState() for each in partitions}
+        self.states = {each: self.states.get(each) or TopicPartitionState() for each in partitions}
 
     def start(self) -> None:
         """Send a fetch to every leader with partitions to fetch, no fetch in flight and empty buffers."""
@@ -229,7 +229,7 @@ class Fetcher:
                     break
         return taken
 
-    def _ready(self) -> list[tuple[TopicPartition, PartitionState]]:
+    def _ready(self) -> list[tuple[TopicPartition, TopicPartitionState]]:
         ready = []
         for partition, state in self.states.items():
             if state.failure is not None:
@@ -248,7 +248,7 @@ class Fetcher:
 
     # -- one fetch -----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, leader: int, states: Mapping[TopicPartition, PartitionState]) -> None:
+    async def _fetch(self, leader: int, states: Mapping[TopicPartition, TopicPartitionState]) -> None:
         offsets = {each: state.position or 0 for each, state in states.items()}
         try:
             response = await self._ask(leader, offsets)

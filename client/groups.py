@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from client.broker_connection import Connection
+from client.broker_connection import BrokerConnection
 from client.errors import DisconnectedError, UnsupportedVersionError
 from client.kafka_client import Coordinator, CoordinatorType, KafkaClient
 from protocol.errors import ApiError, ErrorCode
@@ -87,7 +87,7 @@ async def list_groups(
     return list({group.group_id: group for groups in answers for group in groups}.values())
 
 
-def _check_filters(connection: Connection, by_state: bool, by_type: bool) -> None:
+def _check_filters(connection: BrokerConnection, by_state: bool, by_type: bool) -> None:
     version = connection.version_of(ListGroupsRequest)
     if by_state and version < _STATES_VERSION:
         raise UnsupportedVersionError("The broker only supports ListGroups v3 or lower, which has no states")

@@ -14,7 +14,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from client.broker_connection import Connection, connect
+from client.broker_connection import BrokerConnection, connect
 from client.environment import LoopNetwork, Network, Random, system_random
 from client.errors import ClientTimeoutError, DisconnectedError, NoBrokerError, SettingsError
 from client.metadata import Metadata, Node
@@ -74,7 +74,7 @@ class KafkaClient:
         self._nodes: dict[int, Node] = {}
         self._unreachable: set[int] = set()
         """Nodes that were unreachable at their addresses: the metadata is refreshed before the next attempt."""
-        self._connections: dict[_Address, Connection] = {}
+        self._connections: dict[_Address, BrokerConnection] = {}
         self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
         self._controller_id = -1
@@ -103,7 +103,7 @@ class KafkaClient:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    async def any_connection(self) -> Connection:
+    async def any_connection(self) -> BrokerConnection:
         """An open connection to any broker, or a new one to the first reachable broker.
 
         Raises DisconnectedError, and NoBrokerError when a retry is pointless.
@@ -135,7 +135,7 @@ class KafkaClient:
         if now_s - self._first_failure_s > limit_ms / 1000 - 1:
             raise NoBrokerError(f"No broker answered within {limit_ms / 1000:.0f} s: {failure}")
 
-    async def node_connection(self, node_id: int, purpose: str = "") -> Connection:
+    async def node_connection(self, node_id: int, purpose: str = "") -> BrokerConnection:
         """The connection to one broker; each `purpose` has a separate one.
 
         Brokers serve the requests of a connection one after the other, so requests that may wait long (a join, a fetch)
@@ -164,7 +164,7 @@ class KafkaClient:
         """The brokers of the last metadata, by id."""
         return [self._nodes[node_id] for node_id in sorted(self._nodes)]
 
-    async def _connect(self, host: str, port: int, purpose: str = "") -> Connection:
+    async def _connect(self, host: str, port: int, purpose: str = "") -> BrokerConnection:
         address = (host, port, purpose)
         async with self._connecting.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)
@@ -370,7 +370,7 @@ class Coordinator:
         self._purpose = purpose
         self._node_id = -1
 
-    async def connect(self, purpose: str | None = None) -> Connection:
+    async def connect(self, purpose: str | None = None) -> BrokerConnection:
         """The connection to the coordinator, for another purpose if given. Raises DisconnectedError, and ApiError while
         the coordinator is not available.
         """
@@ -381,7 +381,7 @@ class Coordinator:
     async def ask(
         self, request: Request, response_type: type[R], *, at_most: int | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Ask the coordinator once, in a version up to `at_most`; raises as `connect` and `Connection.ask`."""
+        """Ask the coordinator once, in a version up to `at_most`; raises as `connect` and `BrokerConnection.ask`."""
         connection = await self.connect()
         return await connection.ask(request, response_type, connection.version_of(type(request), at_most), timeout_ms)
 

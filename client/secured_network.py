@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from client.broker_connection import Connection
+from client.broker_connection import BrokerConnection
 from client.environment import new_nonce
 from client.errors import AuthenticationError, DisconnectedError
 from protocol.errors import ErrorCode
@@ -65,7 +65,7 @@ class SecuredNetwork:
             )
         except ssl.SSLError as error:
             raise _failed_handshake(error) from error
-        assert isinstance(made, Connection), "only connections to brokers can authenticate"
+        assert isinstance(made, BrokerConnection), "only connections to brokers can authenticate"
         try:
             await self._begin(made, host)
         except BaseException as error:
@@ -76,7 +76,7 @@ class SecuredNetwork:
             raise
         return transport, made
 
-    async def _begin(self, connection: Connection, host: str) -> None:
+    async def _begin(self, connection: BrokerConnection, host: str) -> None:
         await connection.negotiate()
         if self._login is not None and self._new_exchange is not None:
             tokens = self._new_exchange(host)
@@ -108,7 +108,9 @@ def _failed_handshake(error: ssl.SSLError) -> AuthenticationError:
     return AuthenticationError(f"SSL handshake failed: {reason}")
 
 
-async def _authenticate(connection: Connection, mechanism: str, tokens: ClientExchange, beginning: asyncio.Lock) -> int:
+async def _authenticate(
+    connection: BrokerConnection, mechanism: str, tokens: ClientExchange, beginning: asyncio.Lock
+) -> int:
     """Authenticate, and return the session lifetime in milliseconds, 0 for unlimited. The first token is created under
     a lock.
 

@@ -37,7 +37,7 @@ class Verdict(Enum):
         return self in {Verdict.REFUSED, Verdict.BAD}
 
 
-class Finding(NamedTuple):
+class KeyReview(NamedTuple):
     """The verdict on one key. Secret values are hidden; `note` gives the reason and what to do, if necessary."""
 
     verdict: Verdict
@@ -46,7 +46,7 @@ class Finding(NamedTuple):
     note: str = ""
 
 
-def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VARIABLES) -> list[Finding]:
+def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VARIABLES) -> list[KeyReview]:
     """A finding for each key that is set, in the file's order, then for missing required keys. References are shown
     unresolved, but their values are checked.
     """
@@ -65,15 +65,15 @@ def review(properties: Mapping[str, str], environment: Mapping[str, str] = NO_VA
         value = "[hidden]" if hidden else text
         if config.single_node is not None and key in config.single_node.unused_keys:
             note = "one KRaft node is read as one broker with a tree of its own"
-            findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, note))
+            findings.append(KeyReview(Verdict.WITHOUT_EFFECT, key, value, note))
         elif key in worst:
             findings.append(_problem(key, value, worst.pop(key)))
         elif key in without_effect:
-            findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, ELSEWHERE_KEYS.get(key, "")))
+            findings.append(KeyReview(Verdict.WITHOUT_EFFECT, key, value, ELSEWHERE_KEYS.get(key, "")))
         elif declared is None and not is_provider_key(key):
-            findings.append(Finding(Verdict.UNKNOWN, key, value, suggestion(key)))
+            findings.append(KeyReview(Verdict.UNKNOWN, key, value, suggestion(key)))
         else:
-            findings.append(Finding(Verdict.SUPPORTED, key, value, remarks.get(key, "")))
+            findings.append(KeyReview(Verdict.SUPPORTED, key, value, remarks.get(key, "")))
     for key, problems in worst.items():
         if key in config.originals:  # broker.id and node.id are synonyms.
             continue
@@ -108,10 +108,10 @@ def suggestion(key: str) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def _problem(key: str, value: str, errors: list[ConfigError]) -> Finding:
+def _problem(key: str, value: str, errors: list[ConfigError]) -> KeyReview:
     refused = [error for error in errors if isinstance(error, RefusedKeyError)]
     verdict = Verdict.REFUSED if refused else Verdict.BAD
-    return Finding(verdict, key, value, "; ".join(error.reason or str(error) for error in errors))
+    return KeyReview(verdict, key, value, "; ".join(error.reason or str(error) for error in errors))
 
 
 def _is_secret(key: str) -> bool:

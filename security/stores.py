@@ -139,14 +139,14 @@ class KeyPem(NamedTuple):
     chain: str
 
 
-class Identity(NamedTuple):
+class CertificateNames(NamedTuple):
     """The names in a certificate."""
 
     subject: str
     alternative_names: frozenset[str]
 
 
-def identity_of(store: Store, chain: str) -> Identity:
+def identity_of(store: Store, chain: str) -> CertificateNames:
     """The names in the first certificate of `chain`, from a key store. Raises ConfigError."""
     from cryptography.x509 import ExtensionNotFound, SubjectAlternativeName, load_pem_x509_certificate
 
@@ -155,15 +155,15 @@ def identity_of(store: Store, chain: str) -> Identity:
         try:
             names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
         except ExtensionNotFound:
-            return Identity(certificate.subject.rfc4514_string(), frozenset())
+            return CertificateNames(certificate.subject.rfc4514_string(), frozenset())
     except ValueError as error:
         raise ConfigError(
             store.name, store.location or "[hidden]", f"its certificate cannot be read: {error}"
         ) from error
-    return Identity(certificate.subject.rfc4514_string(), frozenset(str(each.value) for each in names))
+    return CertificateNames(certificate.subject.rfc4514_string(), frozenset(str(each.value) for each in names))
 
 
-def check_identity(store: Store, before: Identity, after: Identity, allowed: AllowedChanges) -> None:
+def check_identity(store: Store, before: CertificateNames, after: CertificateNames, allowed: AllowedChanges) -> None:
     """Raise ConfigError if a renewed certificate is for another identity (Kafka class `SslFactory`)."""
     shown = store.location or "[hidden]"
     if not allowed.subject and after.subject != before.subject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from client.broker_connection import Connection
+from client.broker_connection import BrokerConnection
 from client.errors import ClientError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError
@@ -112,7 +112,7 @@ async def work(options: Options) -> int:
     return 0
 
 
-def api_lines(connection: Connection) -> list[str]:
+def api_lines(connection: BrokerConnection) -> list[str]:
     """A line for each API that either a Kafka 3.9 client or this broker knows."""
     lines = []
     for key in sorted({*map(int, NEWEST_VERSIONS), *connection.versions}):

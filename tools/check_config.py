@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from config.definitions import ConfigError
-from config.review import Finding, Verdict, review
+from config.review import KeyReview, Verdict, review
 from tools.support.common import parse_pairs, read_properties, reason
 
 WIDTH = 60
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     return 1 if any(finding.verdict.stops_the_start for finding in findings) else 0
 
 
-def report(findings: Sequence[Finding]) -> list[str]:
+def report(findings: Sequence[KeyReview]) -> list[str]:
     """A line for each finding, the worst last, then a line with their counts."""
     lines = []
     counts = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from broker.environment.contract import Executor
 from broker.replication.replica_manager import ReplicaManager
-from cluster.coordinators.results import Producer
+from cluster.coordinators.results import TransactionalProducer
 from cluster.metadata_image import MetadataImage
 from cluster.replication.partition import ACKS_ALL, Partition
 from protocol.errors import ApiError, ErrorCode, detached
@@ -59,7 +59,7 @@ class ReplicatedCoordinatorLog:
         return self._configured_partitions if topic is None else len(topic.partitions)
 
     def append(
-        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+        self, partition: int, records: Sequence[Record], producer: TransactionalProducer | None = None
     ) -> asyncio.Future[int]:
         """See CoordinatorLog. A record is committed once the high watermark is above it."""
         topic_partition = TopicPartition(self._topic, partition)
@@ -81,7 +81,7 @@ class ReplicatedCoordinatorLog:
         future.set_result(info.first_offset)
         return future
 
-    def _batch(self, records: Sequence[Record], producer: Producer | None) -> bytes:
+    def _batch(self, records: Sequence[Record], producer: TransactionalProducer | None) -> bytes:
         if producer is None:
             return build_batch(records, compression=self._compression)
         return build_batch(

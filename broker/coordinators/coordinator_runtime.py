@@ -14,7 +14,7 @@ from broker.environment.contract import Clock
 from broker.network.registry import Later, make_later, settle
 from broker.network.slices import SLICE_S
 from cluster.coordinators.deadlines import Deadlines
-from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, TransactionalProducer
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode, detached
 from protocol.records.batch import Record
@@ -79,7 +79,7 @@ class CoordinatorLog(Protocol):
         ...
 
     def append(
-        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+        self, partition: int, records: Sequence[Record], producer: TransactionalProducer | None = None
     ) -> asyncio.Future[int]:
         """Append one batch. The future returns the offset of the first record once the batch is committed (acks=all).
 

@@ -10,7 +10,7 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.transactions.transaction_guards import TransactionGuards, Write
-from cluster.coordinators.results import Producer, Reply
+from cluster.coordinators.results import Reply, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import Offsets, PartitionErrors
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
@@ -89,7 +89,7 @@ class TransactionalOffsetHandlers:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, guard.message) if is_unreached else guard
         runtime = self._service.runtime_of(group_id)
         who = GroupMember(request.member_id, request.generation_id, request.group_instance_id)
-        producer = Producer(producer_id, producer_epoch, guard)
+        producer = TransactionalProducer(producer_id, producer_epoch, guard)
         return runtime.handle(runtime.shard.offsets.commit, group_id, who, offsets, producer=producer)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from client.broker_connection import Connection, connect
+from client.broker_connection import BrokerConnection, connect
 from client.environment import Network
 from client.errors import AuthenticationError, DisconnectedError
 from cluster.metadata_image import MetadataImage
@@ -55,8 +55,8 @@ class InterBrokerClient:
         self._receive_buffer = ReceiveBuffer() if receive_buffer is None else receive_buffer
         self._numbers = numbers
         self._turn = asyncio.Lock()
-        self._connecting: asyncio.Task[Connection] | None = None
-        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[BrokerConnection] | None = None
+        self._connection: BrokerConnection | None = None
         self._connected_to: Address | None = None
         self._is_closed = False
         self._refusal = ""
@@ -91,7 +91,7 @@ class InterBrokerClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> BrokerConnection:
         """Return a connection to the broker's current address."""
         self._check_open()
         address = self._address() if callable(self._address) else self._address
@@ -114,7 +114,7 @@ class InterBrokerClient:
             self.close()
             raise DisconnectedError("the connection was closed")
 
-    async def _connect(self, address: Address) -> Connection:
+    async def _connect(self, address: Address) -> BrokerConnection:
         host, port = address
         connecting = self._connecting = asyncio.ensure_future(
             connect(

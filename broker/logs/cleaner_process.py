@@ -31,7 +31,7 @@ from protocol.errors import ApiError
 from storage.compaction.clean_source import CorruptSegmentError, LogCleaningAbortedError
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.compaction.cleaner import clean
-from storage.io.file_system import FileSystem, Throttle
+from storage.io.file_system import FileSystem, Throttler
 from storage.io.os_file_system import OsFileSystem
 
 NICENESS = 10
@@ -77,7 +77,7 @@ class Abortion:
             raise LogCleaningAbortedError("the broker cancelled it")
 
 
-def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abortion) -> dict[str, Any]:
+def answer(file_system: FileSystem, task: str, throttle: Throttler, abortion: Abortion) -> dict[str, Any]:
     """Do one task. Returns the answer line, with the result or the error."""
 
     def pause(size: int) -> None:
@@ -97,7 +97,7 @@ def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abo
         }
 
 
-def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle, abortion: Abortion) -> None:
+def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttler, abortion: Abortion) -> None:
     """Dispatch the input lines; end the process at the end of the input."""
     for text in lines:
         message = json.loads(text)
@@ -119,7 +119,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     abortion = Abortion()
-    throttle = Throttle(time.monotonic, abortion.sleep)
+    throttle = Throttler(time.monotonic, abortion.sleep)
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_lines, args=(sys.stdin, tasks, throttle, abortion), name="stdin", daemon=True).start()
     file_system = OsFileSystem()

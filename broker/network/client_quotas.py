@@ -17,7 +17,7 @@ from broker.network.registry import Reply, RequestContext
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow, Usage
-from cluster.quotas.entities import NOBODY, Limits, Name, QuotaEntity
+from cluster.quotas.entities import NOBODY, Name, QuotaEntity, QuotaLimits
 from config.broker_keys import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -237,12 +237,12 @@ def is_host_name(address: Name) -> TypeGuard[str]:
     return isinstance(address, str) and not address.replace(".", "").isdecimal()
 
 
-def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> Limits:
+def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> QuotaLimits:
     found = {whose: limit_of(config, key) for whose, config in configured.items()}
     for whose, limit in found.items():
         if limit is None and key in configured[whose]:
             logger.error("Ignoring quota %s of %s: %s is not a number", key, whose, configured[whose][key])
-    return Limits({whose: limit for whose, limit in found.items() if limit is not None})
+    return QuotaLimits({whose: limit for whose, limit in found.items() if limit is not None})
 
 
 class MutationPermits:

@@ -24,7 +24,7 @@ LONGEST_PERIOD_S: Final = 10.0
 """Twice the longest interval of the idle check; only that check notices bytes that left a full socket."""
 
 
-class ListenerSecurity(Protocol):
+class ProtocolFactory(Protocol):
     """Decides who may use a listener."""
 
     def protocol(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
@@ -32,13 +32,13 @@ class ListenerSecurity(Protocol):
         ...
 
 
-class Endpoint(Value):
+class ListenerBinding(Value):
     """A listener to open. `host` None means every interface; without `security` it accepts plaintext from anyone."""
 
     listener_name: str
     host: str | None
     port: int
-    security: ListenerSecurity | None = None
+    security: ProtocolFactory | None = None
 
 
 class SocketServer:
@@ -75,7 +75,7 @@ class SocketServer:
         self.connections: dict[Connection, None] = {}
         self.ports: dict[str, int] = {}
         """The bound port of each listener."""
-        self._listeners: dict[str, tuple[Endpoint, Listener]] = {}
+        self._listeners: dict[str, tuple[ListenerBinding, Listener]] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._is_listening = False
@@ -84,7 +84,7 @@ class SocketServer:
 
     # -- listeners -----------------------------------------------------------------------------------------------------
 
-    async def bind(self, endpoints: Sequence[Endpoint]) -> None:
+    async def bind(self, endpoints: Sequence[ListenerBinding]) -> None:
         """Bind every endpoint without listening yet. Raises OSError naming the address; then nothing stays bound."""
         try:
             for endpoint in endpoints:
@@ -93,7 +93,7 @@ class SocketServer:
             await self.stop_listening()
             raise
 
-    def _bind(self, endpoint: Endpoint) -> Listener:
+    def _bind(self, endpoint: ListenerBinding) -> Listener:
         try:
             listener = self._network.bind(endpoint.host, endpoint.port)
         except OSError as error:
@@ -118,13 +118,13 @@ class SocketServer:
             await listener.start(partial(self._protocol, endpoint))
         self._schedule_idle_check()
 
-    def _protocol(self, endpoint: Endpoint) -> asyncio.BaseProtocol:
+    def _protocol(self, endpoint: ListenerBinding) -> asyncio.BaseProtocol:
         assert self._dispatcher is not None, "nobody is accepted before the start"
         if endpoint.security is None:
             return Connection(self, self._dispatcher, endpoint.listener_name)
         return endpoint.security.protocol(self, self._dispatcher, endpoint.listener_name)
 
-    async def check_addresses(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
+    async def check_addresses(self, removed: Iterable[str], added: Sequence[ListenerBinding]) -> None:
         """Raise OSError naming an address that `change` could not bind."""
         going = {self.ports[each] for each in removed}
         for endpoint in added:
@@ -134,7 +134,7 @@ class SocketServer:
                 except OSError as error:
                     raise _bind_error(endpoint, error) from error
 
-    async def change(self, removed: Iterable[str], added: Sequence[Endpoint]) -> None:
+    async def change(self, removed: Iterable[str], added: Sequence[ListenerBinding]) -> None:
         """Close listeners by name and open others, which may have the same names and addresses. New ones reach this
         server's current state: bound, listening or accepting. Connections stay open unless their listener was removed.
         Raises OSError naming the address that is not available; then nothing has changed.
@@ -154,7 +154,7 @@ class SocketServer:
             if connection.listener_name not in self._listeners:
                 connection.close(f"its listener {connection.listener_name} was removed", level=logging.INFO)
 
-    async def _open(self, endpoints: Iterable[Endpoint]) -> None:
+    async def _open(self, endpoints: Iterable[ListenerBinding]) -> None:
         for endpoint in endpoints:
             listener = self._bind(endpoint)
             if self._is_listening:
@@ -222,14 +222,14 @@ class SocketServer:
         self._schedule_idle_check()
 
 
-def _listen(endpoint: Endpoint, listener: Listener) -> None:
+def _listen(endpoint: ListenerBinding, listener: Listener) -> None:
     try:
         listener.listen()
     except OSError as error:
         raise _bind_error(endpoint, error) from error
 
 
-def _bind_error(endpoint: Endpoint, error: OSError) -> OSError:
+def _bind_error(endpoint: ListenerBinding, error: OSError) -> OSError:
     address = f"{endpoint.host or '0.0.0.0'}:{endpoint.port}"  # noqa: S104
     hint = "; stop the program that listens there, or change listeners" if error.errno == errno.EADDRINUSE else ""
     return OSError(error.errno, f"Socket server failed to bind to {address}: {error.strerror or error}{hint}")

@@ -19,7 +19,14 @@ from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_fetch import Answer, DelayedFetch, FetchPartition, T
 from broker.replication.delayed_operations import DelayedOperation, Purgatory, Woken
 from broker.replication.replication_quota import ReplicationQuota
-from cluster.replication.isr import NOTHING, FollowerProgress, Outcome, SessionFetches, record_fetch, settled_follower
+from cluster.replication.isr import (
+    NOTHING,
+    FollowerProgress,
+    LeaderActions,
+    SessionFetches,
+    record_fetch,
+    settled_follower,
+)
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
 from protocol.errors import ApiError
@@ -195,7 +202,7 @@ class FollowerFetch(DelayedFetch[T]):
         wanted: Sequence[FetchPartition],
         answer: Answer[T],
         monotonic_ms: int,
-        do: Callable[[Partition, Outcome], None],
+        do: Callable[[Partition, LeaderActions], None],
         watch: SessionWatch | None = None,
         quota: ReplicationQuota | None = None,
         *,

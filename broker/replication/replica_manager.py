@@ -31,7 +31,7 @@ from cluster.replication.isr import (
     DEFAULT_LAG_TIME_MAX_MS,
     NO_EPOCH,
     IsrRules,
-    Outcome,
+    LeaderActions,
     brokers_left,
     check_lag,
     low_watermark,
@@ -355,7 +355,7 @@ class ReplicaManager:
     def _is_alive(self, broker_id: int) -> bool:
         return broker_id in self._metadata.image.brokers
 
-    def _see_to(self, partition: Partition, outcome: Outcome) -> None:
+    def _see_to(self, partition: Partition, outcome: LeaderActions) -> None:
         if outcome.low_watermark_moved:
             self.delayed_deletions.wake(partition.topic_partition)
         if outcome.advanced:

@@ -113,7 +113,7 @@ class SecuredListener:
         self.sasl = sasl
 
     def protocol(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
-        """See `broker.network.socket_server.ListenerSecurity`."""
+        """See `broker.network.socket_server.ProtocolFactory`."""
         session = None if self.sasl is None else self.sasl.session(dispatcher)
         connection = SecuredConnection(server, dispatcher, listener_name, session, has_tls=self.tls is not None)
         return connection if self.tls is None else TlsTransport(connection, self.tls)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from broker.environment.contract import Environment
 from broker.metadata.dynamic_configs import Refreshing
 from broker.metadata.reconfiguration import reconfiguration_error
-from broker.network.socket_server import Endpoint, SocketServer
+from broker.network.socket_server import ListenerBinding, SocketServer
 from cluster import znodes
 from cluster.metadata_image import BrokerImage
 from config.broker_config import BrokerConfig
@@ -207,9 +207,9 @@ def _names(config: BrokerConfig) -> list[str]:
     return [each.listener_name for each in config.listeners]
 
 
-def _endpoint(name: str, config: BrokerConfig, security: Mapping[str, SecuredListener]) -> Endpoint:
+def _endpoint(name: str, config: BrokerConfig, security: Mapping[str, SecuredListener]) -> ListenerBinding:
     found = next(each for each in config.listeners if each.listener_name == name)
-    return Endpoint(name, found.host, found.port, security.get(name))
+    return ListenerBinding(name, found.host, found.port, security.get(name))
 
 
 def _difference(before: BrokerConfig, after: BrokerConfig) -> tuple[list[str], list[str]]:

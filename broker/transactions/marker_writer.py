@@ -9,7 +9,7 @@ from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
-from cluster.coordinators.results import Producer
+from cluster.coordinators.results import TransactionalProducer
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
@@ -106,7 +106,7 @@ class MarkerWriter:
             runtime = self._groups.runtime_at(partition)
         except ApiError:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        producer = Producer(marker.producer_id, marker.producer_epoch, ends=True)
+        producer = TransactionalProducer(marker.producer_id, marker.producer_epoch, ends=True)
         outcome = runtime.handle(runtime.shard.offsets.end_transaction, producer, _end_of(marker))
         return self._groups.responses.respond(outcome, _same)
 

@@ -31,9 +31,9 @@ from client.transactions.transaction_requests import (
     FATAL_FOR_BATCHES,
     FATAL_FOR_PARTITIONS,
     LOST_IDENTITY,
-    Identity,
+    ProducerIdentity,
     State,
-    TransactionState,
+    TransactionManagerState,
     add_offsets,
     add_partitions,
     commit_offsets,
@@ -54,7 +54,7 @@ from protocol.topic_partition import TopicPartition
 logger = logging.getLogger("kafka.clients.Producer")
 
 
-class TransactionManager(TransactionState):
+class TransactionManager(TransactionManagerState):
     """The transactions of one producer. `flush` sends queued batches, or fails those that must not be sent any more,
     and returns when all batches are settled. Requires brokers of Kafka 2.5 or later.
     """
@@ -350,5 +350,5 @@ class TransactionManager(TransactionState):
             coordinator.forget()
 
     @property
-    def _identity(self) -> Identity:
-        return Identity(self.transactional_id, *self.producer)
+    def _identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.transactional_id, *self.producer)

@@ -64,7 +64,7 @@ FATAL_FOR_BATCHES: Final = frozenset(
 """Fatal error codes of Produce."""
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """The identity of a transactional producer for its coordinator."""
 
     transactional_id: str
@@ -72,7 +72,7 @@ class Identity(NamedTuple):
     producer_epoch: int
 
 
-def add_partitions(identity: Identity, partitions: Sequence[TopicPartition]) -> AddPartitionsToTxnRequest:
+def add_partitions(identity: ProducerIdentity, partitions: Sequence[TopicPartition]) -> AddPartitionsToTxnRequest:
     """The request that adds partitions; for versions up to `ADD_PARTITIONS_VERSION`."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
@@ -96,7 +96,7 @@ def raise_for_partitions(answer: AddPartitionsToTxnResponse) -> None:
     _raise_worst(refused, FATAL_FOR_PARTITIONS, "Could not add partitions to transaction due to errors")
 
 
-def add_offsets(identity: Identity, group: GroupMetadata) -> AddOffsetsToTxnRequest:
+def add_offsets(identity: ProducerIdentity, group: GroupMetadata) -> AddOffsetsToTxnRequest:
     """The request that adds the group whose offsets to commit."""
     return AddOffsetsToTxnRequest(
         transactional_id=identity.transactional_id,
@@ -107,7 +107,7 @@ def add_offsets(identity: Identity, group: GroupMetadata) -> AddOffsetsToTxnRequ
 
 
 def commit_offsets(
-    identity: Identity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    identity: ProducerIdentity, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> TxnOffsetCommitRequest:
     """The request for offsets that take effect when the transaction commits."""
     topics: defaultdict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = defaultdict(list)
@@ -151,7 +151,7 @@ def raise_for_offsets(
     _raise_worst(refused, FENCED, f"Could not commit offsets of group '{group.group_id}' in the transaction")
 
 
-def end(identity: Identity, *, commit: bool) -> EndTxnRequest:
+def end(identity: ProducerIdentity, *, commit: bool) -> EndTxnRequest:
     """The request that commits or aborts the transaction."""
     return EndTxnRequest(
         transactional_id=identity.transactional_id,
@@ -187,7 +187,7 @@ class State(Enum):
     FATAL_ERROR = "FATAL_ERROR"
 
 
-class TransactionState:
+class TransactionManagerState:
     """The state of the producer of `transactional_id`."""
 
     def __init__(self, transactional_id: str) -> None:

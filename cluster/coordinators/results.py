@@ -12,7 +12,7 @@ from storage.log.log_validator import VerificationGuard
 R = TypeVar("R")
 
 
-class Record(Protocol):
+class EncodableRecord(Protocol):
     """A record in a coordinator's log."""
 
     def encode(self) -> tuple[bytes, bytes | None]:
@@ -20,7 +20,7 @@ class Record(Protocol):
         ...
 
 
-class Producer(Value):
+class TransactionalProducer(Value):
     """The transactional producer of the records. With `ends` the record is its transaction's end marker; otherwise
     `guard` proves that the transaction contains this partition.
     """
@@ -65,9 +65,9 @@ class Append(Value, frozen=False):
     """
 
     records: Sequence[Any]
-    """Each is a `Record` of a type that the shard handles."""
+    """Each is an `EncodableRecord` of a type that the shard handles."""
     settled: Callable[[Moment, ErrorCode], Appends]
-    producer: Producer | None = None
+    producer: TransactionalProducer | None = None
     """Without one, the records apply once committed."""
 
 

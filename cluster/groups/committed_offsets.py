@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, TransactionalProducer
 from cluster.groups.deleted_topics import DeletedTopics, Settled
 from cluster.groups.group import COMPLETING_REBALANCE, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, STABLE, Group
 from cluster.groups.group_table import DurableGroup, GroupTable, unattended
@@ -67,7 +67,7 @@ class CommittedOffsets:
         who: Caller,
         offsets: Offsets,
         retention_ms: int = -1,
-        producer: Producer | None = None,
+        producer: TransactionalProducer | None = None,
     ) -> Result[PartitionErrors]:
         """Commit `offsets` of existing partitions. Returns a code for each once they are committed. Transactional ones,
         with a `producer`, are unstable until the transaction is committed (`end_transaction`).
@@ -158,7 +158,7 @@ class CommittedOffsets:
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
-    def end_transaction(self, _: Moment, producer: Producer, marker: EndTxnMarker) -> Result[ErrorCode]:
+    def end_transaction(self, _: Moment, producer: TransactionalProducer, marker: EndTxnMarker) -> Result[ErrorCode]:
         """Write the end marker of a producer's transaction. Answered with the log's error, or with NONE once its
         offsets are committed or dropped.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from math import floor
 from typing import Any, Final, Generic, TypeVar
 
-from cluster.quotas.entities import Limits, Sharers
+from cluster.quotas.entities import QuotaLimits, Sharers
 from protocol.value import Value
 
 MAX_THROTTLE_MS: Final = 2**31 - 1
@@ -242,14 +242,14 @@ class UsageTable(Generic[U]):
     def __init__(self, window: QuotaWindow, usage_type: type[U]) -> None:
         self._window = window
         self._usage_type = usage_type
-        self._limits = Limits({})
+        self._limits = QuotaLimits({})
         self._usages: dict[Sharers, U] = {}
         self._by_client: dict[tuple[str, str], U | None] = {}
         self._most_usages = MOST_REMEMBERED_CLIENTS
         self.remembered: list[dict[Any, U | None]] = [self._by_client]
         """Caches of usages returned by `of`, cleared when these may be stale."""
 
-    def set_limits(self, limits: Limits) -> None:
+    def set_limits(self, limits: QuotaLimits) -> None:
         """Replace the limits. Usages survive if they still have a limit."""
         self._limits = limits
         self._forget()

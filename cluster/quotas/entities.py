@@ -117,7 +117,7 @@ class Sharers(NamedTuple):
     client_id: str
 
 
-class Limits:
+class QuotaLimits:
     """The limits of one kind of quota, by user and client id."""
 
     def __init__(self, limits: Mapping[tuple[Name, Name], float]) -> None:
@@ -128,7 +128,7 @@ class Limits:
         return bool(self._limits)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Limits) and self._limits == other._limits
+        return isinstance(other, QuotaLimits) and self._limits == other._limits
 
     __hash__ = None  # type: ignore[assignment]
 

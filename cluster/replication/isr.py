@@ -176,7 +176,7 @@ class FollowerProgress:
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms
 
 
-class Outcome(Value):
+class LeaderActions(Value):
     """The next actions: whether the high watermark moved, a change to send to the controller, and whether the low
     watermark may have moved.
     """
@@ -186,7 +186,7 @@ class Outcome(Value):
     low_watermark_moved: bool = False
 
 
-NOTHING = Outcome()
+NOTHING = LeaderActions()
 
 
 def record_fetch(
@@ -196,7 +196,7 @@ def record_fetch(
     log_start_offset: int,
     leader_end_offset: int,
     monotonic_ms: int,
-) -> Outcome:
+) -> LeaderActions:
     """Record a served fetch: the follower has everything below `fetch_offset`. `leader_end_offset` is the log end at
     the time of the read, so that later appends do not count against the follower.
 
@@ -217,7 +217,7 @@ def record_fetch(
             partition.topic_partition, topic_id, partition.image, params.replica_id, least_offset
         )
     advanced = fetch_offset != before and partition.advance_high_watermark()
-    return Outcome(advanced, change, log_start_offset > start_before)
+    return LeaderActions(advanced, change, log_start_offset > start_before)
 
 
 def low_watermark(partition: Partition, is_alive: Callable[[int], bool]) -> int:
@@ -250,7 +250,7 @@ def settled_follower(partition: Partition, params: FetchParams, fetch_offset: in
     return follower
 
 
-def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
+def check_lag(partition: Partition, monotonic_ms: int) -> LeaderActions:
     """Request the removal of followers that lag for more than `replica.lag.time.max.ms`. Call it at least every half of
     that time.
     """
@@ -267,22 +267,22 @@ def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
         leader_end_offset,
         monotonic_ms,
     )
-    return Outcome(partition.advance_high_watermark(), change)
+    return LeaderActions(partition.advance_high_watermark(), change)
 
 
-def brokers_left(partition: Partition, gone: set[int]) -> Outcome:
+def brokers_left(partition: Partition, gone: set[int]) -> LeaderActions:
     """These brokers have died or restarted: the leader no longer waits for their fetches or log starts. This has to
     advance the high watermark, because the other followers may already have confirmed everything.
     """
     in_sync = partition.in_sync
     if in_sync is None or gone.isdisjoint(in_sync.followers):
         return NOTHING
-    return Outcome(partition.advance_high_watermark(), low_watermark_moved=True)
+    return LeaderActions(partition.advance_high_watermark(), low_watermark_moved=True)
 
 
-def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> Outcome:
-    """Handle the controller's response to `change`: the state of the partition, or an error. `Outcome.change` is to be
-    sent again.
+def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> LeaderActions:
+    """Handle the controller's response to `change`: the state of the partition, or an error. `LeaderActions.change` is
+    to be sent again.
 
     A response to a change that is no longer pending is ignored, since the leader has received a new role meanwhile.
     """
@@ -293,12 +293,12 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
         if answer in SUPERSEDED:
             return NOTHING
         if answer not in NOT_APPLIED:
-            return Outcome(change=change)
+            return LeaderActions(change=change)
         if answer is ErrorCode.INELIGIBLE_REPLICA:
             in_sync.refuse()
         else:
             in_sync.settle()
-        return Outcome(partition.advance_high_watermark())
+        return LeaderActions(partition.advance_high_watermark())
     image = partition.image
     if answer.leader_epoch != image.leader_epoch or answer.partition_epoch < image.partition_epoch:
         return NOTHING
@@ -309,7 +309,7 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
         eligible=answer.eligible,
     )
     in_sync.settle()
-    return Outcome(partition.advance_high_watermark())
+    return LeaderActions(partition.advance_high_watermark())
 
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000

@@ -42,7 +42,7 @@ _Masks = dict[tuple[str, str], tuple[int, int]]
 _Scope = tuple[str, str, AclOperation, AclPermissionType, ResourceType, PatternType]
 
 
-class Matching:
+class MatchingAcls:
     """The entries for one resource."""
 
     __slots__ = ("_tables",)
@@ -121,7 +121,7 @@ class AclIndex:
         for pattern, found in entries.items():
             self.replace(pattern, found)
 
-    def matching(self, resource_type: ResourceType, name: str) -> Matching:
+    def matching(self, resource_type: ResourceType, name: str) -> MatchingAcls:
         """The entries for the resource with this name."""
         literal, prefixed = self._tables[PatternType.LITERAL], self._tables[PatternType.PREFIXED]
         found = [literal.get((resource_type, WILDCARD))]
@@ -129,7 +129,7 @@ class AclIndex:
             found.append(literal.get((resource_type, name)))
         lengths = (each for each in self._lengths.get(resource_type, ()) if each <= len(name))
         found.extend(prefixed.get((resource_type, name[:length])) for length in lengths)
-        return Matching([table for table in found if table is not None])
+        return MatchingAcls([table for table in found if table is not None])
 
     def find(self, wanted: AclFilter) -> Iterator[AclBinding]:
         """The bindings that match a filter."""

@@ -219,7 +219,7 @@ class RateLimiter:
         return 0.0
 
 
-class Throttle(RateLimiter):
+class Throttler(RateLimiter):
     """A throttle that sleeps when bytes come too fast. `monotonic_s` and `sleep` are the clock's."""
 
     def __init__(

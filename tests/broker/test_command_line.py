@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.command_line import (
-    Arguments,
-    UsageError,
+    BrokerArguments,
+    CommandLineError,
     announcement,
     free_port,
     help_text,
@@ -27,16 +27,16 @@ from config.definitions import ConfigErrors
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["s.properties"], Arguments("s.properties", {})),
-        (["s.properties", "--override", "a=b=c"], Arguments("s.properties", {"a": "b=c"})),
-        (["s.properties", "--override=a=b"], Arguments("s.properties", {"a": "b"})),
-        (["--dev"], Arguments(None, {})),
-        (["--dev", "--override", "num.partitions=3"], Arguments(None, {"num.partitions": "3"})),
-        (["--environment", "d.properties"], Arguments(None, {}, "d.properties")),
-        (["--environment", "d.properties", "s.properties"], Arguments("s.properties", {}, "d.properties")),
+        (["s.properties"], BrokerArguments("s.properties", {})),
+        (["s.properties", "--override", "a=b=c"], BrokerArguments("s.properties", {"a": "b=c"})),
+        (["s.properties", "--override=a=b"], BrokerArguments("s.properties", {"a": "b"})),
+        (["--dev"], BrokerArguments(None, {})),
+        (["--dev", "--override", "num.partitions=3"], BrokerArguments(None, {"num.partitions": "3"})),
+        (["--environment", "d.properties"], BrokerArguments(None, {}, "d.properties")),
+        (["--environment", "d.properties", "s.properties"], BrokerArguments("s.properties", {}, "d.properties")),
     ],
 )
-def test_arguments(words: list[str], expected: Arguments) -> None:
+def test_arguments(words: list[str], expected: BrokerArguments) -> None:
     assert parse_arguments(words) == expected
 
 
@@ -54,7 +54,7 @@ def test_arguments(words: list[str], expected: Arguments) -> None:
     ],
 )
 def test_mistakes(words: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(CommandLineError, match=message):
         parse_arguments(words)
 
 
@@ -73,7 +73,7 @@ def test_a_development_broker_uses_the_usual_ports_or_free_ones() -> None:
 
 
 def test_a_development_broker_leaves_nothing_behind() -> None:
-    with properties_file(Arguments(None, {})) as path:
+    with properties_file(BrokerArguments(None, {})) as path:
         config = BrokerConfig.load(path, {"num.partitions": "3"})
         assert Path(config.log_dirs[0]).parent == Path(path).parent
         text = announcement(config)
@@ -98,7 +98,7 @@ def defaults(tmp_path: Path) -> Path:
 
 
 def test_variables_take_the_place_of_defaults_but_for_places(defaults: Path) -> None:
-    arguments = Arguments(None, {"num.partitions": "5"}, str(defaults))
+    arguments = BrokerArguments(None, {"num.partitions": "5"}, str(defaults))
     config = read_configuration(arguments, str(defaults), {"KAFKA_HEAP_OPTS": "-Xmx1G"})
     assert (config.broker_id, config.offsets_topic_replication_factor, config.num_partitions) == (0, 1, 5)
     named = {"KAFKA_BROKER_ID": "2", "KAFKA_NUM_PARTITIONS": "4"}
@@ -113,17 +113,19 @@ def test_variables_win_over_a_file(defaults: Path, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("broker.id=3\nlog.dirs=/own\nnum.io.threads=2\n")
     variables = {"KAFKA_BROKER_ID": "2"}
-    config = read_configuration(Arguments(str(path), {}, str(defaults)), str(path), variables)
+    config = read_configuration(BrokerArguments(str(path), {}, str(defaults)), str(path), variables)
     assert (config.broker_id, config.log_dirs, config.num_io_threads) == (2, ("/own",), 2)
     assert config.metrics_listener is None
-    config = read_configuration(Arguments(str(path), {}), str(path), variables)
+    config = read_configuration(BrokerArguments(str(path), {}), str(path), variables)
     assert config.broker_id == 3, "only --environment looks at variables"
 
 
 def test_what_is_wrong_with_variables_is_said_at_once(defaults: Path) -> None:
     with pytest.raises(ConfigErrors) as caught:
         read_configuration(
-            Arguments(None, {}, str(defaults)), str(defaults), {"KAFKA_NUM_PARTITIONS": "x", "KAFKA_BROKER_ID": "y"}
+            BrokerArguments(None, {}, str(defaults)),
+            str(defaults),
+            {"KAFKA_NUM_PARTITIONS": "x", "KAFKA_BROKER_ID": "y"},
         )
     said = start_failure(str(defaults), caught.value, by_variables=True)
     assert "num.partitions" in said
@@ -133,8 +135,8 @@ def test_what_is_wrong_with_variables_is_said_at_once(defaults: Path) -> None:
 
 def test_variables_give_loggers_their_levels() -> None:
     variables = {"KAFKA_LOG4J_LOGGERS": "test.of.variables=DEBUG"}
-    set_logger_levels(Arguments("s.properties", {}), variables)
+    set_logger_levels(BrokerArguments("s.properties", {}), variables)
     assert not LoggerLevels().exists("test.of.variables")
-    set_logger_levels(Arguments(None, {}, "d.properties"), variables)
+    set_logger_levels(BrokerArguments(None, {}, "d.properties"), variables)
     assert LoggerLevels().level("test.of.variables") == "DEBUG"
     LoggerLevels().unset_level("test.of.variables")

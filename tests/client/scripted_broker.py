@@ -8,7 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from client.broker_connection import Connection, connect
+from client.broker_connection import BrokerConnection, connect
 from client.environment import LoopNetwork
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES
@@ -96,7 +96,7 @@ async def broker(answers: dict[ApiKey, Answer], context: ssl.SSLContext | None =
 
 
 @asynccontextmanager
-async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 60_000) -> AsyncIterator[Connection]:
+async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 60_000) -> AsyncIterator[BrokerConnection]:
     """A connection to a scripted broker."""
     async with broker(answers) as port:
         connection = await connect(

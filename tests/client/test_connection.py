@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from client.broker_connection import Connection, connect
+from client.broker_connection import BrokerConnection, connect
 from client.environment import LoopNetwork
 from client.errors import DisconnectedError, UnsupportedVersionError
 from protocol.api_keys import ApiKey
@@ -29,7 +29,7 @@ async def answer_by_correlation_id(peer: Peer, header: RequestHeader, request: R
     peer.reply(header.correlation_id, metadata(header.correlation_id), header.request_api_version)
 
 
-async def ask(connection: Connection) -> MetadataResponse:
+async def ask(connection: BrokerConnection) -> MetadataResponse:
     return await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
 
 

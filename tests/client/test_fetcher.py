@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.errors import DisconnectedError
-from client.fetcher import Fetcher, PartitionState
+from client.fetcher import Fetcher, TopicPartitionState
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -51,8 +51,8 @@ def fetched(*batches: bytes, aborted: list[tuple[int, int]] | None = None) -> Fe
     )
 
 
-def state_at(position: int, data: FetchResponse.PartitionData) -> PartitionState:
-    state = PartitionState()
+def state_at(position: int, data: FetchResponse.PartitionData) -> TopicPartitionState:
+    state = TopicPartitionState()
     state.seek(position)
     state.fill(data, check_crcs=True)
     return state

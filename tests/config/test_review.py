@@ -10,7 +10,7 @@ from config.broker_config import ELSEWHERE_KEYS, BrokerConfig
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigErrors
 from config.properties import load_properties
-from config.review import Finding, Verdict, review, suggestion
+from config.review import KeyReview, Verdict, review, suggestion
 
 ZOOKEEPER_FILE = """\
 broker.id=1
@@ -49,7 +49,7 @@ REFUSED = {
 }
 
 
-def findings() -> dict[str, Finding]:
+def findings() -> dict[str, KeyReview]:
     return {each.key: each for each in review(load_properties(ZOOKEEPER_FILE.encode()))}
 
 

@@ -22,7 +22,7 @@ from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
-from cluster.coordinators.results import Producer
+from cluster.coordinators.results import TransactionalProducer
 from cluster.groups.group_config import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import Endpoint, ProducerIdBlock
@@ -113,7 +113,7 @@ class MemoryLog:
         return OFFSETS_PARTITIONS
 
     def append(
-        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+        self, partition: int, records: Sequence[Record], producer: TransactionalProducer | None = None
     ) -> asyncio.Future[int]:
         assert producer is None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from broker.coordinators.coordinator_runtime import RECORDS_PER_BATCH
-from cluster.coordinators.results import Producer, Reply
+from cluster.coordinators.results import Reply, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import PartitionErrors
 from cluster.groups.records import CommittedOffset, decode_record
@@ -36,10 +36,10 @@ class SmallLog(MemoryLog):
         super().__init__()
         self.max_bytes = 1_000_000
         self.is_silent = False
-        self.producers: list[Producer | None] = []
+        self.producers: list[TransactionalProducer | None] = []
 
     def append(
-        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+        self, partition: int, records: Sequence[Record], producer: TransactionalProducer | None = None
     ) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if sum(len(each.key or b"") + len(each.value or b"") for each in records) > self.max_bytes:
@@ -222,7 +222,7 @@ def test_appends_that_wait_when_the_coordinator_resigns_are_made(place: Local) -
 
 def test_a_producers_records_and_marker_are_batches_of_their_own_in_order(place: Local, log: SmallLog) -> None:
     groups = in_one_partition(place, 4)
-    producer, ending = Producer(7, 0), Producer(7, 0, ends=True)
+    producer, ending = TransactionalProducer(7, 0), TransactionalProducer(7, 0, ends=True)
 
     def commit_all() -> None:
         runtime = place.service.runtime_of(groups[0])

@@ -13,7 +13,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory
 from broker.network.registry import HandlerRegistry
-from broker.network.socket_server import Endpoint, SocketServer
+from broker.network.socket_server import ListenerBinding, SocketServer
 from cluster.controller.commands import Answer, Command, LeaderAndIsr, StopReplica, UpdateMetadata
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -62,7 +62,7 @@ async def served(*handlers: object, port: int = 0) -> AsyncIterator[int]:
         TcpNetwork(50), executor, SystemClock(), ConnectionLimits(100, 100, {}), RequestMemory(-1),
         max_request_bytes=10_000_000, max_idle_ms=-1,
     )  # fmt: skip
-    await server.bind([Endpoint("PLAINTEXT", "127.0.0.1", port)])
+    await server.bind([ListenerBinding("PLAINTEXT", "127.0.0.1", port)])
     clock = SystemClock()
     dispatcher = Dispatcher(HandlerRegistry(handlers), clock, ClientQuotas(clock))
     await server.start(dispatcher)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.io.file_system import LONGEST_SLEEP_S, RateLimiter, Throttle
+from storage.io.file_system import LONGEST_SLEEP_S, RateLimiter, Throttler
 
 
 class Time:
@@ -24,7 +24,7 @@ class Time:
 
 def test_bytes_pass_at_the_rate() -> None:
     time = Time()
-    throttle = Throttle(time.monotonic_s, time.sleep, 1000)
+    throttle = Throttler(time.monotonic_s, time.sleep, 1000)
     for _ in range(50):
         throttle(100)
     assert time.now_s - 100 == pytest.approx(5.0, abs=1e-5)
@@ -32,7 +32,7 @@ def test_bytes_pass_at_the_rate() -> None:
 
 def test_nothing_is_held_back_below_the_rate_or_without_one() -> None:
     time = Time()
-    throttle = Throttle(time.monotonic_s, time.sleep)
+    throttle = Throttler(time.monotonic_s, time.sleep)
     throttle(10**12)
     throttle.bytes_per_second = 1000
     time.now_s += 10**10
@@ -42,7 +42,7 @@ def test_nothing_is_held_back_below_the_rate_or_without_one() -> None:
 
 def test_what_was_not_used_long_ago_is_not_made_up_for() -> None:
     time = Time()
-    throttle = Throttle(time.monotonic_s, time.sleep, 1000)
+    throttle = Throttler(time.monotonic_s, time.sleep, 1000)
     time.now_s += 3600
     throttle(100)
     throttle(2000)
@@ -51,7 +51,7 @@ def test_what_was_not_used_long_ago_is_not_made_up_for() -> None:
 
 def test_a_new_rate_counts_during_a_sleep() -> None:
     time = Time()
-    throttle = Throttle(time.monotonic_s, time.sleep, 1)
+    throttle = Throttler(time.monotonic_s, time.sleep, 1)
 
     def sleep(seconds: float) -> None:
         time.sleep(seconds)

@@ -14,7 +14,7 @@ from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory
 from broker.network.registry import Waiting
 from broker.network.reply_writer import Parts
-from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer
+from broker.network.socket_server import ListenerBinding, ProtocolFactory, SocketServer
 
 Answer = Callable[[bytes], Parts | Waiting[Parts | None] | Awaitable[Parts | None] | None]
 """An awaitable lets everything pass."""
@@ -46,7 +46,7 @@ class ScriptedServer:
         per_ip: int = 100,
         max_idle_ms: int = -1,
         queued_bytes: int = -1,
-        security: ListenerSecurity | None = None,
+        security: ProtocolFactory | None = None,
     ) -> None:
         self.executor = ThreadExecutor(2)
         self.writers: list[asyncio.StreamWriter] = []
@@ -58,7 +58,7 @@ class ScriptedServer:
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
-        await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0, self._security)])
+        await self.server.bind([ListenerBinding("PLAINTEXT", "127.0.0.1", 0, self._security)])
         await self.server.start(self.dispatcher)
         return self
 

@@ -10,7 +10,7 @@ import pytest
 from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import RequestContext
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, THROTTLE_WINDOW_MS
-from cluster.quotas.entities import DEFAULT, Limits
+from cluster.quotas.entities import DEFAULT, QuotaLimits
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -259,7 +259,7 @@ def test_connections_share_a_quota_after_its_usage_was_forgotten() -> None:
     """Idle usages are dropped when there are too many. A connection that had one is charged to its replacement."""
     clock = ManualClock()
     quotas, reply = ClientQuotas(clock), ProduceResponse(responses=[])
-    quotas.produce.set_limits(Limits({(None, DEFAULT): 100}))
+    quotas.produce.set_limits(QuotaLimits({(None, DEFAULT): 100}))
 
     def context(client_id: str) -> RequestContext:
         return RequestContext(9, client_id, "127.0.0.1", "PLAINTEXT")

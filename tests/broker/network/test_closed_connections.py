@@ -19,7 +19,7 @@ import pytest
 from broker.network.connection import Connection
 from broker.network.registry import CloseConnection
 from broker.network.reply_writer import Parts
-from broker.network.socket_server import ListenerSecurity
+from broker.network.socket_server import ProtocolFactory
 from tests.broker.network.closed_connections import measure
 from tests.broker.network.scripted_server import ScriptedServer, framed, run
 from tests.broker.network.test_tls_transport import client_context, server_tls
@@ -100,7 +100,7 @@ def test_a_closed_connection_is_in_no_cycle(kind: str, monkeypatch: pytest.Monke
     """Tested without any collection: a full one may freeze open objects, and cycles would stay."""
     # pytest keeps log records, with the frames of errors.
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-    securities: dict[str, Callable[[], ListenerSecurity | None]] = {
+    securities: dict[str, Callable[[], ProtocolFactory | None]] = {
         "PLAINTEXT": lambda: None,
         "SASL_PLAINTEXT": server_sasl,
         "SSL": server_tls,

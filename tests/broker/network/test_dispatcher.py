@@ -15,7 +15,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
-from cluster.quotas.entities import Limits
+from cluster.quotas.entities import QuotaLimits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.errors import DecodeError
@@ -132,7 +132,7 @@ def test_what_is_written_is_charged_to_who_hangs_up() -> None:
         clock = ManualClock()
         quotas = ClientQuotas(clock)
         dispatcher = Dispatcher(HandlerRegistry([Producing()]), clock, quotas)
-        quotas.produce.set_limits(Limits({("alice", None): 1000.0}))
+        quotas.produce.set_limits(QuotaLimits({("alice", None): 1000.0}))
         quotas.are_set = True
         for _ in range(2):
             dispatched(dispatcher, produce("t", [b"x" * 10_000], acks=-1), 9).future.cancel()

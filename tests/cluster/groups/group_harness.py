@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Append, Moment, Producer, Reply, Result
+from cluster.coordinators.results import Append, Moment, Reply, Result, TransactionalProducer
 from cluster.groups.group import Group
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.group_table import DurableGroups
@@ -54,7 +54,7 @@ class Harness(ShardHarness[GroupShard]):
         config: GroupConfig | None = None,
         log: list[tuple[bytes, bytes | None]] | None = None,
         now_ms: int = START_MS,
-        producers: dict[int, Producer] | None = None,
+        producers: dict[int, TransactionalProducer] | None = None,
     ) -> None:
         """`producers` are those of the transactional records, by offset."""
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
@@ -162,7 +162,7 @@ class Harness(ShardHarness[GroupShard]):
         instance: str | None = None,
         metadata: str = "",
         retention_ms: int = -1,
-        producer: Producer | None = None,
+        producer: TransactionalProducer | None = None,
     ) -> Answer[dict[TopicPartition, ErrorCode]]:
         who = GroupMember(member_id, generation_id, instance)
         committed = {each: CommittedOffset(offset, -1, metadata, NO_TIMESTAMP) for each, offset in offsets.items()}
@@ -170,7 +170,7 @@ class Harness(ShardHarness[GroupShard]):
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> Answer[ErrorCode]:
         kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
-        producer = Producer(producer_id, 0, ends=True)
+        producer = TransactionalProducer(producer_id, 0, ends=True)
         return self.handle(self.shard.offsets.end_transaction, producer, EndTxnMarker(kind, 0))
 
     def fetch(

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from cluster.coordinators.results import Producer, Reply
+from cluster.coordinators.results import Reply, TransactionalProducer
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.offset_events import OffsetDeletion
 from protocol.errors import ErrorCode
@@ -356,7 +356,7 @@ def test_a_commit_after_the_deletion_that_fails_leaves_nothing_older(harness: Ha
 
 def test_an_offset_in_a_transaction_goes_when_that_ends(harness: Harness) -> None:
     harness.commit({T0: 5, U0: 6})
-    harness.commit({T0: 7, T1: 7}, producer=Producer(9, 0))
+    harness.commit({T0: 7, T1: 7}, producer=TransactionalProducer(9, 0))
     harness.forget_topics("t")
     harness.end_transaction(9, commit=True)
     harness.advance(1000)

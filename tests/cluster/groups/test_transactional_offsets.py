@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.coordinators.results import Producer
+from cluster.coordinators.results import TransactionalProducer
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.cluster.groups.group_harness import Harness
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-ONE, TWO = Producer(101, 0), Producer(102, 0)
+ONE, TWO = TransactionalProducer(101, 0), TransactionalProducer(102, 0)
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow
-from cluster.quotas.entities import DEFAULT, EntityType, Limits, Name, QuotaEntity, Sharers, entity_of
+from cluster.quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, QuotaLimits, Sharers, entity_of
 
 WINDOW = QuotaWindow(11, 1000)
 LEVELS: tuple[tuple[Name, Name], ...] = (
@@ -32,7 +32,7 @@ ENTITIES = st.sampled_from(
 
 @pytest.mark.parametrize("present", range(1, 2 ** len(LEVELS)))
 def test_all_levels_of_precedence(present: int) -> None:
-    limits = Limits({entity: number for number, entity in enumerate(LEVELS) if present & (1 << number)})
+    limits = QuotaLimits({entity: number for number, entity in enumerate(LEVELS) if present & (1 << number)})
     expected = next(number for number in range(len(LEVELS)) if present & (1 << number))
     assert limits.limit(limits.sharers("alice", "app")) == expected
 
@@ -52,20 +52,20 @@ def naive(limits: dict[tuple[Name, Name], float], user: str, client_id: str) -> 
 
 @given(st.dictionaries(ENTITIES, st.floats(1, 100), max_size=9), NAMES, CLIENTS)
 def test_limits_equal_those_of_the_model(configured: dict[tuple[Name, Name], float], user: str, client_id: str) -> None:
-    limits = Limits(configured)
+    limits = QuotaLimits(configured)
     sharers = limits.sharers(user, client_id)
     assert (limits.limit(sharers), sharers) == naive(configured, user, client_id)
 
 
 def test_a_client_without_an_id_has_only_quotas_of_its_user() -> None:
-    limits = Limits({("alice", DEFAULT): 1, (None, DEFAULT): 2, (DEFAULT, None): 3})
+    limits = QuotaLimits({("alice", DEFAULT): 1, (None, DEFAULT): 2, (DEFAULT, None): 3})
     assert limits.limit(limits.sharers("alice", "")) == 3
-    assert limits.limit(Limits({(None, DEFAULT): 2}).sharers("alice", "")) is None
+    assert limits.limit(QuotaLimits({(None, DEFAULT): 2}).sharers("alice", "")) is None
 
 
 def test_clients_of_a_user_share_its_limit() -> None:
     quota = ClientQuota(WINDOW)
-    quota.set_limits(Limits({("alice", None): 100}))
+    quota.set_limits(QuotaLimits({("alice", None): 100}))
     assert quota.record("alice", "app", 1000, 0) == 0
     assert quota.record("bob", "app", 10**9, 0) == 0
     assert quota.record("alice", "job", 100, 0) == 1000
@@ -77,7 +77,7 @@ def test_clients_of_a_user_share_its_limit() -> None:
 
 def test_a_default_limit_is_for_each_of_those_who_have_none() -> None:
     quota = ClientQuota(WINDOW)
-    quota.set_limits(Limits({(None, DEFAULT): 100}))
+    quota.set_limits(QuotaLimits({(None, DEFAULT): 100}))
     assert quota.record("alice", "app", 1000, 0) == 0
     assert quota.record("bob", "job", 1000, 0) == 0
     assert quota.record("bob", "app", 100, 0) == 1000
@@ -85,32 +85,32 @@ def test_a_default_limit_is_for_each_of_those_who_have_none() -> None:
 
 def test_a_changed_limit_counts_at_once() -> None:
     quota = ClientQuota(WINDOW)
-    quota.set_limits(Limits({("alice", None): 100}))
+    quota.set_limits(QuotaLimits({("alice", None): 100}))
     assert quota.record("alice", "app", 2000, 0) == 10_000
-    quota.set_limits(Limits({("alice", None): 200}))
+    quota.set_limits(QuotaLimits({("alice", None): 200}))
     assert quota.record("alice", "app", 0, 0) == 0
-    quota.set_limits(Limits({("alice", None): 50}))
+    quota.set_limits(QuotaLimits({("alice", None): 50}))
     assert quota.record("alice", "app", 0, 0) == 30_000, "what was used before still counts"
-    quota.set_limits(Limits({}))
+    quota.set_limits(QuotaLimits({}))
     assert quota.record("alice", "app", 10**9, 0) == 0
     assert not list(quota), "no metric shows it any longer"
 
 
 def test_a_request_quota_has_nobody_wait_longer_than_a_window() -> None:
     quota = ClientQuota(WINDOW, longest_ms=1000)
-    quota.set_limits(Limits({("alice", None): 1}))
+    quota.set_limits(QuotaLimits({("alice", None): 1}))
     assert quota.record("alice", "app", 10**6, 0) == 1000
 
 
 def test_a_limit_of_zero_has_everybody_wait_the_whole_time() -> None:
     quota = ClientQuota(WINDOW)
-    quota.set_limits(Limits({("alice", None): 0}))
+    quota.set_limits(QuotaLimits({("alice", None): 0}))
     assert quota.record("alice", "app", 1, 0) == 11_000
 
 
 def test_clients_that_call_themselves_anything_are_forgotten() -> None:
     quota = ClientQuota(WINDOW)
-    quota.set_limits(Limits({(None, DEFAULT): 1}))
+    quota.set_limits(QuotaLimits({(None, DEFAULT): 1}))
     for number in range(3 * MOST_REMEMBERED_CLIENTS):
         assert quota.record("alice", str(number), 10, number * 100) == 0
         assert quota.record("alice", "hog", 10, number * 100) or not number
@@ -119,7 +119,7 @@ def test_clients_that_call_themselves_anything_are_forgotten() -> None:
 
 def test_a_strict_quota_refuses_what_is_too_much_and_counts_it_not() -> None:
     quota = MutationQuota(WINDOW)
-    quota.set_limits(Limits({("alice", None): 2}))
+    quota.set_limits(QuotaLimits({("alice", None): 2}))
     assert quota.record("alice", "app", 25, 0, is_strict=True) == 0, "as long as it is not exceeded, any number is"
     assert quota.record("alice", "app", 1, 0, is_strict=True) == 1500
     assert quota.record("alice", "app", 1, 1499, is_strict=True) == 1
@@ -129,7 +129,7 @@ def test_a_strict_quota_refuses_what_is_too_much_and_counts_it_not() -> None:
 
 def test_a_quota_that_is_not_strict_takes_all() -> None:
     quota = MutationQuota(WINDOW)
-    quota.set_limits(Limits({("alice", None): 2}))
+    quota.set_limits(QuotaLimits({("alice", None): 2}))
     assert quota.record("alice", "app", 25, 0, is_strict=False) == 1500
     assert quota.record("alice", "app", 1, 0, is_strict=False) == 2000
 

@@ -18,7 +18,7 @@ from cluster.quotas.client_quota import (
     TokenBucket,
     throttle_time_ms,
 )
-from cluster.quotas.entities import Limits
+from cluster.quotas.entities import QuotaLimits
 
 STEPS = st.lists(
     st.tuples(
@@ -76,7 +76,7 @@ def test_throttle_times_equal_those_of_the_model(steps: list[tuple[int, str, int
     """However a window is charged at low usage."""
     now_ms = 1_000
     quota, model = ClientQuota(QuotaWindow(samples, 1000)), Windows(samples, 1000)
-    quota.set_limits(Limits({("alice", None): limit}))
+    quota.set_limits(QuotaLimits({("alice", None): limit}))
     longest_ms = MAX_THROTTLE_MS if limit > 0 else samples * 1000
     for pause_ms, what, value in steps:
         now_ms += pause_ms

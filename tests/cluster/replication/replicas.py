@@ -7,7 +7,7 @@ from __future__ import annotations
 from cluster.metadata_image import PartitionImage
 from cluster.replication import follower
 from cluster.replication.follower import Decision, FetchPosition, Step
-from cluster.replication.isr import IsrChange, IsrRules, Outcome, check_lag, record_fetch, settle
+from cluster.replication.isr import IsrChange, IsrRules, LeaderActions, check_lag, record_fetch, settle
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
 from protocol.errors import ApiError, ErrorCode
@@ -88,7 +88,7 @@ class Replicas:
         self.state = state.replace(isr=change.broker_ids, partition_epoch=state.partition_epoch + 1)
         return self.state
 
-    def alter(self, outcome: Outcome) -> None:
+    def alter(self, outcome: LeaderActions) -> None:
         """Send a change to the controller and return its answer."""
         assert outcome.change is not None
         settle(self.leader, outcome.change, self.decide(outcome.change))
@@ -113,14 +113,14 @@ class Replicas:
             last_fetched_epoch=asked.last_fetched_epoch,
         )
 
-    def fetch(self, broker_id: int, broker_epoch: int = -1, *, is_lost: bool = False) -> tuple[Step, Outcome]:
+    def fetch(self, broker_id: int, broker_epoch: int = -1, *, is_lost: bool = False) -> tuple[Step, LeaderActions]:
         """One fetch of a follower from the leader that it knows: what the follower does with the answer, and the
         follow-up work of the leader. If `is_lost`, the answer never arrives.
         """
         partition = self.partitions[broker_id]
         leader = self.partitions[partition.image.leader]
         asked = follower.position(partition.log, partition.leader_epoch)
-        outcome, info, error_code = Outcome(), None, ErrorCode.NONE
+        outcome, info, error_code = LeaderActions(), None, ErrorCode.NONE
         try:
             info = self.read(broker_id, asked, broker_epoch, leader)
         except ApiError as error:
@@ -186,12 +186,12 @@ class Replicas:
                 else:
                     raise AssertionError(f"broker {broker_id} does not get anywhere")
 
-    def pass_time(self, milliseconds: int) -> Outcome:
+    def pass_time(self, milliseconds: int) -> LeaderActions:
         """Advance the time, and let the leader check its followers."""
         self.now_ms += milliseconds
         return check_lag(self.leader, self.now_ms)
 
-    def look_at(self, leader: Partition) -> Outcome:
+    def look_at(self, leader: Partition) -> LeaderActions:
         """A leader, or a deposed one that does not know it, checks its followers."""
         return check_lag(leader, self.now_ms)
 

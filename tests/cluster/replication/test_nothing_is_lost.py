@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from cluster.replication.isr import IsrChange, Outcome, settle
+from cluster.replication.isr import IsrChange, LeaderActions, settle
 from cluster.replication.partition import ACKS_ALL, Partition
 from protocol.errors import ApiError
 from tests.cluster.replication.replicas import LAG_MS, Replicas
@@ -64,7 +64,7 @@ class Run:
         _, outcome = self.replicas.fetch(broker_id, is_lost=self.random.random() < 0.2)
         self.send(self.replicas.partitions[leader], outcome)
 
-    def send(self, leader: Partition, outcome: Outcome) -> None:
+    def send(self, leader: Partition, outcome: LeaderActions) -> None:
         if outcome.change is not None:
             self.changes.append((leader, outcome.change))
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from client.broker_connection import Connection
+from client.broker_connection import BrokerConnection
 from client.errors import ClientError
 from client.groups import GroupMetadata
 from client.kafka_client import KafkaClient
@@ -54,7 +54,7 @@ _ABORTABLE: Final = frozenset(
 )
 _PASSING: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR})
 
-Ask = Callable[[Connection], Awaitable[Iterable[int]]]
+Ask = Callable[[BrokerConnection], Awaitable[Iterable[int]]]
 """Sends a request; returns the error codes of the answer."""
 
 
@@ -70,7 +70,7 @@ class UnexpectedCodeError(Exception):
     """A code that no producer is prepared for."""
 
 
-def hold(connection: Connection) -> Callable[[], None]:
+def hold(connection: BrokerConnection) -> Callable[[], None]:
     """Hold back everything sent on a connection, until the returned function is called."""
     endpoint = connection._transport
     assert endpoint is not None
@@ -106,7 +106,9 @@ class Session:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    async def _retry(self, find: Callable[[], Awaitable[Connection]], ask: Ask, *, for_ever: bool = False) -> bool:
+    async def _retry(
+        self, find: Callable[[], Awaitable[BrokerConnection]], ask: Ask, *, for_ever: bool = False
+    ) -> bool:
         """Retry until an answer has no retriable error. Returns whether each request was answered. Raises like
         `_judge`.
         """
@@ -135,7 +137,7 @@ class Session:
             if code is not ErrorCode.NONE:
                 raise UnexpectedCodeError(code.name)
 
-    async def _coordinator(self) -> Connection:
+    async def _coordinator(self) -> BrokerConnection:
         connection = await self._client.any_connection()
         answer = await connection.ask(find_coordinator(self.transactional_id), FindCoordinatorResponse, 4)
         found = answer.coordinators[0]
@@ -143,7 +145,7 @@ class Session:
             raise ApiError(ErrorCode.of(found.error_code), "no coordinator")
         return await self._client.node_connection(found.node_id)
 
-    async def leader(self, partition: TopicPartition) -> Connection:
+    async def leader(self, partition: TopicPartition) -> BrokerConnection:
         """A connection to the leader, separate from the coordinator's."""
         found = await self._client.fetch_metadata([partition.topic])
         self._metadata = found if self._metadata is None else self._metadata.update(found)
@@ -152,7 +154,7 @@ class Session:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         return await self._client.node_connection(known.leader, "produce")
 
-    async def _group_coordinator(self, group: str) -> Connection:
+    async def _group_coordinator(self, group: str) -> BrokerConnection:
         return await self._client.node_connection(await self._client.find_coordinator(group))
 
     # -- its life ------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Session:
     async def begin(self) -> None:
         """Become the producer of the transactional id; if it already is, bump the epoch."""
 
-        async def ask(connection: Connection) -> Iterable[int]:
+        async def ask(connection: BrokerConnection) -> Iterable[int]:
             request = init(self.transactional_id, self._timeout_ms, self.producer_id, self.epoch)
             answer = await connection.ask(request, InitProducerIdResponse, 5)
             if not answer.error_code:
@@ -174,7 +176,7 @@ class Session:
     async def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Add partitions to the transaction."""
 
-        async def ask(connection: Connection) -> Iterable[int]:
+        async def ask(connection: BrokerConnection) -> Iterable[int]:
             answer = await connection.ask(add_partitions(*self.identity, *partitions), AddPartitionsToTxnResponse, 3)
             topics = answer.results_by_topic_v3_and_below
             return [each.partition_error_code for topic in topics for each in topic.results_by_partition]
@@ -185,7 +187,7 @@ class Session:
         """Write values in one batch; returns their offsets."""
         offset = -1
 
-        async def ask(connection: Connection) -> Iterable[int]:
+        async def ask(connection: BrokerConnection) -> Iterable[int]:
             nonlocal offset
             request = produce_in_transaction(*self.identity, self._sequences.get(partition, 0), values, partition)
             answer = (await connection.ask(request, ProduceResponse, 11)).responses[0].partition_responses[0]
@@ -196,7 +198,7 @@ class Session:
         self._sequences[partition] = self._sequences.get(partition, 0) + len(values)
         return list(range(offset, offset + len(values)))
 
-    def write_once(self, connection: Connection, partition: TopicPartition, values: Sequence[bytes]) -> None:
+    def write_once(self, connection: BrokerConnection, partition: TopicPartition, values: Sequence[bytes]) -> None:
         """Send a batch, and ignore its fate."""
         request = produce_in_transaction(*self.identity, self._sequences.get(partition, 0), values, partition)
         self.needs_new_epoch = True
@@ -206,14 +208,14 @@ class Session:
         """Add offsets of a group to the transaction."""
         group = metadata.group_id
 
-        async def add(connection: Connection) -> Iterable[int]:
+        async def add(connection: BrokerConnection) -> Iterable[int]:
             return [(await connection.ask(add_offsets(*self.identity, group), AddOffsetsToTxnResponse, 4)).error_code]
 
         await self._retry(self._coordinator, add)
         for partition, offset in offsets.items():
 
             async def commit(
-                connection: Connection, partition: TopicPartition = partition, offset: int = offset
+                connection: BrokerConnection, partition: TopicPartition = partition, offset: int = offset
             ) -> Iterable[int]:
                 request = commit_offsets(*self.identity, metadata, partition, offset)
                 answer = await connection.ask(request, TxnOffsetCommitResponse, 4)
@@ -224,7 +226,7 @@ class Session:
     async def end(self, *, commit: bool) -> None:
         """End the transaction."""
 
-        async def ask(connection: Connection) -> Iterable[int]:
+        async def ask(connection: BrokerConnection) -> Iterable[int]:
             self.was_asked_to_end += 1
             return [(await connection.ask(end(*self.identity, commit=commit), EndTxnResponse, 4)).error_code]
 
@@ -242,7 +244,7 @@ class Session:
     async def _stable_offset(self, group: str, partition: TopicPartition) -> int:
         offset = -1
 
-        async def ask(connection: Connection) -> Iterable[int]:
+        async def ask(connection: BrokerConnection) -> Iterable[int]:
             nonlocal offset
             request = fetch_offset(group, partition, require_stable=True)
             found = (await connection.ask(request, OffsetFetchResponse, 9)).groups[0]
