@@ -187,10 +187,10 @@ class KafkaServer:
             directories.identity.broker_id, self._listeners.endpoints(), config.broker_rack
         )
         if coordination.membership.is_shared:
-            keeps_eligible = config.eligible_leader_replicas_enable
+            tracks_eligible = config.eligible_leader_replicas_enable
             registration = registration.replace(
-                cut_replicas=logs.log_manager.checkpoints.cut_replicas(),
-                previous_epoch=logs.report.broker_epoch if keeps_eligible else None,
+                truncated_replicas=logs.log_manager.checkpoints.truncated_replicas(),
+                previous_epoch=logs.report.broker_epoch if tracks_eligible else None,
             )
         # As soon as this broker is registered, others connect to it.
         self._socket_server.listen()

@@ -24,24 +24,24 @@ ConfigResource = tuple[int, str]
 class BrokerImage(Value):
     """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name.
 
-    `cut_replicas` are the partitions, by topic, whose logs on this broker were truncated below the high watermark by
-    recovery. The broker must not be elected as their leader. `previous_epoch` is the epoch of the broker's last life if
-    it shut down cleanly, else -1. It is None if the broker does not support eligible leaders (KIP-966): Apache Kafka,
-    or Odradek with them disabled.
+    `truncated_replicas` are the partitions, by topic, whose logs on this broker were truncated below the high watermark
+    by recovery. The broker must not be elected as their leader. `previous_epoch` is the epoch of the broker's last life
+    if it shut down cleanly, else -1. It is None if the broker does not support eligible leaders (KIP-966): Apache
+    Kafka, or Odradek with them disabled.
     """
 
     broker_id: int
     epoch: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
-    cut_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _EMPTY)
+    truncated_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _EMPTY)
     previous_epoch: int | None = None
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: int) -> BrokerImage:
         """Build it from the broker's registration."""
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
-        cut, previous = registration.cut_replicas, registration.previous_epoch
+        cut, previous = registration.truncated_replicas, registration.previous_epoch
         return cls(registration.broker_id, epoch, endpoints, registration.rack, cut, previous)
 
     def address(self, listener_name: str) -> tuple[str, int] | None:

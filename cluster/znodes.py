@@ -38,7 +38,7 @@ LOGS_ADOPTED = "/odradek_logs_adopted"
 """Odradek only, in its embedded tree: the logs found on disk were considered once, and never are again."""
 SCRAM_SECRET = "/odradek_scram_secret"  # noqa: S105  a path
 """Odradek only: the secret for deriving the salts of users that do not exist. Only brokers may read it."""
-CUT_REPLICAS = "odradek_cut_replicas"
+TRUNCATED_REPLICAS = "odradek_cut_replicas"
 PREVIOUS_EPOCH = "odradek_previous_epoch"
 """Odradek's extra keys in a broker's registration. Kafka ignores them."""
 
@@ -133,7 +133,7 @@ class Endpoint(Value):
 
 
 class BrokerRegistration(Value):
-    """/brokers/ids/<id>, version 5. `cut_replicas` (partitions by topic) and `previous_epoch` are Odradek's; see
+    """/brokers/ids/<id>, version 5. `truncated_replicas` (partitions by topic) and `previous_epoch` are Odradek's; see
     `BrokerImage`.
     """
 
@@ -142,7 +142,7 @@ class BrokerRegistration(Value):
     rack: str | None = None
     timestamp_ms: int = 0
     jmx_port: int = -1
-    cut_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    truncated_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     previous_epoch: int | None = None
 
     def encode(self) -> bytes:
@@ -160,8 +160,10 @@ class BrokerRegistration(Value):
         }
         if self.rack is not None:
             value["rack"] = self.rack
-        if self.cut_replicas:
-            value[CUT_REPLICAS] = {topic: list(partitions) for topic, partitions in self.cut_replicas.items()}
+        if self.truncated_replicas:
+            value[TRUNCATED_REPLICAS] = {
+                topic: list(partitions) for topic, partitions in self.truncated_replicas.items()
+            }
         if self.previous_epoch is not None:
             value[PREVIOUS_EPOCH] = self.previous_epoch
         return _dump(value)
@@ -174,7 +176,7 @@ class BrokerRegistration(Value):
             protocols = value["listener_security_protocol_map"]
             endpoints = tuple(_endpoint(text, protocols) for text in value["endpoints"])
             timestamp = int(value.get("timestamp", 0))
-            cut = {str(topic): tuple(map(int, numbers)) for topic, numbers in value.get(CUT_REPLICAS, {}).items()}
+            cut = {str(topic): tuple(map(int, numbers)) for topic, numbers in value.get(TRUNCATED_REPLICAS, {}).items()}
             jmx_port, previous = int(value.get("jmx_port", -1)), value.get(PREVIOUS_EPOCH)
             previous = None if previous is None else int(previous)
             return cls(broker_id, endpoints, value.get("rack"), timestamp, jmx_port, cut, previous)

@@ -82,7 +82,7 @@ class LogCheckpoints:
         self._futures = futures
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the last run checkpointed; replicas start from them."""
-        self.cut_below: dict[TopicPartition, int] = {}
+        self.truncated_below: dict[TopicPartition, int] = {}
         """The checkpointed high watermarks of logs that end below them since recovery. Entries here also stay in the
         checkpoint file, so that the next start finds them too.
         """
@@ -119,9 +119,10 @@ class LogCheckpoints:
         both directories get the entry, because a crash decides which of them has the log.
         """
         self.high_watermarks.update(high_watermarks)
-        known, cut_below = self.high_watermarks, self.cut_below
+        known, truncated_below = self.high_watermarks, self.truncated_below
         return self._tasks(
-            HIGH_WATERMARK_CHECKPOINT, lambda log: cut_below.get(log.topic_partition) or known.get(log.topic_partition)
+            HIGH_WATERMARK_CHECKPOINT,
+            lambda log: truncated_below.get(log.topic_partition) or known.get(log.topic_partition),
         )
 
     def found(self, topic_partition: TopicPartition, high_watermark: int) -> None:
@@ -140,20 +141,20 @@ class LogCheckpoints:
             high_watermark = max(known, log.log_end_offset + 1) if log in self.without_end else known
             if high_watermark > log.log_end_offset:
                 self.high_watermarks[topic_partition] = log.log_end_offset
-                self.cut_below[topic_partition] = high_watermark
+                self.truncated_below[topic_partition] = high_watermark
         self.without_end.clear()
 
-    def cut_replicas(self) -> dict[str, tuple[int, ...]]:
-        """The partitions in `cut_below` by topic."""
+    def truncated_replicas(self) -> dict[str, tuple[int, ...]]:
+        """The partitions in `truncated_below` by topic."""
         found: dict[str, tuple[int, ...]] = {}
-        for topic, partition in self.cut_below:
+        for topic, partition in self.truncated_below:
             found[topic] = (*found.get(topic, ()), partition)
         return found
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a log that is gone."""
         self.high_watermarks.pop(topic_partition, None)
-        self.cut_below.pop(topic_partition, None)
+        self.truncated_below.pop(topic_partition, None)
 
     def cleaner_offset_tasks(self) -> list[CheckpointTask]:
         """Tasks that write how far the logs were cleaned.

@@ -7,10 +7,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from broker.controller.controller_term import Office, Roles
+from broker.controller.controller_term import ControllerTerm, PartitionStateMachine
 from broker.controller.topic_changes import TopicDeletions
 from cluster.controller.commands import NO_EPOCH, StoppedReplica
-from cluster.controller.context import without_cut_replicas
+from cluster.controller.context import without_truncated_replicas
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -21,65 +21,65 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 class BrokerChanges:
     """Updates leaders, ISRs and every broker's metadata when brokers start or fail, during one term."""
 
-    def __init__(self, office: Office, roles: Roles, deletions: TopicDeletions) -> None:
-        self._office = office
-        self._roles = roles
+    def __init__(self, term: ControllerTerm, state_machine: PartitionStateMachine, deletions: TopicDeletions) -> None:
+        self._term = term
+        self._state_machine = state_machine
         self._deletions = deletions
 
-    async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
+    async def set_live_brokers(self, found: Mapping[int, BrokerImage]) -> None:
         """React to the current registrations. A new epoch means that the broker restarted: it is handled as a failure
         and a startup. New endpoints need a new channel, so the broker gets its full state again.
         """
-        context = self._office.context
+        context = self._term.context
         known = dict(context.live_brokers)
         gone = [each for each in known if each not in found or found[each].epoch != known[each].epoch]
         came = [each for each in found if each not in known or not _is_same(found[each], known[each])]
         if not gone and not came:
-            context.brokers_are(found.values())
+            context.set_live_brokers(found.values())
             return
         logger.info("Brokers gone: %s, come or bounced: %s, live now: %s", gone, came, list(found))
         changed = {**dict.fromkeys(gone), **dict.fromkeys(came)}
         for broker_id in changed:
-            await self._office.requests.remove_broker(broker_id)
-        self._deletions.commands_are_lost(changed)
+            await self._term.requests.remove_broker(broker_id)
+        self._deletions.forget_commands(changed)
         topics: dict[str, None] = {}
         if gone:
-            topics |= await self._brokers_went(gone)
-        context.brokers_are(found.values())
+            topics |= await self._on_broker_failure(gone)
+        context.set_live_brokers(found.values())
         if came:
-            topics |= await self._brokers_came(came)
-        await self._roles.tell_clients((), topics)
-        await self._deletions.brokers_came(came)
+            topics |= await self._on_broker_startup(came)
+        await self._state_machine.send_update_metadata((), topics)
+        await self._deletions.on_broker_startup(came)
 
-    async def _brokers_went(self, gone: Sequence[int]) -> dict[str, None]:
+    async def _on_broker_failure(self, gone: Sequence[int]) -> dict[str, None]:
         """Elect new leaders and inform the remaining brokers. Returns the topics that changed."""
         for broker_id in gone:
-            self._office.context.broker_has_gone(broker_id)
-        self._deletions.brokers_went()
+            self._term.context.remove_live_broker(broker_id)
+        self._deletions.on_broker_failure()
         return await self._elect()
 
-    async def _brokers_came(self, came: Sequence[int]) -> dict[str, None]:
+    async def _on_broker_startup(self, came: Sequence[int]) -> dict[str, None]:
         """Send new brokers all their roles, and elect leaders for leaderless partitions. Returns the topics that
         changed.
         """
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         for broker_id in came:
             broker = context.live_brokers[broker_id]
-            office.requests.add_broker(broker)
-            known = [context.topics[each] for each in broker.cut_replicas if each in context.topics]
-            context.put_topics([without_cut_replicas(each, [broker]) for each in known])
+            term.requests.add_broker(broker)
+            known = [context.topics[each] for each in broker.truncated_replicas if each in context.topics]
+            context.put_topics([without_truncated_replicas(each, [broker]) for each in known])
         # The other brokers must know the new ones before they get roles that refer to them.
-        await office.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
+        await term.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
         deleted = list(context.topics_to_be_deleted)
-        await office.requests.update_metadata(context.replicas(), deleted, only=came, is_full=True)
+        await term.requests.update_metadata(context.replicas(), deleted, only=came, is_full=True)
         # Includes topics being deleted: a broker would treat logs missing from a full command as strays.
-        offline = await office.requests.leader_and_isr(context.replicas(), only=came, is_full=True)
-        moved = dict.fromkeys(await self._roles.take_offline(offline))
+        offline = await term.requests.leader_and_isr(context.replicas(), only=came, is_full=True)
+        moved = dict.fromkeys(await self._state_machine.take_offline(offline))
         return moved | await self._elect()
 
     async def _elect(self) -> dict[str, None]:
-        states = await self._roles.settle()
-        moved = await self._roles.take_offline(await self._office.requests.leader_and_isr(states))
+        states = await self._state_machine.trigger_online_state_change()
+        moved = await self._state_machine.take_offline(await self._term.requests.leader_and_isr(states))
         return dict.fromkeys(each.topic for each in states) | dict.fromkeys(moved)
 
     # -- controlled shutdown -------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class BrokerChanges:
         """Move leadership away from a broker that is shutting down, and remove it from ISRs. Returns the partitions
         that it still leads although they have other replicas. Raises BROKER_NOT_AVAILABLE, STALE_BROKER_EPOCH.
         """
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         broker = context.live_brokers.get(broker_id)
         if broker is None:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker_id} does not exist.")
@@ -101,21 +101,21 @@ class BrokerChanges:
             logger.info("Shutting down broker %d", broker_id)
             context.shutting_down[broker_id] = None
         followed = [each for each, state in self._shared_replicas(broker_id) if state.leader != broker_id]
-        states = await self._roles.settle()
+        states = await self._state_machine.trigger_online_state_change()
         if states:
-            await self._roles.announce(states)
+            await self._state_machine.send_leader_and_isr(states)
         stopped = [
             StoppedReplica(each, state.leader_epoch, delete_partition=False)
             for each in followed
             if (state := context.partition(each)) is not None
         ]
         if stopped:
-            await office.requests.stop_replicas({broker_id: stopped})
+            await term.requests.stop_replicas({broker_id: stopped})
         return [each for each, state in self._shared_replicas(broker_id) if state.leader == broker_id]
 
     def _shared_replicas(self, broker_id: int) -> list[tuple[TopicPartition, PartitionImage]]:
         """The replicas on this broker whose partitions have other replicas too."""
-        context = self._office.context
+        context = self._term.context
         return [
             (TopicPartition(topic.name, each.partition), each)
             for topic in context.topics.values()
@@ -126,5 +126,5 @@ class BrokerChanges:
 
 
 def _is_same(found: BrokerImage, known: BrokerImage) -> bool:
-    """Compare registrations, ignoring `cut_replicas`: the answers to commands are more recent."""
-    return found == known.replace(cut_replicas=found.cut_replicas)
+    """Compare registrations, ignoring `truncated_replicas`: the answers to commands are more recent."""
+    return found == known.replace(truncated_replicas=found.truncated_replicas)

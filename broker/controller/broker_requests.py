@@ -193,7 +193,7 @@ class BrokerRequests:
                     context.controller_id, context.controller_epoch, broker.epoch, topics=held, is_full=is_full
                 )
         answer = await self._send(commands)
-        context.has_taken_roles(context.controller_id, accepted(answer))
+        context.mark_replicas_online(context.controller_id, accepted(answer))
         lost = [each for each, error_code in answer.items() if error_code is ErrorCode.KAFKA_STORAGE_ERROR]
         return {context.controller_id: lost} if lost else {}
 

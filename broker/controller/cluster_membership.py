@@ -234,12 +234,12 @@ class ClusterMembership:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(gone.wait(), timeout_ms / 1000)
 
-    async def say_cut_replicas(self, replicas: Mapping[str, tuple[int, ...]]) -> None:
-        """Publish in the registration which logs were cut below the high watermark (see `BrokerImage.cut_replicas`). If
-        contact is lost, the tree keeps the old value until the next call.
+    async def publish_truncated_replicas(self, replicas: Mapping[str, tuple[int, ...]]) -> None:
+        """Publish in the registration which logs were truncated below the high watermark. If contact is lost, the tree
+        keeps the old value until the next call. See `BrokerImage.truncated_replicas`.
         """
         with contextlib.suppress(CoordinationError):
-            await self._change_registration(lambda known: known.replace(cut_replicas=replicas))
+            await self._change_registration(lambda known: known.replace(truncated_replicas=replicas))
 
     async def change_endpoints(self, endpoints: tuple[znodes.Endpoint, ...]) -> None:
         """Publish new endpoints, in this registration and in later ones (Kafka's updateBrokerInfo). Call again after a

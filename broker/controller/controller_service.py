@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.controller.active_controller import ActiveController, FindReplicas
 from broker.controller.broker_requests import BrokerChannel, BrokerRequests, NewChannel
 from broker.controller.cluster_membership import RETRY_S, ClusterMembership
-from broker.controller.controller_term import ControllerSettings, Office, controller_settings
+from broker.controller.controller_term import ControllerSettings, ControllerTerm, controller_settings
 from broker.controller.topic_changes import NOBODY, Requester, TopicRules
 from broker.zookeeper.kafka_zk_client import UNKNOWN_CONTROLLER, ClusterError
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic, TopicPlan
-from cluster.controller.transactions import ControllerTerm
+from cluster.controller.transactions import ControllerEpoch
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
@@ -161,8 +161,8 @@ class ControllerService:
     ) -> None:
         """Join controller elections as `broker`, and become the controller if there is none.
 
-        See `ActiveController.take_office` for the other arguments; a shared tree adopts nothing and keeps leader
-        epochs. Raises ClusterError, CoordinationError.
+        See `ActiveController.on_controller_failover` for the other arguments; a shared tree adopts nothing and keeps
+        leader epochs. Raises ClusterError, CoordinationError.
         """
         self._broker = broker
         if self._membership.is_shared:
@@ -203,32 +203,32 @@ class ControllerService:
             logger.info("Broker %d has been elected as the controller, so stopping the election process.", owner)
             self._rest_after_election()
             return
-        term = await self._stand(broker.broker_id)
-        if term is None:
+        elected = await self._stand(broker.broker_id)
+        if elected is None:
             return
-        logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
+        logger.info("Broker %d is the controller with epoch %d", broker.broker_id, elected.epoch)
         brokers = await zk_client.live_brokers(self._broker_nodes_changed) if is_shared else {}
         rules, live = self._rules, [broker, *brokers.values()]
-        context = ControllerContext(broker.broker_id, term.epoch, live, rules.unclean, rules.min_isr)
+        context = ControllerContext(broker.broker_id, elected.epoch, live, rules.unclean, rules.min_isr)
         requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
         coordination, clock = self._membership.coordination, self._membership.clock
-        office = Office(context, term, coordination, zk_client, requests, clock, is_shared=is_shared)
-        active = self._active = ActiveController(office, self._rules, lambda reaction: self._begin_in(active, reaction))
+        term = ControllerTerm(context, elected, coordination, zk_client, requests, clock, is_shared=is_shared)
+        active = self._active = ActiveController(term, self._rules, lambda reaction: self._begin_in(active, reaction))
         try:
-            await active.take_office(self.settings, find_replicas, unclean=unclean)
+            await active.on_controller_failover(self.settings, find_replicas, unclean=unclean)
         except (ApiError, znodes.ZnodeFormatError) as error:
             if not is_shared:
                 raise
-            await self._give_up(f"it could not be taken: {error}")
+            await self._trigger_controller_move(f"the failover failed: {error}")
 
-    async def _stand(self, broker_id: int) -> ControllerTerm | None:
+    async def _stand(self, broker_id: int) -> ControllerEpoch | None:
         """Stand for election, after a pause if recent terms failed. Returns None if this broker is not elected."""
         zk_client, loop = self._membership.zk_client, asyncio.get_running_loop()
         if loop.time() < self._stands_from_s:
             self._elect_later()
             return None
         try:
-            term = await zk_client.register_controller(broker_id)
+            elected = await zk_client.register_controller(broker_id)
         except znodes.ZnodeFormatError as error:
             if not self._membership.is_shared:
                 raise
@@ -238,7 +238,7 @@ class ControllerService:
             return None
         zk_client.damaged.is_readable(znodes.CONTROLLER_EPOCH)
         self._elected_at_s = loop.time()
-        return term
+        return elected
 
     async def _resign(self) -> None:
         """Stop being the controller."""
@@ -247,14 +247,14 @@ class ControllerService:
             logger.info("Broker %d resigned as the controller", self._broker.broker_id if self._broker else -1)
             await active.close()
 
-    async def _give_up(self, reason: str) -> None:
+    async def _trigger_controller_move(self, reason: str) -> None:
         """Resign because the context may differ from the tree. The next controller, perhaps this broker, reads the tree
         again. An unshared tree has a single writer, so there only a restart helps.
         """
         if not self._membership.is_shared:
             self._membership.lost(reason)
             return
-        logger.warning("The office of the controller is given up: %s", reason)
+        logger.warning("Resigning as the controller: %s", reason)
         now_s = asyncio.get_running_loop().time()
         if self._active is not None:
             is_short = now_s - self._elected_at_s < SHORT_TERM_S
@@ -303,14 +303,14 @@ class ControllerService:
         except SessionExpiredError:
             await self._resign()
         except (ConnectionLossError, MultiError, ApiError) as error:
-            await self._give_up(f"a reaction failed: {error}")
+            await self._trigger_controller_move(f"a reaction failed: {error}")
         except Exception as error:  # a bug; its watch is gone, so the reaction would never run again
             if not self._membership.is_shared:
                 raise
             logger.exception("The controller failed to react to a change")
             if self._active is None:
                 self._failed_terms += 1
-            await self._give_up(f"a reaction failed: {error!r}")
+            await self._trigger_controller_move(f"a reaction failed: {error!r}")
 
     def _controller_node_changed(self, event: WatchEvent) -> None:
         if event.type is not EventType.SESSION_EXPIRED:
@@ -329,7 +329,7 @@ class ControllerService:
             # This broker is alive even if its node is unreadable.
             found.setdefault(self._broker.broker_id, self._broker)
         if active is self._active:  # a later term has read them itself
-            await active.brokers_are(found)
+            await active.set_live_brokers(found)
 
     def _registration_changed(self, broker: BrokerImage) -> None:
         if self._broker is not None:
@@ -346,7 +346,7 @@ class ControllerService:
         self._broker = None
         active, self._active = self._active, None
         if active is not None:
-            logger.info("The session has expired, and the office of the controller with it")
+            logger.info("Resigned as the controller: the session has expired")
             self._changes.start(active.close)
 
     async def _session_began(self, broker: BrokerImage) -> None:
@@ -413,7 +413,7 @@ class ControllerService:
         """The partitions being reassigned. Raises NOT_CONTROLLER."""
         if self._active is None:
             raise not_controller()
-        return self._active.reassignments.under_way()
+        return self._active.reassignments.in_progress()
 
     # -- leaders -------------------------------------------------------------------------------------------------------
 
@@ -429,14 +429,14 @@ class ControllerService:
 
     def election_rules_changed(self) -> None:
         """Elect leaders that the new settings allow, and update those that may commit again."""
-        self._begin(self._settle)
+        self._begin(self._trigger_online_state_change)
 
-    async def _settle(self) -> None:
+    async def _trigger_online_state_change(self) -> None:
         active = self._active
         if active is not None:
-            states = await active.roles.settle()
+            states = await active.state_machine.trigger_online_state_change()
             if states:
-                await active.roles.announce(states)
+                await active.state_machine.send_leader_and_isr(states)
 
     # -- requests from brokers -----------------------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class ControllerService:
         if self._membership.is_shared and self._active is None:
             await self._membership.zk_client.report_log_dir_event(broker.broker_id)
         else:
-            await self._change(lambda active: active.roles.look_for_offline_replicas([broker.broker_id]))
+            await self._change(lambda active: active.state_machine.find_offline_replicas([broker.broker_id]))
 
     async def alter_partition(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
@@ -474,7 +474,7 @@ class ControllerService:
 
     async def _complete_reassignments(self) -> None:
         if self._active is not None:
-            await self._active.reassignments.go_on()
+            await self._active.reassignments.complete_ready()
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
         """See ControllerApi. Raises BROKER_NOT_AVAILABLE for a broker that is not registered."""
@@ -495,20 +495,20 @@ class ControllerService:
             raise not_controller()
         transaction_count = active.transaction_count
         try:
-            await active.deletions.remove_rest()
+            await active.deletions.retry_deletions()
             return await change(active)
         except (ConnectionLossError, SessionExpiredError) as error:
             # The transaction may or may not have taken effect. The next controller reads the tree.
-            await self._give_up(f"the outcome of a change is not known: {error}")
+            await self._trigger_controller_move(f"the outcome of a change is not known: {error}")
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"the outcome is not known: {error}") from error
         except MultiError as error:
             if not self._membership.is_shared:
                 raise
-            await self._give_up(f"a change was refused: {error}")
+            await self._trigger_controller_move(f"a change was refused: {error}")
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"a change was refused: {error}") from error
         except ApiError:
             raise
         except Exception as error:  # a bug; the context and the brokers may have missed something that was written
             if active.transaction_count > transaction_count and self._membership.is_shared:
-                await self._give_up(f"a change failed: {error!r}")
+                await self._trigger_controller_move(f"a change failed: {error!r}")
             raise

@@ -13,10 +13,18 @@ from broker.network.slices import Slices, in_slices
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.controller.commands import TopicStates
 from cluster.controller.context import ControllerContext
-from cluster.controller.elections import NO_STATE, after, decide_election, imbalanced, offline_operations, settle, write
-from cluster.controller.isr_decisions import judge_isr_change
+from cluster.controller.elections import (
+    NO_STATE,
+    after,
+    decide_election,
+    imbalanced,
+    offline_operations,
+    state_change,
+    write,
+)
+from cluster.controller.isr_decisions import validate_isr_change
 from cluster.controller.topics import NewTopic, first_states
-from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr import IsrChange
 from cluster.znodes import PartitionState
@@ -90,13 +98,13 @@ class TreeDiffersError(MultiError):
     """The tree differs from the context. The transaction was not applied."""
 
 
-class Office:
+class ControllerTerm:
     """The state shared by the parts of a controller. It lasts one term, which ends with the session at the latest."""
 
     def __init__(
         self,
         context: ControllerContext,
-        term: ControllerTerm,
+        epoch: ControllerEpoch,
         coordination: Coordination,
         zk_client: KafkaZkClient,
         requests: BrokerRequests,
@@ -110,7 +118,7 @@ class Office:
         self.zk_client = zk_client
         self.requests = requests
         self.clock = clock
-        self._term = term
+        self._epoch = epoch
         self._coordination = coordination
         self.transaction_count = 0
         """Number of transactions begun."""
@@ -123,7 +131,7 @@ class Office:
         ConnectionLossError the outcome is unknown. The caller may handle a TreeDiffersError instead.
         """
         is_first = True
-        for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
+        for transaction in fenced(operations, self._epoch, self._coordination.max_transaction_bytes):
             self.transaction_count += 1
             try:
                 await self._coordination.multi(transaction)
@@ -178,31 +186,31 @@ class UncleanElections:
         )
 
 
-class Roles:
+class PartitionStateMachine:
     """Elects leaders, and sends roles to brokers and metadata for clients."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
 
-    async def announce(self, changed: Iterable[TopicStates]) -> None:
+    async def send_leader_and_isr(self, changed: Iterable[TopicStates]) -> None:
         """Send brokers their roles in these partitions, then the metadata for clients."""
         changed = tuple(changed)
-        moved = await self.take_offline(await self._office.requests.leader_and_isr(changed))
-        await self.tell_clients(changed, moved)
+        moved = await self.take_offline(await self._term.requests.leader_and_isr(changed))
+        await self.send_update_metadata(changed, moved)
 
-    async def tell_clients(self, changed: Iterable[TopicStates], moved: Iterable[str] = ()) -> None:
+    async def send_update_metadata(self, changed: Iterable[TopicStates], moved: Iterable[str] = ()) -> None:
         """Send metadata of these partitions, and of all partitions of the topics in `moved`."""
-        context = self._office.context
+        context = self._term.context
         moved = dict.fromkeys(moved)
-        await Slices(self._office.clock).pause()  # the command is built in one go
+        await Slices(self._term.clock).pause()  # the command is built in one go
         states = [*context.now(each for each in changed if each.topic not in moved), *context.states_of(moved)]
-        await self._office.requests.update_metadata(states)
+        await self._term.requests.update_metadata(states)
 
-    async def settle(self) -> tuple[TopicStates, ...]:
+    async def trigger_online_state_change(self) -> tuple[TopicStates, ...]:
         """Match leaders and ISRs to the live brokers. Returns the changed partitions, which the caller must announce.
         Skips topics that are being deleted.
         """
-        context, slices = self._office.context, Slices(self._office.clock)
+        context, slices = self._term.context, Slices(self._term.clock)
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}
         # Safe across the pauses between partitions: the controller makes one change at a time.
@@ -213,60 +221,60 @@ class Roles:
             async for partition in in_slices(topic.partitions, slices):
                 if partition.partition_epoch == NO_STATE:
                     missing.append(partition)
-                elif (settled := settle(topic.name, partition, context)) is not None:
-                    operations.append(settled[0])
-                    changed.setdefault(topic.name, []).append(settled[1])
+                elif (change := state_change(topic.name, partition, context)) is not None:
+                    operations.append(change[0])
+                    changed.setdefault(topic.name, []).append(change[1])
             async for writes, begun in in_slices(first_states(topic.name, missing, context), slices):
                 operations += writes
                 if begun.partition_epoch >= 0:
                     changed.setdefault(topic.name, []).append(begun)
-        await self._office.transact(operations)
+        await self._term.transact(operations)
         return context.put_partitions(changed)
 
-    async def look_for_offline_replicas(self, only: Iterable[int]) -> None:
+    async def find_offline_replicas(self, only: Iterable[int]) -> None:
         """Find the replicas that these brokers cannot use. Brokers name them in their answers to a LeaderAndIsr
         (Kafka's `processLogDirEventNotification`), because an earlier list could be outdated.
         """
-        office = self._office
-        offline = await office.requests.leader_and_isr(office.context.replicas(), only=list(only))
-        await self.replicas_came_back(await self.take_offline(offline))
+        term = self._term
+        offline = await term.requests.leader_and_isr(term.context.replicas(), only=list(only))
+        await self.on_replicas_online(await self.take_offline(offline))
 
     async def log_dir_events(self, events: Mapping[str, int | None]) -> None:
         """React to the events of failed log directories, by path in the tree."""
         if events:
-            await self.look_for_offline_replicas(dict.fromkeys(each for each in events.values() if each is not None))
-            await self._office.transact([Delete(path) for path in events])
+            await self.find_offline_replicas(dict.fromkeys(each for each in events.values() if each is not None))
+            await self._term.transact([Delete(path) for path in events])
 
-    async def brokers_lost_replicas(self, offline: OfflineReplicas) -> None:
+    async def on_replicas_offline(self, offline: OfflineReplicas) -> None:
         """React to replicas that brokers reported as unusable."""
         moved = await self.take_offline(offline)
         if moved:
-            await self.tell_clients((), moved)
+            await self.send_update_metadata((), moved)
 
-    async def replicas_came_back(self, topics: Iterable[str]) -> None:
+    async def on_replicas_online(self, topics: Iterable[str]) -> None:
         """Elect leaders now that some replicas are usable again. Sends metadata of all of `topics`."""
-        states = await self.settle()
-        moved = await self.take_offline(await self._office.requests.leader_and_isr(states)) if states else ()
-        await self.tell_clients(states, [*topics, *moved])
+        states = await self.trigger_online_state_change()
+        moved = await self.take_offline(await self._term.requests.leader_and_isr(states)) if states else ()
+        await self.send_update_metadata(states, [*topics, *moved])
 
     async def take_offline(self, offline: OfflineReplicas) -> Collection[str]:
         """Take these replicas offline (Kafka's OfflineReplica) and elect new leaders. Returns the changed topics, whose
         metadata the caller must send.
         """
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         moved: dict[str, None] = {}
         while offline:
             states: tuple[TopicStates, ...] = ()
             for broker_id, replicas in offline.items():
                 operations, changed = offline_operations(replicas, broker_id, context)
                 try:
-                    await office.transact(operations)
+                    await term.transact(operations)
                 except ApiError as error:  # a full disk
                     logger.error("Partitions stay without leaders for now: %s", error)
                     continue
                 states += context.put_partitions(changed)
                 moved |= dict.fromkeys(changed)
-            offline = await office.requests.leader_and_isr(states) if states else {}
+            offline = await term.requests.leader_and_isr(states) if states else {}
         return moved
 
 
@@ -277,19 +285,19 @@ Elected = dict[TopicPartition, int | ApiError]
 class LeaderElections:
     """Elects leaders in one term."""
 
-    def __init__(self, office: Office, roles: Roles) -> None:
-        self._office = office
-        self._roles = roles
+    def __init__(self, term: ControllerTerm, state_machine: PartitionStateMachine) -> None:
+        self._term = term
+        self._state_machine = state_machine
 
     async def elect(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> Elected:
         """Elect a leader of each partition. On return this broker has applied the result, and the others have been sent
         it.
         """
-        context = self._office.context
+        context = self._term.context
         outcome: Elected = {}
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}
-        async for each in in_slices(dict.fromkeys(partitions), self._office.clock):
+        async for each in in_slices(dict.fromkeys(partitions), self._term.clock):
             before = context.partition(each)
             try:
                 state = decide_election(each, election_type, context)
@@ -304,15 +312,15 @@ class LeaderElections:
             return outcome
         logger.info("Starting replica leader election (%s) for %d partitions", election_type.name, len(operations))
         try:
-            await self._office.transact(operations)
+            await self._term.transact(operations)
         except ApiError as error:  # a full disk
             return {each: error if isinstance(result, int) else result for each, result in outcome.items()}
-        await self._roles.announce(context.put_partitions(changed))
+        await self._state_machine.send_leader_and_isr(context.put_partitions(changed))
         return outcome
 
     async def balance(self, limit_percentage: int) -> None:
         """Elect preferred replicas where a broker leads too few of the partitions that prefer it."""
-        partitions = imbalanced(self._office.context, limit_percentage)
+        partitions = imbalanced(self._term.context, limit_percentage)
         if partitions:
             await self.elect(partitions, ElectionType.PREFERRED)
 
@@ -320,8 +328,8 @@ class LeaderElections:
 class IsrChanges:
     """Compare-and-set of partition state, in one term."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
 
     async def alter(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
@@ -330,16 +338,16 @@ class IsrChanges:
         UpdateMetadata; followers do not need it. Raises ApiError if the request fails as a whole; as in Kafka, an
         unregistered broker gets STALE_BROKER_EPOCH.
         """
-        office = self._office
-        if broker_id not in office.context.live_brokers:
+        term = self._term
+        if broker_id not in term.context.live_brokers:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"the broker {broker_id} is not registered")
-        office.check_broker(broker_id, broker_epoch)
-        context = office.context
+        term.check_broker(broker_id, broker_epoch)
+        context = term.context
         results: dict[TopicPartition, PartitionImage | ErrorCode] = {}
         accepted: dict[TopicPartition, PartitionImage] = {}
         operations: list[Operation] = []
         for change in changes:
-            verdict = judge_isr_change(change, broker_id, context)
+            verdict = validate_isr_change(change, broker_id, context)
             before = context.partition(change.topic_partition)
             if not isinstance(verdict, PartitionState) or before is None or change.topic_partition in results:
                 answer = ErrorCode.INVALID_REQUEST if isinstance(verdict, PartitionState) else verdict
@@ -355,14 +363,14 @@ class IsrChanges:
         if not accepted:
             return results
         try:
-            await office.transact(operations)
+            await term.transact(operations)
         except ApiError as error:  # a full disk
             return results | dict.fromkeys(accepted, error.error_code)
-        await office.requests.update_metadata(self._put(accepted))
+        await term.requests.update_metadata(self._put(accepted))
         return results
 
     def _put(self, accepted: Mapping[TopicPartition, PartitionImage]) -> tuple[TopicStates, ...]:
         by_topic: dict[str, list[PartitionImage]] = {}
         for (topic, _), partition in accepted.items():
             by_topic.setdefault(topic, []).append(partition)
-        return self._office.context.put_partitions(by_topic)
+        return self._term.context.put_partitions(by_topic)

@@ -14,7 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
-from broker.controller.controller_term import ControllerSettings, Office, Roles, TreeDiffersError
+from broker.controller.controller_term import (
+    ControllerSettings,
+    ControllerTerm,
+    PartitionStateMachine,
+    TreeDiffersError,
+)
 from broker.environment.contract import Random
 from broker.network.slices import Slices, in_slices
 from broker.zookeeper.topic_reader import each_of
@@ -85,9 +90,9 @@ class TopicRules(Value):
 class TopicChanges:
     """Creates and grows topics in one term."""
 
-    def __init__(self, office: Office, roles: Roles, rules: TopicRules) -> None:
-        self._office = office
-        self._roles = roles
+    def __init__(self, term: ControllerTerm, state_machine: PartitionStateMachine, rules: TopicRules) -> None:
+        self._term = term
+        self._state_machine = state_machine
         self._rules = rules
 
     async def create(
@@ -97,11 +102,11 @@ class TopicChanges:
         the error.
         """
         defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
-        rules, context = self._rules, self._office.context
+        rules, context = self._rules, self._term.context
         outcome: dict[str, TopicPlan | ApiError] = {}
         plans: list[TopicPlan] = []
         planned: dict[str, str] = {}
-        async for topic in in_slices(new_topics, self._office.clock):
+        async for topic in in_slices(new_topics, self._term.clock):
             try:
                 with requester.counted():
                     plan = decisions.plan_topic(
@@ -122,7 +127,7 @@ class TopicChanges:
 
     async def _create(self, plans: Sequence[TopicPlan], requester: Requester) -> dict[str, ApiError]:
         """Create these topics; returns the errors by name."""
-        context = self._office.context
+        context = self._term.context
         created: list[TopicImage] = []
         errors: dict[str, ApiError] = {}
         configs: dict[ConfigResource, Mapping[str, str]] = {}
@@ -141,7 +146,7 @@ class TopicChanges:
         if created:
             # Before the roles: a new log reads its topic's configuration immediately.
             self._rules.configs_changed(configs)
-            await self._roles.announce(
+            await self._state_machine.send_leader_and_isr(
                 TopicStates(topic.name, topic.topic_id, topic.partitions, is_new=True) for topic in created
             )
         return errors
@@ -152,23 +157,23 @@ class TopicChanges:
         """Write these topics. Those in `with_config` already have a configuration node."""
         operations: list[Operation] = []
         topics = []
-        slices = Slices(self._office.clock)
+        slices = Slices(self._term.clock)
         async for plan in in_slices(plans, slices):
             topic_id = self._rules.random.uuid()
             with requester.counted():
                 operations += decisions.topic_operations(plan, topic_id, has_config=plan.name in with_config)
-            changes, topic = await first_leaders(plan, topic_id, self._office.context, slices)
+            changes, topic = await first_leaders(plan, topic_id, self._term.context, slices)
             operations += changes
             topics.append(topic)
         await slices.pause()  # the transaction is built in one go
-        await self._office.transact(operations)
+        await self._term.transact(operations)
         return topics
 
     async def _with_config(self, plans: Sequence[TopicPlan]) -> Collection[str]:
         """The topics that already have configurations in the tree, left by other tools or by a deletion."""
         names = [plan.name for plan in plans]
         paths = [config_path("topics", name) for name in names]
-        found = await each_of(paths, self._office.zk_client.exists)
+        found = await each_of(paths, self._term.zk_client.exists)
         return {name: None for name, has_config in zip(names, found, strict=True) if has_config}
 
     async def create_partitions(
@@ -183,7 +188,7 @@ class TopicChanges:
         """Grow a topic to `count` partitions. Raises ApiError. As in Kafka, it fails whenever only some brokers have a
         rack, even for assignments that do not need one.
         """
-        context = self._office.context
+        context = self._term.context
         refuse_mixed_racks(context.racks)
         topic = context.topics.get(name)
         if topic is None:
@@ -194,13 +199,13 @@ class TopicChanges:
         if validate_only:
             return
         requester.take(len(added))
-        slices = Slices(self._office.clock)
+        slices = Slices(self._term.clock)
         operations, grown = await expansion(topic, added, context, slices)
         await slices.pause()  # the transaction is built in one go
-        await self._office.transact(operations)
+        await self._term.transact(operations)
         context.put_topics([grown])
         new = grown.partitions[len(topic.partitions) :]
-        await self._roles.announce([TopicStates(name, topic.topic_id, new, is_new=True)])
+        await self._state_machine.send_leader_and_isr([TopicStates(name, topic.topic_id, new, is_new=True)])
 
 
 async def first_leaders(
@@ -245,41 +250,41 @@ logger = logging.getLogger("kafka.controller.TopicDeletionManager")
 class TopicDeletions:
     """Owns the unfinished deletions in one term."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
         self._awaited: dict[str, dict[tuple[int, int], None]] = {}
         """By topic, the replicas, as (broker, partition), whose deletion is not confirmed yet."""
         self._finished: dict[str, asyncio.Event] = {}
 
     async def delete(self, names: Iterable[str]) -> None:
         """Delete those of these topics that exist."""
-        context = self._office.context
+        context = self._term.context
         existing = [name for name in names if name in context.topics and name not in context.topics_to_be_deleted]
-        marked = dict.fromkeys(await self._office.zk_client.topic_deletions())
-        await self._office.transact([decisions.deletion_mark(name) for name in existing if name not in marked])
+        marked = dict.fromkeys(await self._term.zk_client.topic_deletions())
+        await self._term.transact([decisions.deletion_mark(name) for name in existing if name not in marked])
         await self._begin(existing)
 
-    async def obey_marks(self, *, is_enabled: bool, watch: Watch | None = None) -> None:
+    async def delete_marked(self, *, is_enabled: bool, watch: Watch | None = None) -> None:
         """Delete the topics marked in the tree by other tools or before a crash. A mark is removed if its topic does
         not exist, or if `is_enabled` is false. `watch` fires on new marks.
         """
-        office, context = self._office, self._office.context
-        marked = [each for each in await office.zk_client.topic_deletions(watch) if each not in self._awaited]
+        term, context = self._term, self._term.context
+        marked = [each for each in await term.zk_client.topic_deletions(watch) if each not in self._awaited]
         known = [name for name in marked if name in context.topics]
         if is_enabled:
             await self._begin(known)
         elif known:
             logger.info("Removing %s since delete topic is disabled", known)
-            await office.transact([Delete(znodes.delete_topic_path(name)) for name in known])
+            await term.transact([Delete(znodes.delete_topic_path(name)) for name in known])
         for name in marked:
             if name not in context.topics and name not in context.damaged_topics:
                 leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
-                await office.transact([Delete(path) for path in leftovers if await office.zk_client.exists(path)])
+                await term.transact([Delete(path) for path in leftovers if await term.zk_client.exists(path)])
 
     async def _begin(self, names: Sequence[str]) -> None:
         if not names:
             return
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         context.topics_to_be_deleted.update(dict.fromkeys(names))
         for name in names:
             self._finished[name] = asyncio.Event()
@@ -287,9 +292,9 @@ class TopicDeletions:
                 (broker_id, partition.partition): None
                 for partition in context.topics[name].partitions
                 for broker_id in partition.replicas
-                if office.is_shared or broker_id in context.live_brokers
+                if term.is_shared or broker_id in context.live_brokers
             }
-        await office.requests.update_metadata(deleted=names)
+        await term.requests.update_metadata(deleted=names)
         await self._stop(names, list(context.live_brokers))
 
     async def _stop(self, names: Iterable[str], broker_ids: Sequence[int]) -> None:
@@ -304,55 +309,55 @@ class TopicDeletions:
                         TopicPartition(name, partition), EPOCH_DURING_DELETE, delete_partition=True
                     )
                     replicas.setdefault(broker_id, []).append(stopped)
-                    self._office.context.deleted_replicas[broker_id, stopped.topic_partition] = None
-        await self._office.requests.stop_replicas(replicas)
-        own_id = self._office.context.controller_id
-        self._let_go(own_id, [each.topic_partition for each in replicas.get(own_id, ())])
+                    self._term.context.deleted_replicas[broker_id, stopped.topic_partition] = None
+        await self._term.requests.stop_replicas(replicas)
+        own_id = self._term.context.controller_id
+        self._note_deleted(own_id, [each.topic_partition for each in replicas.get(own_id, ())])
         await self.remove_nodes()
 
-    def _let_go(self, broker_id: int, replicas: Iterable[TopicPartition]) -> None:
+    def _note_deleted(self, broker_id: int, replicas: Iterable[TopicPartition]) -> None:
         for replica in replicas:
             awaited = self._awaited.get(replica.topic, {})
             awaited.pop((broker_id, replica.partition), None)
 
     async def replicas_stopped(self, broker_id: int, answer: Answer) -> None:
         """Record the replicas that another broker has deleted."""
-        self._let_go(broker_id, answer)
+        self._note_deleted(broker_id, answer)
         await self.remove_nodes()
 
-    def commands_are_lost(self, broker_ids: Collection[int]) -> None:
+    def forget_commands(self, broker_ids: Collection[int]) -> None:
         """Forget unanswered commands to these brokers: they may never have arrived."""
         for name, replicas in self._awaited.items():
             for broker_id, partition in replicas:
                 if broker_id in broker_ids:
-                    self._office.context.deleted_replicas.pop((broker_id, TopicPartition(name, partition)), None)
+                    self._term.context.deleted_replicas.pop((broker_id, TopicPartition(name, partition)), None)
 
-    async def brokers_came(self, broker_ids: Sequence[int]) -> None:
+    async def on_broker_startup(self, broker_ids: Sequence[int]) -> None:
         """Make new brokers delete their replicas of topics that are being deleted."""
         if self._awaited:
             await self._stop(list(self._awaited), broker_ids)
 
-    def brokers_went(self) -> None:
+    def on_broker_failure(self) -> None:
         """Wake the callers that wait only for brokers that have gone."""
-        live_brokers = self._office.context.live_brokers
+        live_brokers = self._term.context.live_brokers
         for name, replicas in self._awaited.items():
             if not any(broker_id in live_brokers for broker_id, _ in replicas):
                 self._finished[name].set()
 
     async def remove_nodes(self) -> None:
         """Remove the nodes of topics without replicas. If the disk is full, they stay until the next change."""
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         topics = [context.topics[name] for name in self._without_replicas()]
         for share in shares(topics, lambda topic: len(topic.partitions)):
             operations: list[Operation] = []
-            slices = Slices(office.clock)
+            slices = Slices(term.clock)
             await slices.pause()  # the last broker's answer was processed in one go
             for topic in share:
-                has_config = await office.zk_client.exists(znodes.config_path("topics", topic.name))
+                has_config = await term.zk_client.exists(znodes.config_path("topics", topic.name))
                 operations.extend(await removal(topic, slices, has_config=has_config))
             await slices.pause()  # the transaction is built in one go
             try:
-                await office.transact(operations)
+                await term.transact(operations)
             except ApiError as error:
                 logger.warning("Deleted topics stay in the tree until the next change: %s", error)
                 break
@@ -360,12 +365,12 @@ class TopicDeletions:
                 context.remove_topic(topic.name)
                 del self._awaited[topic.name]
                 self._finished.pop(topic.name).set()
-        self.brokers_went()
+        self.on_broker_failure()
 
     def _without_replicas(self) -> list[str]:
         return [name for name, replicas in self._awaited.items() if not replicas]
 
-    async def remove_rest(self) -> None:
+    async def retry_deletions(self) -> None:
         """Finish deletions that failed on a full disk. No other change may run before this. Raises ApiError."""
         if not self._without_replicas():
             return

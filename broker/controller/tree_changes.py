@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.controller.controller_term import Office, Roles, TreeDiffersError
+from broker.controller.controller_term import ControllerTerm, PartitionStateMachine, TreeDiffersError
 from broker.controller.topic_changes import TopicDeletions, new_partitions
 from broker.network.slices import Slices
 from broker.zookeeper.topic_reader import UNREADABLE, each_of
 from cluster import znodes
 from cluster.controller.commands import TopicStates
-from cluster.controller.context import without_cut_replicas
+from cluster.controller.context import without_truncated_replicas
 from cluster.controller.elections import DAMAGED_STATE
 from cluster.controller.reassignment import assignment_operation
 from cluster.controller.start_up import ReadTopic, elect_found, take_over
@@ -44,8 +44,8 @@ class TreeChanges:
 
     def __init__(
         self,
-        office: Office,
-        roles: Roles,
+        term: ControllerTerm,
+        state_machine: PartitionStateMachine,
         deletions: TopicDeletions,
         reassignments: Callable[[], Reassignments],
         elections: Callable[[], LeaderElections],
@@ -53,23 +53,23 @@ class TreeChanges:
         new_id: Callable[[], Uuid],
     ) -> None:
         """`new_id` generates ids for topics created without one."""
-        self._office = office
-        self._roles = roles
+        self._term = term
+        self._state_machine = state_machine
         self._deletions = deletions
         self._reassignments = reassignments
         self._elections = elections
         self._begin = begin
         self._new_id = new_id
         self._deletes_topics = True
-        self._asks_for_moves = False
+        self._has_requested_moves = False
         self._watched: dict[str, None] = {}
         """The topics whose nodes are watched."""
 
     async def read_topics(self) -> tuple[list[ReadTopic], dict[str, None]]:
         """Read and watch all topics. Also returns the names of the unreadable ones."""
-        names = await self._office.zk_client.topic_names()
+        names = await self._term.zk_client.topic_names()
         self._watched = dict.fromkeys(names)
-        return await self._office.zk_client.topics.read_all(names, self._node_of_topic_changed)
+        return await self._term.zk_client.topics.read_all(names, self._node_of_topic_changed)
 
     async def start(self, *, deletes_topics: bool) -> None:
         """Process the current content of the tree, then changes as they come. `deletes_topics` is
@@ -97,7 +97,7 @@ class TreeChanges:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def _topics_changed(self) -> None:
-        context, zk_client = self._office.context, self._office.zk_client
+        context, zk_client = self._term.context, self._term.zk_client
         names = dict.fromkeys(await zk_client.topic_names(self._watch(self._topics_changed)))
         for name in list(context.topics):
             if name not in names and name not in context.topics_to_be_deleted:
@@ -113,13 +113,13 @@ class TreeChanges:
         found = await each_of(created_here, self._assignment)
         for name, assignment in zip(created_here, found, strict=True):
             await self._grow(name, assignment)
-        if self._asks_for_moves:
-            await self._reassignments().go_on()
+        if self._has_requested_moves:
+            await self._reassignments().complete_ready()
 
     async def _add(self, name: str) -> None:
         """Elect leaders for a topic that is new, or readable again, and give it an id if it lacks one."""
-        office, context = self._office, self._office.context
-        read = await office.zk_client.topics.read(name, self._node_of_topic_changed)
+        term, context = self._term, self._term.context
+        read = await term.zk_client.topics.read(name, self._node_of_topic_changed)
         if read is None:
             self._watched.pop(name, None)
             return
@@ -134,50 +134,50 @@ class TreeChanges:
             topic = TopicImage(name, self._new_id(), topic.partitions)
             operations.insert(0, assignment_operation(topic))
         logger.info("%s topic %s with %d partitions", "New" if is_new else "Mended", name, len(topic.partitions))
-        await office.transact(operations)
+        await term.transact(operations)
         context.put_topics([topic])
-        await self._announce(topic, topic.partitions, is_new=is_new)
+        await self._send_leader_and_isr(topic, topic.partitions, is_new=is_new)
         if not is_new:  # requests for it were ignored while it could not be read
             await self._deletions_changed()
             await self._reassignments().resume()
 
     async def _topic_changed(self, name: str) -> None:
-        if name in self._office.context.topics:
+        if name in self._term.context.topics:
             await self._grow(name, await self._assignment(name))
         elif name in self._watched:
             await self._add(name)
 
     async def _assignment(self, name: str) -> znodes.TopicAssignment | None:
         """Read and watch a topic's node. Returns None if it is missing or unreadable."""
-        found = await self._office.zk_client.topics.assignment(name, self._node_of_topic_changed)
+        found = await self._term.zk_client.topics.assignment(name, self._node_of_topic_changed)
         if found is None:
             self._watched.pop(name, None)
         return None if found is UNREADABLE else found
 
     async def _mend_partitions(self, name: str) -> None:
         """Elect leaders of partitions whose states are readable again."""
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         known = context.topics.get(name)
         if known is None or name in context.topics_to_be_deleted:
             return
-        read = await office.zk_client.topics.read(name, self._node_of_topic_changed)
+        read = await term.zk_client.topics.read(name, self._node_of_topic_changed)
         if read is None or read is UNREADABLE:
             return
         damaged = [each.partition for each in known.partitions if each.partition_epoch == DAMAGED_STATE]
         states = {number: read.states[number] for number in damaged if number in read.states}
         if not states:
             return
-        found = without_cut_replicas(read.image(), context.live_brokers.values())
+        found = without_truncated_replicas(read.image(), context.live_brokers.values())
         image = known.with_partitions([found.partitions[number] for number in states])
         operations, topic = elect_found(read.replace(states=states), image, context, unclean=False)
         logger.info("The states of the partitions %s of topic %s can be read again", list(states), name)
-        await office.transact(operations)
+        await term.transact(operations)
         context.put_topics([topic])
-        await self._announce(topic, tuple(topic.partitions[number] for number in states), is_new=False)
+        await self._send_leader_and_isr(topic, tuple(topic.partitions[number] for number in states), is_new=False)
 
     async def _grow(self, name: str, assignment: znodes.TopicAssignment | None) -> None:
         """Add partitions that appeared in the node. All other changes of it are the controller's own."""
-        office, context = self._office, self._office.context
+        term, context = self._term, self._term.context
         topic = context.topics.get(name)
         if assignment is None or topic is None:
             return
@@ -187,42 +187,44 @@ class TreeChanges:
             return
         if name in context.topics_to_be_deleted:
             logger.warning("Skipping adding partitions %s for topic %s since it is being deleted", list(added), name)
-            await office.transact([assignment_operation(topic)])
+            await term.transact([assignment_operation(topic)])
         else:
             logger.info("New partitions of topic %s: %s", name, added)
-            operations, partitions = await new_partitions(name, added, context, Slices(office.clock))
-            await office.transact(operations)
+            operations, partitions = await new_partitions(name, added, context, Slices(term.clock))
+            await term.transact(operations)
             context.put_topics([topic.with_partitions(partitions)])
-            await self._announce(topic, partitions, is_new=True)
+            await self._send_leader_and_isr(topic, partitions, is_new=True)
 
-    async def _announce(self, topic: TopicImage, partitions: tuple[PartitionImage, ...], *, is_new: bool) -> None:
+    async def _send_leader_and_isr(
+        self, topic: TopicImage, partitions: tuple[PartitionImage, ...], *, is_new: bool
+    ) -> None:
         led = tuple(each for each in partitions if each.partition_epoch >= 0)
         if led:
-            await self._roles.announce([TopicStates(topic.name, topic.topic_id, led, is_new=is_new)])
+            await self._state_machine.send_leader_and_isr([TopicStates(topic.name, topic.topic_id, led, is_new=is_new)])
 
     async def _deletions_changed(self) -> None:
-        await self._deletions.obey_marks(is_enabled=self._deletes_topics, watch=self._watch(self._deletions_changed))
+        await self._deletions.delete_marked(is_enabled=self._deletes_topics, watch=self._watch(self._deletions_changed))
 
     # -- requests through the tree -------------------------------------------------------------------------------------
 
     async def _reassignments_changed(self) -> None:
-        asked = await self._office.zk_client.asked_reassignments(self._watch(self._reassignments_changed))
-        self._asks_for_moves = bool(asked)
-        if asked:
-            await self._reassignments().obey(asked)
+        requested = await self._term.zk_client.requested_reassignments(self._watch(self._reassignments_changed))
+        self._has_requested_moves = bool(requested)
+        if requested:
+            await self._reassignments().start_requested(requested)
 
     async def _elections_changed(self) -> None:
-        asked = await self._office.zk_client.asked_elections(self._watch(self._elections_changed))
-        if asked is None:
+        requested = await self._term.zk_client.requested_elections(self._watch(self._elections_changed))
+        if requested is None:
             return
-        for name, outcome in (await self._elections().elect(asked, ElectionType.PREFERRED)).items():
+        for name, outcome in (await self._elections().elect(requested, ElectionType.PREFERRED)).items():
             if isinstance(outcome, ApiError) and outcome.error_code is not ErrorCode.ELECTION_NOT_NEEDED:
                 logger.warning("Partition %s failed to complete preferred replica leader election: %s", name, outcome)
         try:
-            await self._office.transact([Delete(znodes.PREFERRED_ELECTION)])
+            await self._term.transact([Delete(znodes.PREFERRED_ELECTION)])
         except TreeDiffersError:
             logger.info("Somebody else has deleted %s", znodes.PREFERRED_ELECTION)
 
     async def _log_dirs_changed(self) -> None:
-        events = await self._office.zk_client.log_dir_events(self._watch(self._log_dirs_changed))
-        await self._roles.log_dir_events(events)
+        events = await self._term.zk_client.log_dir_events(self._watch(self._log_dirs_changed))
+        await self._state_machine.log_dir_events(events)

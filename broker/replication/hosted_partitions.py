@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from broker.environment.contract import Clock
 from broker.network.slices import Slices, in_slices
 from broker.replication.stray_logs import StrayLogs
-from broker.replication.truncated_logs import CutLogs
+from broker.replication.truncated_logs import TruncatedLogs
 from cluster.controller.commands import (
     NO_EPOCH,
     Answer,
@@ -95,7 +95,7 @@ class HostedPartitions:
         """Kafka's `replicaStateChangeLock`: a command is processed in slices, and no other one meanwhile."""
         self._leadership_listeners: list[LeadershipListener] = []
         self.strays = StrayLogs(log_manager, clock)
-        self._cut_logs = CutLogs(broker_id, log_manager)
+        self._truncated_logs = TruncatedLogs(broker_id, log_manager)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class HostedPartitions:
                 partition = self._make(topic_partition, topic_id, state, is_new=topic.is_new)
             except ApiError as error:
                 return self._could_not_make(topic_partition, OfflineReplica(error, topic_id, state))
-        if self._cut_logs.refuses(partition.log, state):
+        if self._truncated_logs.refuses(partition.log, state):
             self._resign(partition, state.before())
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._take_role(partition, state)

@@ -17,14 +17,14 @@ from storage.log_manager import LogManager
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
 
-class CutLogs:
+class TruncatedLogs:
     """Decides which roles replicas with truncated logs may take. The log manager and the checkpoint remember these logs
     until their replicas have a role.
     """
 
     def __init__(self, broker_id: int, log_manager: LogManager) -> None:
         self._broker_id = broker_id
-        self._cut = log_manager.checkpoints.cut_below
+        self._cut = log_manager.checkpoints.truncated_below
 
     def refuses(self, log: UnifiedLog, state: PartitionImage) -> bool:
         """Whether a replica with a truncated log must refuse this role.
@@ -57,5 +57,5 @@ class CutLogs:
                 high_watermark,
             )
         else:
-            logger.info("%s, which was cut below its high watermark, fetches again what it lost", topic_partition)
+            logger.info("%s, whose log was truncated below its high watermark, fetches what it lost", topic_partition)
         return False

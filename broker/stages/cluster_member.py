@@ -125,9 +125,9 @@ class ClusterMember(Value):
             dynamic_configs, *await _security(config, environment, membership), coordinators, unclean, commands, links,
         )  # fmt: skip
 
-    async def say_cut_replicas(self, log_manager: LogManager) -> None:
+    async def publish_truncated_replicas(self, log_manager: LogManager) -> None:
         """Publish the replicas that must not be elected in the tree. Call it regularly."""
-        await self.membership.say_cut_replicas(log_manager.checkpoints.cut_replicas())
+        await self.membership.publish_truncated_replicas(log_manager.checkpoints.truncated_replicas())
 
     async def remove_expired_tokens(self) -> None:
         """Remove expired delegation tokens. Call it regularly; it does nothing unless this broker is the controller."""

@@ -100,7 +100,7 @@ class LoadedLogs(Value):
         hosted, metadata = self.replicas.hosted, coordination.metadata
         metadata.add_listener(hosted.metadata_changed)
         metadata.add_listener(self.replicas.metadata_changed)
-        metadata.add_listener(partial(_offer_cut_logs, self.log_manager, directories.failures))
+        metadata.add_listener(partial(_offer_truncated_logs, self.log_manager, directories.failures))
         coordination.configs.on_change(self.cleaner.config_changed)
         hosted.strays.settle_with(self.settle_deletions)
 
@@ -137,9 +137,9 @@ def _selector(class_name: str | None, metadata: MetadataCache) -> RackAwareRepli
     return RackAwareReplicaSelector(lambda: metadata.image) if class_name == RACK_AWARE_SELECTOR else None
 
 
-def _offer_cut_logs(
+def _offer_truncated_logs(
     log_manager: LogManager, failures: DirectoryFailures, old: MetadataImage, new: MetadataImage
 ) -> None:
     """A replica whose log was truncated below its high watermark may lead once unclean elections are allowed."""
-    if new.configs is not old.configs and log_manager.checkpoints.cut_below:
+    if new.configs is not old.configs and log_manager.checkpoints.truncated_below:
         failures.replicas_changed()

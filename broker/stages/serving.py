@@ -168,7 +168,9 @@ class ServingBroker(Value):
             # With this interval a lagging follower is detected after at most one and a half times its limit, as in
             # Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
-            supervisor.every(DISK_CHECK_MS, "cut-replicas", lambda: self.member.say_cut_replicas(logs.log_manager))
+            supervisor.every(
+                DISK_CHECK_MS, "truncated-replicas", lambda: self.member.publish_truncated_replicas(logs.log_manager)
+            )
             if config.auto_leader_rebalance_enable:
                 interval_ms = config.leader_imbalance_check_interval_seconds * 1000
                 supervisor.every(interval_ms, "auto-leader-rebalance", self.member.controller.balance_leaders)

@@ -10,7 +10,7 @@ from broker.environment.contract import Clock
 from broker.zookeeper.topic_reader import DamagedNodes, TopicReader, each_of
 from cluster import znodes
 from cluster.controller.start_up import KEEP_EVERYTHING
-from cluster.controller.transactions import ControllerTerm
+from cluster.controller.transactions import ControllerEpoch
 from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.quotas.alterations import removal
 from cluster.quotas.entities import EntityType
@@ -175,7 +175,7 @@ class KafkaZkClient:
         self.damaged.is_readable(znodes.CONTROLLER)
         return controller_id
 
-    async def register_controller(self, broker_id: int) -> ControllerTerm | None:
+    async def register_controller(self, broker_id: int) -> ControllerEpoch | None:
         """Claim the controller node and increment its epoch in one transaction (Kafka's
         registerControllerAndIncrementControllerEpoch). Returns None when another broker is the controller.
         """
@@ -185,7 +185,7 @@ class KafkaZkClient:
                 with contextlib.suppress(NodeExistsError):
                     await self._coordination.create(znodes.CONTROLLER_EPOCH, first)
             data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-            term = ControllerTerm(znodes.decode_controller_epoch(data) + 1, stat.version + 1)
+            term = ControllerEpoch(znodes.decode_controller_epoch(data) + 1, stat.version + 1)
             claim = znodes.encode_controller(broker_id, self._clock.now_ms())
             try:
                 await self._coordination.multi(
@@ -214,7 +214,7 @@ class KafkaZkClient:
         except NoNodeError:
             return znodes.INITIAL_CONTROLLER_EPOCH
 
-    async def _is_in_force(self, term: ControllerTerm) -> bool:
+    async def _is_in_force(self, term: ControllerEpoch) -> bool:
         data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
         return (znodes.decode_controller_epoch(data), stat.version) == (term.epoch, term.znode_version)
 
@@ -249,7 +249,7 @@ class KafkaZkClient:
         """The topics that are marked for deletion. `watch` fires when that changes."""
         return (await self._coordination.children(znodes.DELETE_TOPICS, watch))[0]
 
-    async def asked_reassignments(self, watch: Watch) -> dict[TopicPartition, tuple[int, ...]]:
+    async def requested_reassignments(self, watch: Watch) -> dict[TopicPartition, tuple[int, ...]]:
         """The requested replicas of partitions; empty if the node is not decodable. `watch` fires when that changes."""
         data = await self._data_of(znodes.REASSIGN_PARTITIONS, watch)
         try:
@@ -258,7 +258,7 @@ class KafkaZkClient:
             logger.warning("Ignoring partitions reassignment due to invalid json: %s", error)
             return {}
 
-    async def asked_elections(self, watch: Watch) -> list[TopicPartition] | None:
+    async def requested_elections(self, watch: Watch) -> list[TopicPartition] | None:
         """The partitions with a requested preferred leader election, or None without a request. `watch` fires when that
         changes.
         """

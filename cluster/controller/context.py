@@ -65,7 +65,7 @@ class ControllerContext:
         self.live_brokers: dict[int, BrokerImage] = {}
         self.last_epochs: dict[int, int] = {}
         """The broker epochs of all brokers that were registered in this controller epoch."""
-        self.brokers_are(live_brokers)
+        self.set_live_brokers(live_brokers)
         self.topics: dict[str, TopicImage] = {}
         self.damaged_topics: dict[str, None] = {}
         """Topics with unreadable nodes. While any exist, `topics` is incomplete, and brokers must not treat other
@@ -88,7 +88,7 @@ class ControllerContext:
         return {broker.broker_id: broker.rack for broker in self.live_brokers.values()}
 
     @property
-    def keeps_eligible_leaders(self) -> bool:
+    def tracks_eligible_leaders(self) -> bool:
         """Whether all live brokers follow KIP-966. Another one might lead, and commit records that eligible replicas
         lack.
         """
@@ -162,12 +162,12 @@ class ControllerContext:
             topic = self.topics[each.topic]
             yield each.replace(partitions=tuple(topic.partitions[state.partition] for state in each.partitions))
 
-    def brokers_are(self, brokers: Iterable[BrokerImage]) -> None:
+    def set_live_brokers(self, brokers: Iterable[BrokerImage]) -> None:
         """Replace the set of live brokers."""
         self.live_brokers = {each.broker_id: each for each in sorted(brokers, key=lambda each: each.broker_id)}
         self.last_epochs.update((each.broker_id, each.epoch) for each in self.live_brokers.values())
 
-    def broker_has_gone(self, broker_id: int) -> None:
+    def remove_live_broker(self, broker_id: int) -> None:
         """Forget the state of this incarnation of a broker; it need not hold for the next one."""
         self.live_brokers.pop(broker_id, None)
         self.shutting_down.pop(broker_id, None)
@@ -180,7 +180,7 @@ class ControllerContext:
             if changed:
                 self.topics[name] = topic.with_partitions(changed)
 
-    def has_taken_roles(self, broker_id: int, replicas: Iterable[TopicPartition]) -> dict[str, None]:
+    def mark_replicas_online(self, broker_id: int, replicas: Iterable[TopicPartition]) -> dict[str, None]:
         """A broker can use these replicas after all. Returns the topics of those marked as offline."""
         back: dict[str, list[PartitionImage]] = {}
         for name in replicas:
@@ -211,13 +211,13 @@ def is_unclean(before: PartitionImage, now: PartitionImage) -> bool:
     return now.leader not in (*before.isr, *eligible)
 
 
-def without_cut_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> TopicImage:
+def without_truncated_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> TopicImage:
     """The topic after these brokers have registered: replicas whose logs were truncated below the high watermark are
     unusable until they take a role.
     """
     changed: dict[int, PartitionImage] = {}
     for broker in brokers:
-        for number in broker.cut_replicas.get(topic.name, ()):
+        for number in broker.truncated_replicas.get(topic.name, ()):
             known = changed.get(number) or topic.partition(number)
             if known is not None and broker.broker_id not in known.offline_replicas:
                 changed[number] = known.replace(offline_replicas=(*known.offline_replicas, broker.broker_id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.isr_decisions import eligible_after, is_trusted, says_less, stand_in
+from cluster.controller.isr_decisions import elect_eligible, eligible_after, is_trusted, must_write_eligible
 from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
@@ -35,13 +35,13 @@ def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> Part
     return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=context.controller_epoch)
 
 
-def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+def online_state(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
     """The state that the live brokers require, or None if it is unchanged.
 
     A usable leader stays, unless it is shutting down and another replica can take over. Otherwise the first usable
     member of the ISR, in replica order, becomes the leader. Unusable members leave the ISR. If all are unusable, the
     partition loses its leader and keeps its ISR, because no other replica is sure to have every committed record;
-    eligible replicas are the exception (see `stand_in`).
+    eligible replicas are the exception (see `elect_eligible`).
 
     Each change raises the leader epoch, so that all replicas learn of it.
     """
@@ -55,9 +55,11 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
     if leader == NO_LEADER:
         if partition.leader in trusted and context.is_online(partition.leader, partition):
             return None  # shutting down, but the last one
-        leader, isr = stand_in(partition, context)
+        leader, isr = elect_eligible(partition, context)
     state = next_state(topic, partition, leader, isr, context)
-    if (leader, isr) == (partition.leader, partition.isr) and not says_less(partition.eligible, state.eligible):
+    if (leader, isr) == (partition.leader, partition.isr) and not must_write_eligible(
+        partition.eligible, state.eligible
+    ):
         return None
     return state
 
@@ -65,10 +67,10 @@ def settled(topic: str, partition: PartitionImage, context: ControllerContext) -
 def elected(
     topic: str, partition: PartitionImage, context: ControllerContext, *, allow_unclean: bool = False
 ) -> PartitionState | None:
-    """As `settled`. If that leaves the partition without a leader, elect an out-of-sync replica, if the topic or
+    """As `online_state`. If that leaves the partition without a leader, elect an out-of-sync replica, if the topic or
     `allow_unclean` permits it. It then is the whole ISR (Kafka's OfflinePartitionLeaderElectionStrategy).
     """
-    state = settled(topic, partition, context)
+    state = online_state(topic, partition, context)
     if (partition.leader if state is None else state.leader) != NO_LEADER:
         return state
     if not allow_unclean and not context.unclean.allows(topic):
@@ -158,7 +160,7 @@ def elect_at_start(
     return state
 
 
-def settle(
+def state_change(
     topic: str, partition: PartitionImage, context: ControllerContext
 ) -> tuple[Operation, PartitionImage] | None:
     """The operation for a changed partition, and the partition after it, or None if it is unchanged."""

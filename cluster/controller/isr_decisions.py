@@ -21,13 +21,13 @@ def is_trusted(broker_id: int, partition: PartitionImage, context: ControllerCon
     next one after a clean shutdown. A broker that is down is trusted until it returns.
     """
     eligible, broker = partition.eligible, context.live_brokers.get(broker_id)
-    if eligible is None or broker is None or not context.keeps_eligible_leaders:
+    if eligible is None or broker is None or not context.tracks_eligible_leaders:
         return True
     known, before = eligible.epochs.get(broker_id, -1), broker.previous_epoch
     return broker.epoch <= known or (before is not None and 0 <= before <= known)
 
 
-def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int, tuple[int, ...]]:
+def elect_eligible(partition: PartitionImage, context: ControllerContext) -> tuple[int, tuple[int, ...]]:
     """Leader and ISR if no member of the ISR can lead.
 
     That is the first usable eligible replica. Without one, the partition waits leaderless for the trusted members of
@@ -35,7 +35,7 @@ def stand_in(partition: PartitionImage, context: ControllerContext) -> tuple[int
     most records.
     """
     eligible = partition.eligible
-    if eligible is None or not context.keeps_eligible_leaders:
+    if eligible is None or not context.tracks_eligible_leaders:
         return NO_LEADER, partition.isr
     others = _trusted(partition, eligible.replicas, context)
     leader = _first(partition, others, context)
@@ -55,7 +55,7 @@ def eligible_after(
 ) -> EligibleLeaders | None:
     """The eligible replicas for the next state, with this leader and this ISR, or None if it needs none."""
     min_isr = context.min_isr
-    if min_isr is None or not context.keeps_eligible_leaders:
+    if min_isr is None or not context.tracks_eligible_leaders:
         return None
     is_under_min_isr = len(isr) < min(min_isr(topic), len(partition.replicas))
     if leader != NO_LEADER and not is_under_min_isr:
@@ -93,7 +93,7 @@ def _epoch(broker_id: int, before: EligibleLeaders, context: ControllerContext) 
     return before.epochs.get(broker_id, context.last_epochs.get(broker_id, -1))
 
 
-def says_less(before: EligibleLeaders | None, now: EligibleLeaders | None) -> bool:
+def must_write_eligible(before: EligibleLeaders | None, now: EligibleLeaders | None) -> bool:
     """Whether the eligible replicas have changed from `before`, so that the state must be rewritten with the same
     leader and ISR.
     """
@@ -111,7 +111,7 @@ def known_since(partition: PartitionImage, written_at: int, context: ControllerC
     return partition.replace(eligible=EligibleLeaders((), partition.leader, epochs))
 
 
-def judge_isr_change(
+def validate_isr_change(
     change: IsrChange, broker_id: int, context: ControllerContext
 ) -> PartitionImage | PartitionState | ErrorCode:
     """Decide on an ISR change requested by `broker_id`.
@@ -169,7 +169,7 @@ def _is_eligible(member: int, epoch: int, topic: str, partition: PartitionImage,
     if not context.is_online(member, partition):
         return False
     broker = context.live_brokers[member]
-    is_cut = partition.partition in broker.cut_replicas.get(topic, ())
+    is_cut = partition.partition in broker.truncated_replicas.get(topic, ())
     if (is_cut or member in context.shutting_down) and member not in partition.isr:
         return False
     return epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from cluster.controller.context import ControllerContext, without_cut_replicas
+from cluster.controller.context import ControllerContext, without_truncated_replicas
 from cluster.controller.elections import DAMAGED_STATE, NO_STATE, after, elect_at_start, next_state, partition_image
 from cluster.controller.isr_decisions import known_since
 from cluster.controller.topics import first_states
@@ -153,7 +153,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
         operations.append(Create(partitions_path(topic.name)))
     # They are recreated together with their state, possibly later.
     operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
-    result = without_cut_replicas(topic.image(), context.live_brokers.values())
+    result = without_truncated_replicas(topic.image(), context.live_brokers.values())
     changed = []
     without_state = [each for each in result.partitions if each.partition_epoch == NO_STATE]
     for created, partition in first_states(topic.name, without_state, context):
@@ -182,7 +182,7 @@ def _at_start(
 ) -> tuple[PartitionImage, PartitionState | None]:
     """A partition with its unusable replicas marked as offline, and its next state (see `elect_at_start`)."""
     written_at = topic.written_at.get(partition.partition)
-    if context.keeps_eligible_leaders and written_at is not None:
+    if context.tracks_eligible_leaders and written_at is not None:
         known = known_since(partition, written_at, context)
         state = elect_at_start(topic.name, known, context, unclean=unclean)
         if state is None and known.eligible != partition.eligible and partition.leader == NO_LEADER:

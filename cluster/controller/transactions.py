@@ -20,19 +20,19 @@ NODES_PER_SHARE = 100
 T = TypeVar("T")
 
 
-class ControllerTerm(Value):
+class ControllerEpoch(Value):
     """The controller's epoch, and the version of /controller_epoch that proves it is still the controller."""
 
     epoch: int
     znode_version: int
 
 
-def fenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int) -> Iterator[list[Operation]]:
+def fenced(operations: Iterable[Operation], epoch: ControllerEpoch, max_bytes: int) -> Iterator[list[Operation]]:
     """Split `operations`, in order, into transactions of at most `max_bytes` that each check the controller epoch.
 
     An operation above the limit is returned alone, so that the service rejects it.
     """
-    check = Check(CONTROLLER_EPOCH, term.znode_version)
+    check = Check(CONTROLLER_EPOCH, epoch.znode_version)
     transaction: list[Operation] = [check]
     size = check_size = _OPERATION_OVERHEAD_BYTES + len(check.path)
     for operation in operations:

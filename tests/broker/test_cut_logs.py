@@ -110,9 +110,9 @@ def test_a_cut_log_waits_for_another_member_of_the_isr() -> None:
             for broker_id in ALL:
                 assert values_in(replica_of(cluster, broker_id)) == list(range(COUNT))
             member = cluster.brokers[0].serving.member
-            assert not cluster.brokers[0].serving.logs.log_manager.checkpoints.cut_below
-            await member.say_cut_replicas(cluster.brokers[0].serving.logs.log_manager)
-            assert not (await member.membership.zk_client.live_brokers(lambda _event: None))[0].cut_replicas
+            assert not cluster.brokers[0].serving.logs.log_manager.checkpoints.truncated_below
+            await member.publish_truncated_replicas(cluster.brokers[0].serving.logs.log_manager)
+            assert not (await member.membership.zk_client.live_brokers(lambda _event: None))[0].truncated_replicas
 
     asyncio.run(run())
 

@@ -220,7 +220,7 @@ async def test_a_controller_that_fails_to_react_makes_room_for_the_next() -> Non
     cluster = await ControllerCluster().start()
     await cluster.create("t", (3, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ActiveController, "brokers_are", Bugs(100).before(ActiveController.brokers_are))
+        patch.setattr(ActiveController, "set_live_brokers", Bugs(100).before(ActiveController.set_live_brokers))
         await cluster.members[3].membership.close()
         await cluster.until(
             "another leader", lambda: all(cluster.members[each].cache.image.leader_of(A) == 2 for each in (1, 2))

@@ -80,9 +80,9 @@ def start(trial: Trial) -> None:
 
 
 def take_role(trial: Trial) -> None:
-    """The only replica takes its role, even with a truncated log (see CutLogs). A missing log is created."""
+    """The only replica takes its role, even with a truncated log (see TruncatedLogs). A missing log is created."""
     assert trial.manager is not None
-    trial.manager.checkpoints.cut_below.clear()
+    trial.manager.checkpoints.truncated_below.clear()
     trial.log = trial.manager.get_or_create(TP, TOPIC_ID, trial.config, trial.now_ms, is_new=False)
 
 

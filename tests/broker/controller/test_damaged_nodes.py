@@ -265,8 +265,8 @@ def test_terms_that_fail_are_not_followed_by_the_next_at_once(brokers: int, monk
 
     async def run() -> None:
         cluster = ControllerCluster()
-        take_office = ActiveController.take_office
-        monkeypatch.setattr(ActiveController, "take_office", refuse)
+        on_controller_failover = ActiveController.on_controller_failover
+        monkeypatch.setattr(ActiveController, "on_controller_failover", refuse)
         for broker_id in range(1, brokers + 1):
             await cluster.start_broker(broker_id)
         await asyncio.sleep(60)
@@ -274,7 +274,7 @@ def test_terms_that_fail_are_not_followed_by_the_next_at_once(brokers: int, monk
         await asyncio.sleep(600)
         assert first_minute <= 4 * brokers
         assert brokers <= (await epoch(cluster) - first_minute) / 10 <= 10
-        monkeypatch.setattr(ActiveController, "take_office", take_office)
+        monkeypatch.setattr(ActiveController, "on_controller_failover", on_controller_failover)
         await asyncio.sleep(30)
         assert cluster.controller.service.is_active
 

@@ -109,13 +109,13 @@ async def test_a_controller_that_dies_before_it_has_written_the_end_is_followed_
     first = cluster.controller
     active = first.service._active
     assert active is not None
-    office = active.reassignments._office
-    transact = office.transact
+    term = active.reassignments._term
+    transact = term.transact
 
     async def all_but_the_assignment(operations: Iterable[Operation]) -> None:
         await transact([each for each in operations if each.path != znodes.topic_path("t")])
 
-    monkeypatch.setattr(office, "transact", all_but_the_assignment)
+    monkeypatch.setattr(term, "transact", all_but_the_assignment)
     await cluster.join("t", 2, 3, 4)
     await cluster.until("another leader", lambda: cluster.told("t", 3, (3, 4)))
     assert (await cluster.assignment("t")).removing_replicas == {0: (2,)}

@@ -121,8 +121,8 @@ async def test_a_registration_that_changes_or_ends_in_order_begins_no_session() 
     cluster = await ControllerCluster().start()
     member = cluster.members[3]
     session_id = member.session_id
-    await member.membership.say_cut_replicas({"t": (0,)})
-    await member.membership.say_cut_replicas({"t": (1,)})
+    await member.membership.publish_truncated_replicas({"t": (0,)})
+    await member.membership.publish_truncated_replicas({"t": (1,)})
     await cluster.members[2].membership.coordination.exists(znodes.CLUSTER_ID)
     assert member.session_id == session_id
     await member.membership.close()

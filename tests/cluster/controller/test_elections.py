@@ -14,8 +14,8 @@ from cluster.controller.elections import (
     elected,
     imbalanced,
     offline_operations,
-    settle,
-    settled,
+    online_state,
+    state_change,
 )
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import PartitionState, partition_state_path
@@ -75,37 +75,37 @@ def test_a_replica_that_was_lost_before_does_not_lead() -> None:
 def test_a_dead_leader_is_followed_and_leaves_the_isr_with_the_other_dead() -> None:
     """Kafka's OfflinePartition election: the new ISR consists of the live members."""
     context = context_of()
-    state = settled("t", partition(0, 7, (7, 2, 8, 0), (7, 0, 2, 8)), context)
+    state = online_state("t", partition(0, 7, (7, 2, 8, 0), (7, 0, 2, 8)), context)
     assert state == PartitionState(2, 4, (0, 2), 5)
 
 
 def test_a_dead_follower_leaves_the_isr_and_the_leader_stays() -> None:
     context = context_of()
-    assert settled("t", partition(0, 1, (7, 1), (7, 1)), context) == PartitionState(1, 4, (1,), 5)
-    assert settled("t", partition(0, 1, (7, 1), (1,)), context) is None
+    assert online_state("t", partition(0, 1, (7, 1), (7, 1)), context) == PartitionState(1, 4, (1,), 5)
+    assert online_state("t", partition(0, 1, (7, 1), (1,)), context) is None
 
 
 def test_without_a_live_member_nobody_leads_and_the_isr_stays() -> None:
     context = context_of()
-    state = settled("t", partition(0, 7, (7, 8, 1), (7, 8)), context)
+    state = online_state("t", partition(0, 7, (7, 8, 1), (7, 8)), context)
     assert state == PartitionState(-1, 4, (7, 8), 5)
-    assert settled("t", partition(0, -1, (7, 8, 1), (7, 8)), context) is None
-    context.brokers_are([BrokerImage(8, 3, {})])
-    assert settled("t", partition(0, -1, (7, 8, 1), (7, 8)), context) == PartitionState(8, 4, (8,), 5)
+    assert online_state("t", partition(0, -1, (7, 8, 1), (7, 8)), context) is None
+    context.set_live_brokers([BrokerImage(8, 3, {})])
+    assert online_state("t", partition(0, -1, (7, 8, 1), (7, 8)), context) == PartitionState(8, 4, (8,), 5)
 
 
 def test_a_broker_about_to_stop_leads_nothing_that_others_can() -> None:
     context = context_of()
     context.shutting_down[1] = None
-    assert settled("t", partition(0, 1, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
-    assert settled("t", partition(0, 2, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
-    assert settled("t", partition(0, 1, (1, 2), (1,)), context) is None, "it is the last one"
-    assert settled("t", partition(0, 7, (7, 1), (7, 1)), context) == PartitionState(-1, 4, (7, 1), 5)
+    assert online_state("t", partition(0, 1, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
+    assert online_state("t", partition(0, 2, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
+    assert online_state("t", partition(0, 1, (1, 2), (1,)), context) is None, "it is the last one"
+    assert online_state("t", partition(0, 7, (7, 1), (7, 1)), context) == PartitionState(-1, 4, (7, 1), 5)
 
 
 def test_a_partition_without_a_state_is_not_elected() -> None:
     context = context_of(partition(0, -1, (7,), ()).replace(partition_epoch=NO_STATE, leader_epoch=NO_STATE))
-    assert settle("t", context.topics["t"].partitions[0], context) is None
+    assert state_change("t", context.topics["t"].partitions[0], context) is None
 
 
 @given(
@@ -125,7 +125,7 @@ def test_whoever_is_elected_has_every_committed_record(
     before = partition(0, leader if leader in isr else -1, replicas, tuple(isr))
     context = ControllerContext(0, 5, [BrokerImage(number, 10, {}) for number in live])
     context.shutting_down = {each: None for each in stopping if each in live}
-    state = settled("t", before, context)
+    state = online_state("t", before, context)
     if state is None:
         assert before.leader == -1 or before.leader in live
         return
@@ -138,7 +138,7 @@ def test_whoever_is_elected_has_every_committed_record(
     else:
         assert state.leader in state.isr
         assert set(state.isr) <= set(live)
-    assert settled("t", before.replace(leader=state.leader, isr=state.isr), context) is None, "once is enough"
+    assert online_state("t", before.replace(leader=state.leader, isr=state.isr), context) is None, "once is enough"
 
 
 class Unclean:
@@ -173,7 +173,7 @@ def test_an_unclean_election_counts_once_the_tree_has_it() -> None:
     dead = partition(0, 7, (7, 8, 2, 1), (7, 8))
     context = context_of(dead)
     context.unclean = rule = Unclean()
-    settled_now = settle("t", dead, context)
+    settled_now = state_change("t", dead, context)
     assert settled_now is not None
     _, changed = settled_now
     assert rule.elections == [], "the write may fail"
@@ -196,14 +196,14 @@ def test_nothing_is_lost_where_a_member_of_the_isr_lives() -> None:
     assert rule.elections == []
 
 
-@pytest.mark.parametrize("how", ["settle", "offline"])
+@pytest.mark.parametrize("how", ["state_change", "offline"])
 def test_every_way_to_a_new_leader_knows_the_rule(how: str) -> None:
     before = partition(0, 0, (0, 2), (0,))
     context = context_of(before)
     context.unclean = Unclean()
-    if how == "settle":
-        context.broker_has_gone(0)
-        settled_now = settle("t", context.topics["t"].partitions[0], context)
+    if how == "state_change":
+        context.remove_live_broker(0)
+        settled_now = state_change("t", context.topics["t"].partitions[0], context)
         assert settled_now is not None
         _, now = settled_now
     else:
@@ -262,7 +262,7 @@ def test_brokers_get_back_what_they_should_lead_when_it_is_more_than_the_limit()
     assert [each.partition for each in imbalanced(context, 49)] == [0, 1, 5]
     assert [each.partition for each in imbalanced(context, 50)] == [5], "not more than the limit"
     assert imbalanced(context, 100) == []
-    context.broker_has_gone(0)
+    context.remove_live_broker(0)
     assert [each.partition for each in imbalanced(context, 10)] == [5], "who is gone cannot lead"
     context.topics_to_be_deleted["t"] = None
     assert imbalanced(context, 10) == []

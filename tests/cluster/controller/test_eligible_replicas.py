@@ -6,7 +6,7 @@ import pytest
 
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import after, elected, offline_operations
-from cluster.controller.isr_decisions import judge_isr_change
+from cluster.controller.isr_decisions import validate_isr_change
 from cluster.controller.reassignment import begun, reassigned
 from cluster.controller.start_up import ReadTopic, take_over
 from cluster.eligible_leaders import EligibleLeaders
@@ -51,18 +51,18 @@ class Cluster:
 
     def goes(self, *broker_ids: int) -> PartitionImage:
         for each in broker_ids:
-            self.context.broker_has_gone(each)
+            self.context.remove_live_broker(each)
         return self.settle()
 
     def comes(self, broker_id: int, epoch: int, previous: int | None = UNCLEAN) -> PartitionImage:
-        self.context.brokers_are([*self.context.live_brokers.values(), broker(broker_id, epoch, previous)])
+        self.context.set_live_brokers([*self.context.live_brokers.values(), broker(broker_id, epoch, previous)])
         return self.settle()
 
     def alter(self, *isr: int) -> PartitionImage:
         """Change the ISR as the leader would."""
         now = self.partition
         change = IsrChange(T0, ID, now.leader_epoch, now.partition_epoch, tuple((each, -1) for each in isr))
-        state = judge_isr_change(change, now.leader, self.context)
+        state = validate_isr_change(change, now.leader, self.context)
         assert isinstance(state, PartitionState), state
         self.context.put_partitions({NAME: [after(now, state)]})
         return self.partition

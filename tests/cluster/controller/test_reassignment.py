@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cluster.controller import reassignment
 from cluster.controller.context import ControllerContext
-from cluster.controller.elections import after, settled, write
+from cluster.controller.elections import after, online_state, write
 from cluster.controller.start_up import ReadTopic, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import PartitionState, TopicAssignment, partition_state_path, topic_path
@@ -40,11 +40,11 @@ class MovingPartition(RuleBasedStateMachine):
         self.holders = {1, 2}
         self.live = dict.fromkeys(BROKERS)
         self.target: tuple[int, ...] | None = None
-        self.take_office()
+        self.on_controller_failover()
 
     # -- the controller
 
-    def take_office(self) -> None:
+    def on_controller_failover(self) -> None:
         brokers = [BrokerImage(each, each, {}) for each in self.live]
         self.context = ControllerContext(1, 1, brokers)
         read = ReadTopic("t", self.assignment, {0: (self.state, self.version)}, has_partitions_node=True)
@@ -79,7 +79,7 @@ class MovingPartition(RuleBasedStateMachine):
         operations, (moved,) = reassignment.begun(self.context.topics["t"], {0: wanted}, self.context)
         self.transact(operations[:written])
         if written < len(operations):
-            self.take_office()
+            self.on_controller_failover()
             return False
         self.put(moved)
         return True
@@ -95,7 +95,7 @@ class MovingPartition(RuleBasedStateMachine):
         if written > 1:
             self.transact([reassignment.assignment_operation(self.context.topics["t"])])
         if written < 2:
-            self.take_office()
+            self.on_controller_failover()
 
     # -- what happens
 
@@ -144,17 +144,17 @@ class MovingPartition(RuleBasedStateMachine):
     def die(self, broker_id: int) -> None:
         if broker_id in self.live:
             del self.live[broker_id]
-            self.context.broker_has_gone(broker_id)
+            self.context.remove_live_broker(broker_id)
             self.settle()
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def come(self, broker_id: int) -> None:
         self.live[broker_id] = None
-        self.context.brokers_are([BrokerImage(each, each, {}) for each in self.live])
+        self.context.set_live_brokers([BrokerImage(each, each, {}) for each in self.live])
         self.settle()
 
     def settle(self) -> None:
-        state = settled("t", self.partition, self.context)
+        state = online_state("t", self.partition, self.context)
         if state is not None:
             before = self.partition
             self.transact([write("t", before, state)])
@@ -162,7 +162,7 @@ class MovingPartition(RuleBasedStateMachine):
 
     @rule()
     def another_controller(self) -> None:
-        self.take_office()
+        self.on_controller_failover()
 
     # -- what must hold
 

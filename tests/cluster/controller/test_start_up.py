@@ -7,7 +7,7 @@ import pytest
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import elect_at_start, initial_state
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, not_set_back, take_over
-from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
 from cluster.zookeeper.coordination import Check, Create, SetData
@@ -147,11 +147,11 @@ def test_adoption_of_nothing() -> None:
 
 
 def test_every_transaction_checks_the_term_and_keeps_to_the_limit() -> None:
-    term = ControllerTerm(epoch=3, znode_version=12)
+    epoch = ControllerEpoch(epoch=3, znode_version=12)
     operations = [Create(f"/{number}", bytes(100)) for number in range(10)]
-    transactions = list(fenced(operations, term, 700))
+    transactions = list(fenced(operations, epoch, 700))
     assert [len(transaction) for transaction in transactions] == [4, 4, 4, 2]
     assert all(transaction[0] == Check(CONTROLLER_EPOCH, 12) for transaction in transactions)
     assert [operation for transaction in transactions for operation in transaction[1:]] == operations
-    assert list(fenced([], term, 700)) == []
-    assert len(list(fenced(operations, term, 1))) == 10
+    assert list(fenced([], epoch, 700)) == []
+    assert len(list(fenced(operations, epoch, 1))) == 10

@@ -60,7 +60,7 @@ TORN_LOGS = (
 """The faults of about every ninth seed: logs truncated below their high watermarks (trap M22)."""
 
 
-def keeps_eligible_leaders(seed: int) -> bool:
+def tracks_eligible_leaders(seed: int) -> bool:
     """Whether the brokers of a seed use KIP-966."""
     return seed % 7 == 6
 
@@ -69,7 +69,7 @@ def tears_logs(seed: int) -> bool:
     """Whether the faults of a seed are TORN_LOGS. With KIP-966, no killed replica is trusted, and the last known leader
     leads even if its log was truncated.
     """
-    return seed % 9 == 7 and not keeps_eligible_leaders(seed)
+    return seed % 9 == 7 and not tracks_eligible_leaders(seed)
 
 
 def draw_cluster_plan(seed: int) -> Plan:
@@ -88,7 +88,7 @@ def draw_cluster_plan(seed: int) -> Plan:
         "replica.lag.time.max.ms": str(rng.choice([2_000, 10_000, 30_000])),
         "replica.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
         "controller.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
-        "eligible.leader.replicas.enable": str(keeps_eligible_leaders(seed)).lower(),
+        "eligible.leader.replicas.enable": str(tracks_eligible_leaders(seed)).lower(),
     }
     faults = list(TORN_LOGS) if tears_logs(seed) else _faults(rng)
     if plan.renewed is not None:

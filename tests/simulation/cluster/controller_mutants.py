@@ -9,11 +9,11 @@ from typing import Any
 
 from broker.controller import broker_changes, controller_term
 from broker.controller.cluster_membership import ClusterMembership
-from broker.replication.truncated_logs import CutLogs
+from broker.replication.truncated_logs import TruncatedLogs
 from cluster.controller import elections, start_up
 from cluster.controller.commands import Command, CommandFence
 from cluster.controller.context import ControllerContext
-from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import NO_LEADER, BrokerRegistration, PartitionState
 from cluster.zookeeper.coordination import Operation
@@ -38,8 +38,8 @@ def _returned_brokers_trusted() -> Iterator[None]:
 def _controllers_write_without_a_fence() -> Iterator[None]:
     """M9: a controller that was deposed goes on writing to the tree."""
 
-    def unfenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int) -> Iterator[list[Operation]]:
-        for transaction in fenced(operations, term, max_bytes):
+    def unfenced(operations: Iterable[Operation], epoch: ControllerEpoch, max_bytes: int) -> Iterator[list[Operation]]:
+        for transaction in fenced(operations, epoch, max_bytes):
             yield transaction[1:]
 
     with replaced(controller_term, "fenced", unfenced):
@@ -60,15 +60,15 @@ def _old_controllers_obeyed() -> Iterator[None]:
 @_mutant
 def _anybody_may_lead() -> Iterator[None]:
     """M12: when no member of the ISR lives any live replica is elected."""
-    original = elections.settled
+    original = elections.online_state
 
-    def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> Any:
+    def online_state(topic: str, partition: PartitionImage, context: ControllerContext) -> Any:
         alive = [each for each in partition.replicas if context.is_online(each, partition)]
         if alive and not any(context.is_online(each, partition) for each in partition.isr):
             return elections.next_state(topic, partition, alive[0], (alive[0],), context)
         return original(topic, partition, context)
 
-    with replaced(elections, "settled", settled):
+    with replaced(elections, "online_state", online_state):
         yield
 
 
@@ -76,9 +76,9 @@ def _anybody_may_lead() -> Iterator[None]:
 def _cut_logs_trusted() -> Iterator[None]:
     """M22: a replica whose log recovery cut below its high watermark is in sync, and may lead."""
     with (
-        replaced(CutLogs, "refuses", lambda _self, _log, _state: False),
-        replaced(start_up, "without_cut_replicas", lambda topic, _brokers: topic),
-        replaced(broker_changes, "without_cut_replicas", lambda topic, _brokers: topic),
+        replaced(TruncatedLogs, "refuses", lambda _self, _log, _state: False),
+        replaced(start_up, "without_truncated_replicas", lambda topic, _brokers: topic),
+        replaced(broker_changes, "without_truncated_replicas", lambda topic, _brokers: topic),
     ):
         yield
 
@@ -102,30 +102,30 @@ def _new_session_with_the_old_epoch() -> Iterator[None]:
 @_mutant
 def _isr_emptied() -> Iterator[None]:
     """When the last member of an ISR goes the ISR is empty, and nobody knows who had all that is committed."""
-    original = elections.settled
+    original = elections.online_state
 
-    def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+    def online_state(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
         state = original(topic, partition, context)
         if state is not None and state.leader == NO_LEADER:
             return elections.next_state(topic, partition, NO_LEADER, (), context)
         return state
 
-    with replaced(elections, "settled", settled):
+    with replaced(elections, "online_state", online_state):
         yield
 
 
 @_mutant
 def _leader_not_in_the_isr() -> Iterator[None]:
     """M12: when no member of the ISR lives another replica leads, and the ISR stays."""
-    original = elections.settled
+    original = elections.online_state
 
-    def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+    def online_state(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
         alive = [each for each in partition.replicas if context.may_lead(each, partition)]
         if alive and not any(each in alive for each in partition.isr):
             return elections.next_state(topic, partition, alive[0], partition.isr, context)
         return original(topic, partition, context)
 
-    with replaced(elections, "settled", settled):
+    with replaced(elections, "online_state", online_state):
         yield
 
 

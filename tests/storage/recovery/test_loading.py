@@ -101,7 +101,7 @@ class TestLoading:
             manager.resolve_conflicting_logs(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
             assert manager.logs[TP].log_end_offset == end
             assert manager.checkpoints.high_watermarks == {TP: end}
-            assert manager.checkpoints.cut_below == {}
+            assert manager.checkpoints.truncated_below == {}
 
     def test_a_directory_that_cannot_be_used(self) -> None:
         file_system = MemoryFileSystem()
@@ -159,7 +159,7 @@ class TestLoading:
             file_system.kill_process()
             manager, _ = open_manager(file_system, CONFIG)
             assert manager.logs[TP].log_end_offset == 4
-            assert manager.checkpoints.cut_below == {TP: 5}
+            assert manager.checkpoints.truncated_below == {TP: 5}
             checkpoint_high_watermarks(manager, {TP: 4})
 
     def test_progress(self) -> None:
