@@ -44,6 +44,6 @@ class EligibleLeaders(Value):
         return cls(tuple(map(int, value[ELR])), int(value.get(LAST_KNOWN_LEADER, _NOBODY)), epochs)
 
     @classmethod
-    def told(cls, replicas: Iterable[int] | None) -> EligibleLeaders | None:
+    def for_leader(cls, replicas: Iterable[int] | None) -> EligibleLeaders | None:
         """Build the part that a leader receives: the eligible replicas, if any."""
         return None if replicas is None else cls(tuple(replicas))

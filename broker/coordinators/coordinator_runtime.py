@@ -14,7 +14,7 @@ from broker.environment.contract import Clock
 from broker.network.registry import Later, make_later, settle
 from broker.network.slices import SLICE_S
 from cluster.coordinators.deadlines import Deadlines
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, TransactionalProducer
+from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result, TransactionalProducer
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode, detached
 from protocol.records.batch import Record
@@ -47,23 +47,23 @@ class Shard(Protocol):
     deadlines: Deadlines
     """They determine the next call of `expire`."""
 
-    def start(self, now: Moment) -> Appends:
+    def start(self, now: ClockReading) -> Appends:
         """Start serving the restored state."""
         ...
 
-    def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
+    def complete(self, now: ClockReading, append: Append, base_offset: int) -> Appends:
         """`append` was committed; its first record has offset `base_offset` in the log."""
         ...
 
-    def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
+    def fail(self, now: ClockReading, append: Append, error_code: ErrorCode) -> Appends:
         """`append` was not committed."""
         ...
 
-    def expire(self, now: Moment) -> Appends:
+    def expire(self, now: ClockReading) -> Appends:
         """Process expired deadlines."""
         ...
 
-    def resign(self, now: Moment) -> None:
+    def resign(self, now: ClockReading) -> None:
         """Stop: another broker is the coordinator now."""
         ...
 
@@ -111,54 +111,54 @@ class Responses:
         self._due: deque[tuple[Callable[[Any], None], Any]] = deque()
         """Each waiting callback, with its outcome."""
 
-    def respond(self, outcome: R | Reply[R], translate: Callable[[R], T]) -> T | asyncio.Future[T]:
+    def respond(self, outcome: R | PendingResponse[R], translate: Callable[[R], T]) -> T | asyncio.Future[T]:
         """Return the translated outcome of an event, or a future of it."""
-        if not isinstance(outcome, Reply):
+        if not isinstance(outcome, PendingResponse):
             return translate(outcome)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        outcome.then(partial(self._put, partial(settle, future, translate)))
+        outcome.then(partial(self._enqueue, partial(settle, future, translate)))
         return future
 
     def respond_later(
-        self, outcome: R | Reply[R], translate: Callable[[R], T] | None, lets_pass: frozenset[ApiKey]
+        self, outcome: R | PendingResponse[R], translate: Callable[[R], T] | None, lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
         """Like `respond`, for a handler and without a future. See `Later` for `lets_pass`. Without `translate`, the
         outcome is the response.
         """
-        if not isinstance(outcome, Reply):
+        if not isinstance(outcome, PendingResponse):
             return cast("T", outcome) if translate is None else translate(outcome)
         later: Later[T] = make_later(lets_pass, translate)
-        outcome.then(partial(self._put, later.answer))
+        outcome.then(partial(self._enqueue, later.answer))
         return later
 
     @staticmethod
     def respond_at_once(
-        outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
+        outcome: R | PendingResponse[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
         """Like `respond_later`, but responses are not spread over turns: for small ones."""
-        if not isinstance(outcome, Reply):
+        if not isinstance(outcome, PendingResponse):
             return translate(outcome)
         later: Later[T] = make_later(lets_pass, translate)
         outcome.then(later.answer)
         return later
 
-    def _put(self, give: Callable[[R], None], value: R) -> None:
+    def _enqueue(self, deliver: Callable[[R], None], value: R) -> None:
         if not self._due:
-            asyncio.get_running_loop().call_soon(self._give)
-        self._due.append((give, value))
+            asyncio.get_running_loop().call_soon(self._deliver_some)
+        self._due.append((deliver, value))
 
-    def _give(self) -> None:
+    def _deliver_some(self) -> None:
         for _ in range(min(RESPONSES_AT_ONCE, len(self._due))):
-            give, value = self._due.popleft()
-            give(value)
+            deliver, value = self._due.popleft()
+            deliver(value)
         if self._due:
-            asyncio.get_running_loop().call_soon(self._give)
+            asyncio.get_running_loop().call_soon(self._deliver_some)
 
-    def give_all(self) -> None:
+    def deliver_all(self) -> None:
         """Deliver all pending responses now."""
         while self._due:
-            give, value = self._due.popleft()
-            give(value)
+            deliver, value = self._due.popleft()
+            deliver(value)
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -190,27 +190,27 @@ class CoordinatorRuntime(Generic[S]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf
         """When the timer fires; infinity without a timer."""
-        self._moment = Moment(0, -1)
+        self._now = ClockReading(0, -1)
 
     def start(self) -> None:
         """Start serving."""
         now = self.now()
-        self._go_on(now, self.shard.start(now))
+        self._process(now, self.shard.start(now))
 
     def handle(
-        self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
-    ) -> R | Reply[R]:
+        self, event: Callable[Concatenate[ClockReading, P], Result[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R | PendingResponse[R]:
         """Pass an event to the shard. Returns the response if it is available immediately."""
         now = self.now()
         return self.finish(now, event(now, *args, **kwargs))
 
-    def finish(self, now: Moment, result: Result[R]) -> R | Reply[R]:
+    def finish(self, now: ClockReading, result: Result[R]) -> R | PendingResponse[R]:
         """Make the appends of an event that the shard handled at `now`. Returns the response if it is available
         immediately.
         """
-        self._go_on(now, result.appends)
+        self._process(now, result.appends)
         response = result.response
-        if isinstance(response, Reply) and response.value is not None:
+        if isinstance(response, PendingResponse) and response.value is not None:
             return response.value
         return response
 
@@ -225,14 +225,14 @@ class CoordinatorRuntime(Generic[S]):
         if self._timer is not None:
             self._timer.cancel()
 
-    def now(self) -> Moment:
-        """The current time; returns the previous `Moment` again within the same millisecond."""
+    def now(self) -> ClockReading:
+        """The current time; returns the previous `ClockReading` again within the same millisecond."""
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
-        if monotonic_ms != self._moment.monotonic_ms:
-            self._moment = Moment(self._clock.now_ms(), monotonic_ms)
-        return self._moment
+        if monotonic_ms != self._now.monotonic_ms:
+            self._now = ClockReading(self._clock.now_ms(), monotonic_ms)
+        return self._now
 
-    def _go_on(self, now: Moment, appends: Appends) -> None:
+    def _process(self, now: ClockReading, appends: Appends) -> None:
         if appends:
             self._make(now, appends)
         if self._in_flight:
@@ -240,7 +240,7 @@ class CoordinatorRuntime(Generic[S]):
         if self._deadlines.next_ms < self._timer_ms:
             self._set_timer()
 
-    def _make(self, now: Moment, appends: Appends) -> None:
+    def _make(self, now: ClockReading, appends: Appends) -> None:
         self._due.extend(appends)
         if not self._continues and self._due:
             self._continue_later()
@@ -258,16 +258,16 @@ class CoordinatorRuntime(Generic[S]):
             self._continue_later()
         now = self.now()
         self._make_some(now)
-        self._go_on(now, ())
+        self._process(now, ())
 
-    def _make_some(self, now: Moment) -> None:
-        is_over = self._clock.begin_slice(SLICE_S / 4)  # a whole batch may follow, and the turn has other work
+    def _make_some(self, now: ClockReading) -> None:
+        should_yield = self._clock.begin_slice(SLICE_S / 4)  # a whole batch may follow, and the turn has other work
         while self._due:
             self._append_next(now)
-            if is_over():
+            if should_yield():
                 return
 
-    def _append_next(self, now: Moment) -> None:
+    def _append_next(self, now: ClockReading) -> None:
         """Make the next append, combined with those after it that fit into its batch."""
         due = self._due
         append = due.popleft()
@@ -278,11 +278,11 @@ class CoordinatorRuntime(Generic[S]):
                 count += len(together[-1].records)
         self._write(now, together)
 
-    def _write(self, now: Moment, together: Sequence[Append]) -> None:
+    def _write(self, now: ClockReading, together: Sequence[Append]) -> None:
         """Write appends as one batch; if that fails, as smaller ones."""
         future = self._begin_write(now, together)
         is_done = future.done()
-        if is_done and len(together) > 1 and _may_do_apart(future):
+        if is_done and len(together) > 1 and _may_split(future):
             middle = len(together) // 2
             self._write(now, together[:middle])
             self._write(now, together[middle:])
@@ -294,7 +294,7 @@ class CoordinatorRuntime(Generic[S]):
         if not is_done:
             future.add_done_callback(self._on_written)
 
-    def _begin_write(self, now: Moment, together: Sequence[Append]) -> asyncio.Future[int]:
+    def _begin_write(self, now: ClockReading, together: Sequence[Append]) -> asyncio.Future[int]:
         try:
             records = [Record(0, now.now_ms, *each.encode()) for append in together for each in append.records]
             producer = together[0].producer
@@ -309,9 +309,9 @@ class CoordinatorRuntime(Generic[S]):
             return failed
 
     def _on_written(self, _: asyncio.Future[int]) -> None:
-        self._go_on(self.now(), ())
+        self._process(self.now(), ())
 
-    def _report(self, now: Moment) -> None:
+    def _report(self, now: ClockReading) -> None:
         """Report finished appends to the shard, oldest first. Guarded against reentry, because the shard may append
         again.
         """
@@ -346,10 +346,10 @@ class CoordinatorRuntime(Generic[S]):
     def _on_timer(self) -> None:
         self._timer, self._timer_ms = None, math.inf
         now = self.now()
-        self._go_on(now, self.shard.expire(now))
+        self._process(now, self.shard.expire(now))
 
 
-def _may_do_apart(future: asyncio.Future[int]) -> bool:
+def _may_split(future: asyncio.Future[int]) -> bool:
     """Whether a batch failed because it was too large or had a record that cannot be written; parts of it may
     succeed.
     """

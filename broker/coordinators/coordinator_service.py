@@ -11,7 +11,7 @@ from typing import Final, Generic
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime, Responses, S
 from broker.environment.contract import Clock, Executor
-from cluster.coordinators.results import Moment
+from cluster.coordinators.results import ClockReading
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
 
@@ -51,7 +51,7 @@ class ShardLoader(Value, Generic[S]):
     """
 
     take: Callable[[memoryview], int | None]
-    finish: Callable[[Moment], S]
+    finish: Callable[[ClockReading], S]
 
 
 class CoordinatorService(ABC, Generic[S]):
@@ -91,7 +91,7 @@ class CoordinatorService(ABC, Generic[S]):
         if self._closed:
             return
         if self._log.is_empty(partition):
-            now = Moment(self.clock.now_ms(), int(self.clock.monotonic_s() * 1000))
+            now = ClockReading(self.clock.now_ms(), int(self.clock.monotonic_s() * 1000))
             self._serve(partition, self._loader(partition).finish(now))
             return
         task = asyncio.get_running_loop().create_task(self._load(partition), name=f"load {self._topic}-{partition}")
@@ -112,7 +112,9 @@ class CoordinatorService(ABC, Generic[S]):
                 started_s = self.clock.monotonic_s()
                 loader = self._loader(partition)
                 await self._log.load(partition, loader.take)
-                shard = await self._executor.run(loader.finish, Moment(self.clock.now_ms(), int(started_s * 1000)))
+                shard = await self._executor.run(
+                    loader.finish, ClockReading(self.clock.now_ms(), int(started_s * 1000))
+                )
             del self._loading[partition]
             self._serve(partition, shard)
         except Exception:  # a loader's bug too: clients would wait forever for the load to end
@@ -143,7 +145,7 @@ class CoordinatorService(ABC, Generic[S]):
         for runtime in self._shards.values():
             runtime.close()
         self._shards.clear()
-        self.responses.give_all()
+        self.responses.deliver_all()
 
     # -- finding shards ------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorR
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
 from broker.environment.contract import Clock, Executor, Random
 from broker.network.slices import in_slices
-from cluster.coordinators.results import Moment
+from cluster.coordinators.results import ClockReading
 from cluster.groups.group_config import GroupConfig
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
@@ -62,7 +62,7 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         loader = GroupLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, loader, partition))
 
-    def _restored_shard(self, loader: GroupLoader, partition: int, now: Moment) -> GroupShard:
+    def _restored_shard(self, loader: GroupLoader, partition: int, now: ClockReading) -> GroupShard:
         from cluster.groups.shard import GroupShard
 
         most_record_bytes = partial(self._log.most_record_bytes, partition)
@@ -78,7 +78,7 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
     def _serve(self, partition: int, shard: GroupShard) -> None:
         super()._serve(partition, shard)
         if topics := self._deleted_while_loading.pop(partition, None):
-            self._begin_to_forget(topics, [self._shards[partition]])
+            self._start_forgetting(topics, [self._shards[partition]])
 
     def _summary(self, shard: GroupShard) -> str:
         return f"{len(shard.groups)} groups"
@@ -119,9 +119,9 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         """Start removing the offsets committed so far for deleted topics. See `topics_forgotten`."""
         for partition in self._loading:
             self._deleted_while_loading.setdefault(partition, set()).update(topics)
-        self._begin_to_forget(topics, self.runtimes())
+        self._start_forgetting(topics, self.runtimes())
 
-    def _begin_to_forget(self, topics: Collection[str], runtimes: Sequence[CoordinatorRuntime[GroupShard]]) -> None:
+    def _start_forgetting(self, topics: Collection[str], runtimes: Sequence[CoordinatorRuntime[GroupShard]]) -> None:
         served = [(runtime, runtime.shard.offsets.next_number) for runtime in runtimes]
         self._forgetting = asyncio.ensure_future(self._forget(frozenset(topics), served, self._forgetting))
 

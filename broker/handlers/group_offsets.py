@@ -13,7 +13,7 @@ from broker.network.registry import Later, RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
-from cluster.coordinators.results import Reply
+from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.records import CommittedOffset
@@ -82,7 +82,7 @@ class GroupOffsetHandlers:
 
     def _commit(
         self, request: OffsetCommitRequest
-    ) -> tuple[list[TopicPartition], PartitionErrors | Reply[PartitionErrors]]:
+    ) -> tuple[list[TopicPartition], PartitionErrors | PendingResponse[PartitionErrors]]:
         """Commit offsets. Returns the requested partitions, and the result of the existing ones."""
         asked: list[TopicPartition] = []
         offsets: Offsets = {}
@@ -230,7 +230,9 @@ class GroupOffsetHandlers:
         ]
         return self._service.responses.respond(self._delete(request.group_id, asked), partial(_delete_response, asked))
 
-    def _delete(self, group_id: str, asked: Sequence[TopicPartition]) -> OffsetDeletion | Reply[OffsetDeletion]:
+    def _delete(
+        self, group_id: str, asked: Sequence[TopicPartition]
+    ) -> OffsetDeletion | PendingResponse[OffsetDeletion]:
         image = self._metadata()
         known = [each for each in asked if image.partition(each) is not None]
         try:

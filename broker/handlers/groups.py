@@ -12,7 +12,7 @@ from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, ap
 from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.security.access import OPEN, Access, Client, host_address
-from cluster.coordinators.results import Reply
+from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import (
     PROTOCOLS_OF_A_MEMBER,
     Joining,
@@ -78,7 +78,7 @@ class GroupHandlers:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Later[JoinGroupResponse]:
         """Reply when the next generation begins."""
-        outcome: JoinGroupResponse | Reply[JoinGroupResponse]
+        outcome: JoinGroupResponse | PendingResponse[JoinGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
             if len(request.protocols) > PROTOCOLS_OF_A_MEMBER:
@@ -120,7 +120,7 @@ class GroupHandlers:
 
     def _sync(
         self, request: SyncGroupRequest, assignments: dict[str, bytes]
-    ) -> SyncGroupResponse | Reply[SyncGroupResponse]:
+    ) -> SyncGroupResponse | PendingResponse[SyncGroupResponse]:
         try:
             runtime = self._service.runtime_of(request.group_id)
             now = runtime.now()
@@ -139,7 +139,7 @@ class GroupHandlers:
         request: HeartbeatRequest,
     ) -> HeartbeatResponse | Later[HeartbeatResponse]:
         """Keep a member alive."""
-        outcome: ErrorCode | Reply[ErrorCode]
+        outcome: ErrorCode | PendingResponse[ErrorCode]
         try:
             runtime = self._service.runtime_of(request.group_id)
             now = runtime.now()
@@ -162,7 +162,7 @@ class GroupHandlers:
         else:
             leaving = [Leaving(each.member_id, each.group_instance_id, each.reason) for each in request.members]
             translate = partial(_leave_response, leaving)
-        outcome: Left | Reply[Left]
+        outcome: Left | PendingResponse[Left]
         try:
             runtime = self._service.runtime_of(request.group_id)
             outcome = runtime.handle(runtime.shard.membership.leave, request.group_id, leaving)

@@ -10,7 +10,7 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.transactions.transaction_guards import TransactionGuards, Write
-from cluster.coordinators.results import Reply, TransactionalProducer
+from cluster.coordinators.results import PendingResponse, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import Offsets, PartitionErrors
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
@@ -70,7 +70,7 @@ class TransactionalOffsetHandlers:
 
     async def _commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest, offsets: Offsets
-    ) -> PartitionErrors | Reply[PartitionErrors]:
+    ) -> PartitionErrors | PendingResponse[PartitionErrors]:
         """Add offsets to a transaction. Raises ApiError if the group is coordinated elsewhere or the transaction does
         not include it.
         """

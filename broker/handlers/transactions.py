@@ -14,8 +14,8 @@ from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from broker.transactions.marker_writer import Marker, MarkerWriter, Outcome
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
-from broker.transactions.transaction_guards import Question, TransactionVerifier
-from cluster.coordinators.results import Reply
+from broker.transactions.transaction_guards import TransactionVerifier, VerificationRequest
+from cluster.coordinators.results import PendingResponse
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -141,7 +141,7 @@ class TransactionHandlers:
         transactional_id = transaction.transactional_id
         producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
         if transaction.verify_only:
-            return self._verifier.answer(Question(transactional_id, producer_id, producer_epoch, partitions))
+            return self._verifier.answer(VerificationRequest(transactional_id, producer_id, producer_epoch, partitions))
         outcome = self._add_to(transactional_id, producer_id, producer_epoch, partitions)
         return self._service.responses.respond(outcome, partial(_codes_of_all, context, partitions))
 
@@ -165,7 +165,7 @@ class TransactionHandlers:
 
     def _add_to(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
-    ) -> ErrorCode | Reply[ErrorCode]:
+    ) -> ErrorCode | PendingResponse[ErrorCode]:
         try:
             runtime = self._service.runtime_of(transactional_id)
         except ApiError as error:

@@ -179,7 +179,7 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest, slices: Slices) -
                 leader_recovery_state=state.leader_recovery_state,
                 adding_replicas=tuple(state.adding_replicas),
                 removing_replicas=tuple(state.removing_replicas),
-                eligible=EligibleLeaders.told(state.eligible_leader_replicas),
+                eligible=EligibleLeaders.for_leader(state.eligible_leader_replicas),
             )
         )
     topics = tuple(

@@ -98,7 +98,7 @@ class RemoteController:
             partition_epoch=answered.partition_epoch,
             controller_epoch=known.controller_epoch if known is not None else self._metadata.image.controller_epoch,
             leader_recovery_state=answered.leader_recovery_state,
-            eligible=EligibleLeaders.told(answered.eligible_leader_replicas),
+            eligible=EligibleLeaders.for_leader(answered.eligible_leader_replicas),
         )
 
     async def create_topics(

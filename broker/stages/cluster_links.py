@@ -13,9 +13,9 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager, fetchers_of
 from broker.replication.replica_manager import ReplicaManager
 from broker.stages.logs import LoadedLogs
-from broker.transactions.marker_writer import Marker, Outcome
+from broker.transactions.marker_writer import Marker, MarkerResults
 from broker.transactions.remote_transactions import ask_coordinator, write_markers
-from broker.transactions.transaction_guards import Question, Verdict
+from broker.transactions.transaction_guards import Verdict, VerificationRequest
 from client.environment import Network
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
@@ -77,11 +77,11 @@ class ClusterLinks(Value):
         self.replicas.isr_changes.connect(router)
         return router
 
-    async def write_txn_markers(self, broker_id: int, markers: Sequence[Marker]) -> Outcome:
+    async def write_txn_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
         """See `remote_transactions`."""
         return await write_markers(self.marker_clients, broker_id, markers)
 
-    async def ask_transaction_coordinator(self, broker_id: int, question: Question) -> Verdict:
+    async def ask_transaction_coordinator(self, broker_id: int, question: VerificationRequest) -> Verdict:
         """See `remote_transactions`."""
         return await ask_coordinator(self.verification_clients, broker_id, question)
 

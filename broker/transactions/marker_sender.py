@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.transactions.marker_writer import Marker, Outcome
+from broker.transactions.marker_writer import Marker, MarkerResults
 from cluster.metadata_image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
@@ -24,7 +24,7 @@ RETRY_S: Final = 0.1
 _NO_LONGER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """These errors mean that another coordinator now manages the transaction."""
 
-WriteMarkers = Callable[[Sequence[Marker]], Awaitable[Outcome]]
+WriteMarkers = Callable[[Sequence[Marker]], Awaitable[MarkerResults]]
 """Makes one broker write markers. The outcome is empty if the broker was unreachable or did not answer."""
 
 
@@ -104,7 +104,7 @@ class MarkerSender:
             del self._senders[leader]
 
     async def _send(self, leader: int, shares: Sequence[_Share]) -> None:
-        outcome: Outcome = {}
+        outcome: MarkerResults = {}
         try:
             write = self._write(leader)
             if write is not None:
@@ -114,12 +114,12 @@ class MarkerSender:
         for work, partitions in shares:
             if not work.is_obsolete():
                 try:
-                    self._settle(work, partitions, outcome)
+                    self._handle_result(work, partitions, outcome)
                 except Exception:  # as above
                     logger.exception("The answer of broker %d about markers could not be processed", leader)
                     self._retry_later(work, partitions)
 
-    def _settle(self, work: MarkerWork, partitions: Sequence[TopicPartition], outcome: Outcome) -> None:
+    def _handle_result(self, work: MarkerWork, partitions: Sequence[TopicPartition], outcome: MarkerResults) -> None:
         image, markers = self._image(), work.markers
         done, again = [], []
         for topic_partition in partitions:

@@ -30,7 +30,7 @@ class Marker(Value):
     partitions: Sequence[TopicPartition]
 
 
-Outcome = Mapping[tuple[int, TopicPartition], ErrorCode]
+MarkerResults = Mapping[tuple[int, TopicPartition], ErrorCode]
 """Results by producer id and partition. A missing entry means that the outcome is unknown."""
 
 
@@ -48,7 +48,7 @@ class MarkerWriter:
         self._clock = clock
         self._timeout_ms = timeout_ms
 
-    async def write(self, markers: Sequence[Marker]) -> Outcome:
+    async def write(self, markers: Sequence[Marker]) -> MarkerResults:
         """Write markers. Returns when each is replicated or has failed."""
         outcome: dict[tuple[int, TopicPartition], ErrorCode] = {}
         waiting: list[tuple[int, TopicPartition, int]] = []

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from broker.inter_broker.command_codec import ADD_PARTITIONS_TO_TXN_VERSION, WRITE_TXN_MARKERS_VERSION
 from broker.inter_broker.inter_broker_client import BrokerClients
-from broker.transactions.marker_writer import Marker, Outcome
-from broker.transactions.transaction_guards import Question, Verdict
+from broker.transactions.marker_writer import Marker, MarkerResults
+from broker.transactions.transaction_guards import Verdict, VerificationRequest
 from client.errors import DisconnectedError
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
@@ -29,7 +29,7 @@ _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 _MarkerTopic = WriteTxnMarkersRequest.WritableTxnMarkerTopic
 
 
-async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> Outcome:
+async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
     """Make another broker write markers; see `marker_sender.WriteMarkers`."""
     request = WriteTxnMarkersRequest(
         markers=[
@@ -60,27 +60,27 @@ async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequenc
     }
 
 
-async def ask_coordinator(clients: BrokerClients, broker_id: int, question: Question) -> Verdict:
+async def ask_coordinator(clients: BrokerClients, broker_id: int, verification: VerificationRequest) -> Verdict:
     """Ask the coordinator on another broker. Without an answer, the verdict is NETWORK_EXCEPTION."""
     transaction = _Transaction(
-        transactional_id=question.transactional_id,
-        producer_id=question.producer_id,
-        producer_epoch=question.producer_epoch,
+        transactional_id=verification.transactional_id,
+        producer_id=verification.producer_id,
+        producer_epoch=verification.producer_epoch,
         verify_only=True,
-        topics=[_Topic(name=topic, partitions=indexes) for topic, indexes in by_topic(question.partitions).items()],
+        topics=[_Topic(name=topic, partitions=indexes) for topic, indexes in by_topic(verification.partitions).items()],
     )
     request = AddPartitionsToTxnRequest(transactions=[transaction])
     client = clients.of(broker_id)
     try:
         response = await client.ask(request, AddPartitionsToTxnResponse, ADD_PARTITIONS_TO_TXN_VERSION)
     except DisconnectedError:
-        return dict.fromkeys(question.partitions, ErrorCode.NETWORK_EXCEPTION)
+        return dict.fromkeys(verification.partitions, ErrorCode.NETWORK_EXCEPTION)
     if response.error_code:
-        return dict.fromkeys(question.partitions, ErrorCode.of(response.error_code))
-    told = {
+        return dict.fromkeys(verification.partitions, ErrorCode.of(response.error_code))
+    results = {
         TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
         for result in response.results_by_transaction
         for topic in result.topic_results
         for each in topic.results_by_partition
     }
-    return {each: told.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in question.partitions}
+    return {each: results.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in verification.partitions}

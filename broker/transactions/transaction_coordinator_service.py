@@ -16,7 +16,7 @@ from broker.coordinators.coordinator_service import CoordinatorService, ShardLoa
 from broker.environment.contract import Clock, Executor
 from broker.network.slices import in_slices
 from broker.transactions.marker_sender import MarkerSender, MarkerWork
-from cluster.coordinators.results import Moment
+from cluster.coordinators.results import ClockReading
 from cluster.znodes import ProducerIdBlock
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
@@ -66,7 +66,7 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
         loader = TransactionLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, partition, loader))
 
-    def _restored_shard(self, partition: int, loader: TransactionLoader, _: Moment) -> TransactionShard:
+    def _restored_shard(self, partition: int, loader: TransactionLoader, _: ClockReading) -> TransactionShard:
         from cluster.transactions.transaction_shard import TransactionShard
         from cluster.transactions.transaction_table import TransactionConfig
 

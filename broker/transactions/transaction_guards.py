@@ -17,7 +17,7 @@ from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 from storage.log.log_validator import NOT_VERIFIED, ONGOING, VerificationGuard
 
 
-class Question(NamedTuple):
+class VerificationRequest(NamedTuple):
     """Are `partitions` in the open transaction of this producer?"""
 
     transactional_id: str
@@ -29,7 +29,7 @@ class Question(NamedTuple):
 Verdict = Mapping[TopicPartition, ErrorCode]
 """NONE for each partition in the transaction, otherwise an error."""
 
-AskBroker = Callable[[int, Question], Awaitable[Verdict]]
+AskBroker = Callable[[int, VerificationRequest], Awaitable[Verdict]]
 """Asks the coordinator on another broker."""
 
 
@@ -49,21 +49,21 @@ class TransactionVerifier:
         self._image = image
         self._ask_broker = ask_broker
 
-    def verify(self, question: Question) -> Verdict | Awaitable[Verdict]:
+    def verify(self, verification: VerificationRequest) -> Verdict | Awaitable[Verdict]:
         """Return the verdict or an awaitable of it. Never raises: NETWORK_EXCEPTION and the coordinator's errors are
         verdicts.
         """
-        partition = self._service.partition_of(question.transactional_id)
+        partition = self._service.partition_of(verification.transactional_id)
         leader = self._image().leader_of(TopicPartition(TRANSACTION_STATE, partition))
         if leader < 0:
-            return dict.fromkeys(question.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return dict.fromkeys(verification.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if leader == self._broker_id or self._ask_broker is None:
-            return self.answer(question)
-        return self._ask_broker(leader, question)
+            return self.answer(verification)
+        return self._ask_broker(leader, verification)
 
-    def answer(self, question: Question) -> Verdict:
+    def answer(self, verification: VerificationRequest) -> Verdict:
         """The verdict of this broker's coordinator; if it is not responsible, every partition gets its error."""
-        transactional_id, producer_id, producer_epoch, partitions = question
+        transactional_id, producer_id, producer_epoch, partitions = verification
         try:
             shard = self._service.runtime_of(transactional_id).shard
         except ApiError as error:
@@ -126,36 +126,38 @@ class TransactionGuards:
                 asked.setdefault((producer_id, producer_epoch), []).append(topic_partition)
         waiting = []
         for (producer_id, producer_epoch), partitions in asked.items():
-            verdict = self._verifier.verify(Question(transactional_id, producer_id, producer_epoch, partitions))
+            verdict = self._verifier.verify(
+                VerificationRequest(transactional_id, producer_id, producer_epoch, partitions)
+            )
             if isinstance(verdict, Mapping):
-                _judge(guards, verdict, knows_abortable=knows_abortable)
+                _apply_verdict(guards, verdict, knows_abortable=knows_abortable)
             else:
                 waiting.append(verdict)
         if waiting:
-            return _judge_later(guards, waiting, knows_abortable=knows_abortable)
+            return _apply_verdict_later(guards, waiting, knows_abortable=knows_abortable)
         return guards
 
 
-async def _judge_later(
+async def _apply_verdict_later(
     guards: dict[TopicPartition, VerificationGuard | ApiError],
     waiting: Sequence[Awaitable[Verdict]],
     *,
     knows_abortable: bool,
 ) -> Guards:
     for verdict in await asyncio.gather(*waiting):
-        _judge(guards, verdict, knows_abortable=knows_abortable)
+        _apply_verdict(guards, verdict, knows_abortable=knows_abortable)
     return guards
 
 
-def _judge(
+def _apply_verdict(
     guards: dict[TopicPartition, VerificationGuard | ApiError], verdict: Verdict, *, knows_abortable: bool
 ) -> None:
     for topic_partition, error_code in verdict.items():
         if error_code is ErrorCode.NONE:
             continue
-        told = error_code
-        if told is ErrorCode.PRODUCER_FENCED:
-            told = ErrorCode.INVALID_PRODUCER_EPOCH  # the code that producers expect here
-        elif told is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
-            told = ErrorCode.INVALID_TXN_STATE
-        guards[topic_partition] = ApiError(told, f"{topic_partition} was not added to the transaction")
+        code = error_code
+        if code is ErrorCode.PRODUCER_FENCED:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH  # the code that producers expect here
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+            code = ErrorCode.INVALID_TXN_STATE
+        guards[topic_partition] = ApiError(code, f"{topic_partition} was not added to the transaction")

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 
 logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
 
-Action = Callable[[Moment], Appends]
+Action = Callable[[ClockReading], Appends]
 
 PAUSE_AFTER_BUG_MS: Final = 5000
 """The pause before retrying an action that raised an unexpected error. Each error is logged."""
@@ -102,7 +102,7 @@ class Deadlines:
     def _find_next(self) -> None:
         self.next_ms = self._heap[0][0] if self._heap else math.inf
 
-    def expire(self, now: Moment) -> Appends:
+    def expire(self, now: ClockReading) -> Appends:
         """Run due actions, earliest first.
 
         A deadline that an action sets to a past time waits for the next call, so that no action can block this one

@@ -31,14 +31,14 @@ class TransactionalProducer(Value):
     ends: bool = False
 
 
-class Moment(Value):
+class ClockReading(Value):
     """The time of an event: `now_ms` of the wall clock for records, `monotonic_ms` for deadlines."""
 
     now_ms: int
     monotonic_ms: int
 
 
-class Reply(Value, Generic[R], frozen=False, eq=False):
+class PendingResponse(Value, Generic[R], frozen=False, eq=False):
     """A response for later: after a commit of records, or after requests from other members."""
 
     value: R | None = None
@@ -60,13 +60,13 @@ class Reply(Value, Generic[R], frozen=False, eq=False):
 class Append(Value, frozen=False):
     """Records to append as one batch, atomically.
 
-    Once the batch is committed or has failed, `settled` is called with NONE or the log's error, such as
+    Once the batch is committed or has failed, `completed` is called with NONE or the log's error, such as
     NOT_LEADER_OR_FOLLOWER. It completes the client's response, and may return more appends.
     """
 
     records: Sequence[Any]
     """Each is an `EncodableRecord` of a type that the shard handles."""
-    settled: Callable[[Moment, ErrorCode], Appends]
+    completed: Callable[[ClockReading, ErrorCode], Appends]
     producer: TransactionalProducer | None = None
     """Without one, the records apply once committed."""
 
@@ -78,12 +78,12 @@ Appends = Sequence[Append]
 class Result(Value, Generic[R], frozen=False):
     """The response to an event, and the records to append for it.
 
-    If the response depends on the records, it is a `Reply`, set once they are committed.
+    If the response depends on the records, it is a `PendingResponse`, set once they are committed.
     """
 
-    response: R | Reply[R]
+    response: R | PendingResponse[R]
     appends: Appends = ()
 
 
-make_reply = maker(Reply)
+make_reply = maker(PendingResponse)
 make_result = maker(Result)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, TransactionalProducer
-from cluster.groups.deleted_topics import DeletedTopics, Settled
+from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result, TransactionalProducer
+from cluster.groups.deleted_topics import DeletedTopics, OnCompleted
 from cluster.groups.group import COMPLETING_REBALANCE, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, STABLE, Group
-from cluster.groups.group_table import DurableGroup, GroupTable, unattended
-from cluster.groups.membership_events import Caller
+from cluster.groups.group_table import DurableGroup, GroupTable, background_append
+from cluster.groups.membership_events import MemberRequest
 from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
@@ -62,9 +62,9 @@ class CommittedOffsets:
 
     def commit(
         self,
-        now: Moment,
+        now: ClockReading,
         group_id: str,
-        who: Caller,
+        sender: MemberRequest,
         offsets: Offsets,
         retention_ms: int = -1,
         producer: TransactionalProducer | None = None,
@@ -76,9 +76,9 @@ class CommittedOffsets:
         """
         try:
             if producer is None:
-                group = self._group_to_commit(now, group_id, who)
+                group = self._group_to_commit(now, group_id, sender)
             else:
-                group = self._group_of_transaction(now, group_id, who)
+                group = self._group_of_transaction(now, group_id, sender)
         except ApiError as error:
             return Result(dict.fromkeys(offsets, error.error_code))
         limit = self._table.config.offset_metadata_max_bytes
@@ -99,20 +99,20 @@ class CommittedOffsets:
         if not records:
             return Result(outcome)
         self.next_number += 1
-        reply: Reply[PartitionErrors] = Reply()
-        settled = partial(self._commit_settled, group, records, outcome, reply)
-        return Result(reply, [Append(records, settled, producer)])
+        reply: PendingResponse[PartitionErrors] = PendingResponse()
+        completed = partial(self._commit_completed, group, records, outcome, reply)
+        return Result(reply, [Append(records, completed, producer)])
 
-    def _commit_settled(
+    def _commit_completed(
         self,
         group: Group,
         records: list[OffsetRecord],
         outcome: PartitionErrors,
-        reply: Reply[PartitionErrors],
-        now: Moment,
+        reply: PendingResponse[PartitionErrors],
+        now: ClockReading,
         error_code: ErrorCode,
     ) -> Appends:
-        told = _COMMIT_ERRORS.get(error_code, error_code)
+        client_error = _COMMIT_ERRORS.get(error_code, error_code)
         pending = group.pending_commits
         for _, topic_partition, _ in records:
             others = pending[topic_partition] - 1
@@ -120,55 +120,57 @@ class CommittedOffsets:
                 pending[topic_partition] = others
             else:
                 del pending[topic_partition]
-            outcome[topic_partition] = told
+            outcome[topic_partition] = client_error
         reply.set(outcome)
-        return self._deleted.go_on(now, group.group_id)
+        return self._deleted.write_tombstones(now, group.group_id)
 
-    def _group_to_commit(self, now: Moment, group_id: str, who: Caller) -> Group:
+    def _group_to_commit(self, now: ClockReading, group_id: str, sender: MemberRequest) -> Group:
         """The group, if the caller may commit; a commit keeps its member alive."""
         group = self._table.groups.get(group_id)
         if group is None:
-            if who.generation_id >= 0:
+            if sender.generation_id >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
             return self._table.create(group_id, now)
         if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
-        if group.state is EMPTY and who.generation_id < 0:
+        if group.state is EMPTY and sender.generation_id < 0:
             return group  # it uses Kafka only for its offsets, or an administrator sets them
-        member = group.check_member(who.member_id, who.group_instance_id)
-        group.check_generation(who.generation_id)
+        member = group.check_member(sender.member_id, sender.group_instance_id)
+        group.check_generation(sender.generation_id)
         if group.state is COMPLETING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for its assignment")
         self._rebalancer.renew_session(now, group, member)
         return group
 
-    def _group_of_transaction(self, now: Moment, group_id: str, who: Caller) -> Group:
+    def _group_of_transaction(self, now: ClockReading, group_id: str, sender: MemberRequest) -> Group:
         """The group that a transaction commits offsets of. Producers before KIP-447 do not send member fields."""
         group = self._table.groups.get(group_id)
         if group is None:
             group = self._table.create(group_id, now)
         if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
-        if group.state is EMPTY and who.generation_id < 0:
+        if group.state is EMPTY and sender.generation_id < 0:
             return group
-        if who.generation_id >= 0 or who.member_id or who.group_instance_id is not None:
-            group.check_member(who.member_id, who.group_instance_id)
-            group.check_generation(who.generation_id)
+        if sender.generation_id >= 0 or sender.member_id or sender.group_instance_id is not None:
+            group.check_member(sender.member_id, sender.group_instance_id)
+            group.check_generation(sender.generation_id)
         return group
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
-    def end_transaction(self, _: Moment, producer: TransactionalProducer, marker: EndTxnMarker) -> Result[ErrorCode]:
+    def end_transaction(
+        self, _: ClockReading, producer: TransactionalProducer, marker: EndTxnMarker
+    ) -> Result[ErrorCode]:
         """Write the end marker of a producer's transaction. Answered with the log's error, or with NONE once its
         offsets are committed or dropped.
         """
-        reply: Reply[ErrorCode] = Reply()
+        reply: PendingResponse[ErrorCode] = PendingResponse()
         groups = self._table.durable.groups_of(producer.producer_id)
-        settled = partial(self._transaction_ended, groups, reply)
-        return Result(reply, [Append([EndTxnRecord(marker)], settled, producer)])
+        completed = partial(self._transaction_ended, groups, reply)
+        return Result(reply, [Append([EndTxnRecord(marker)], completed, producer)])
 
     def _transaction_ended(
-        self, group_ids: Sequence[str], reply: Reply[ErrorCode], now: Moment, error_code: ErrorCode
+        self, group_ids: Sequence[str], reply: PendingResponse[ErrorCode], now: ClockReading, error_code: ErrorCode
     ) -> Appends:
         for group_id in group_ids:
             if self._table.durable.get(group_id) is not None and group_id not in self._table.groups:
@@ -197,7 +199,7 @@ class CommittedOffsets:
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
-    def delete(self, _: Moment, group_id: str, partitions: Collection[TopicPartition]) -> Result[OffsetDeletion]:
+    def delete(self, _: ClockReading, group_id: str, partitions: Collection[TopicPartition]) -> Result[OffsetDeletion]:
         """Delete offsets without subscribers (KIP-496). Answered once that is committed."""
         group = self._table.groups.get(group_id)
         if group is None or group.state is DEAD:
@@ -210,35 +212,35 @@ class CommittedOffsets:
             for each in partitions:
                 if topics is None or each.topic in topics:
                     outcome.partitions[each] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        reply: Reply[OffsetDeletion] = Reply()
+        reply: PendingResponse[OffsetDeletion] = PendingResponse()
 
-        def settled(error_code: ErrorCode) -> None:
+        def completed(error_code: ErrorCode) -> None:
             reply.set(OffsetDeletion(_COMMIT_ERRORS.get(error_code, error_code)) if error_code else outcome)
 
         free = [each for each, error_code in outcome.partitions.items() if error_code is ErrorCode.NONE]
-        return Result(reply, self._clean_up(group, free, settled))
+        return Result(reply, self._clean_up(group, free, completed))
 
-    def delete_group(self, _: Moment, group_id: str) -> Result[ErrorCode]:
+    def delete_group(self, _: ClockReading, group_id: str) -> Result[ErrorCode]:
         """Delete a group without members, and its offsets. Answered once that is committed."""
         group = self._table.groups.get(group_id)
         if group is None or group.state is DEAD:
             return Result(ErrorCode.GROUP_ID_NOT_FOUND)
         if group.state is not EMPTY:
             return Result(ErrorCode.NON_EMPTY_GROUP)
-        reply: Reply[ErrorCode] = Reply()
+        reply: PendingResponse[ErrorCode] = PendingResponse()
 
-        def settled(error_code: ErrorCode) -> None:
+        def completed(error_code: ErrorCode) -> None:
             reply.set(_COMMIT_ERRORS.get(error_code, error_code))
 
-        return Result(reply, self._clean_up(group, (), settled, group_too=True))
+        return Result(reply, self._clean_up(group, (), completed, group_too=True))
 
-    def forget_topics(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Result[None]:
+    def forget_topics(self, now: ClockReading, group_id: str, topics: Collection[str], first_kept: int) -> Result[None]:
         """Topics were deleted when `next_number` was `first_kept`: remove the group's earlier commits to them, and the
         group if it then is empty.
         """
         return Result(None, self._deleted.forget(now, group_id, topics, first_kept))
 
-    def expire(self, now: Moment, group_id: str) -> Result[None]:
+    def expire(self, now: ClockReading, group_id: str) -> Result[None]:
         """Remove the group's offsets past their retention (KIP-211), and the group itself once it has neither members
         nor offsets.
         """
@@ -250,7 +252,7 @@ class CommittedOffsets:
             return Result(None, self._clean_up(group, expired, _log_failure("the expiry", group)))
         return Result(None)
 
-    def _expired(self, now: Moment, group: Group) -> Iterable[TopicPartition]:
+    def _expired(self, now: ClockReading, group: Group) -> Iterable[TopicPartition]:
         by_last_commit = group.protocol_type is None
         by_subscription = group.state is STABLE and group.subscribed_topics is not None
         by_emptiness = group.protocol_type is not None and group.state is EMPTY
@@ -262,11 +264,11 @@ class CommittedOffsets:
             if topic_partition.topic in subscribed or topic_partition in group.pending_commits:
                 continue
             if offset.expire_timestamp_ms != NO_TIMESTAMP:
-                is_over = now.now_ms >= offset.expire_timestamp_ms
+                is_expired = now.now_ms >= offset.expire_timestamp_ms
             else:
                 unused_since_ms = offset.commit_timestamp_ms if since_ms is None else since_ms
-                is_over = now.now_ms - unused_since_ms >= self._table.config.offsets_retention_ms
-            if is_over:
+                is_expired = now.now_ms - unused_since_ms >= self._table.config.offsets_retention_ms
+            if is_expired:
                 yield topic_partition
 
     def _offsets_of(self, group: Group) -> dict[TopicPartition, CommittedOffset]:
@@ -274,12 +276,12 @@ class CommittedOffsets:
         return {} if durable is None else durable.offsets
 
     def _clean_up(
-        self, group: Group, partitions: Collection[TopicPartition], settled: Settled, *, group_too: bool = False
+        self, group: Group, partitions: Collection[TopicPartition], completed: OnCompleted, *, group_too: bool = False
     ) -> Appends:
         """Write tombstones for offsets, and for the group once it is empty without any left; with `group_too`, for all
         of it.
 
-        `settled` is called once the last of them is committed or has failed; at once if there are none.
+        `completed` is called once the last of them is committed or has failed; at once if there are none.
         """
         durable = self._table.durable.get(group.group_id) or DurableGroup()
         # A commit in progress will precede these tombstones in the log.
@@ -292,33 +294,33 @@ class CommittedOffsets:
             records.append(GroupRecord(group.group_id, None))
         if dies:
             group.state = DEAD
-        finish = partial(self._cleaned_up, group, dies, settled)
+        finish = partial(self._cleaned_up, group, dies, completed)
         if not records:
             finish(None, ErrorCode.NONE)
             return ()
         batches = [records[start : start + _MAX_TOMBSTONES] for start in range(0, len(records), _MAX_TOMBSTONES)]
-        appends = [unattended(batch, f"tombstones of {group.group_id}") for batch in batches]
-        appends[-1].settled = finish
+        appends = [background_append(batch, f"tombstones of {group.group_id}") for batch in batches]
+        appends[-1].completed = finish
         return appends
 
     def _cleaned_up(
-        self, group: Group, dies: bool, settled: Settled, _: Moment | None, error_code: ErrorCode
+        self, group: Group, dies: bool, completed: OnCompleted, _: ClockReading | None, error_code: ErrorCode
     ) -> Appends:
         if dies and error_code is not ErrorCode.NONE:
             group.state = EMPTY
         elif dies and self._table.groups.get(group.group_id) is group:
             group.clear_deadlines()
             del self._table.groups[group.group_id]
-        settled(error_code)
+        completed(error_code)
         return ()
 
 
-def _log_failure(what: str, group: Group) -> Settled:
-    def settled(error_code: ErrorCode) -> None:
+def _log_failure(what: str, group: Group) -> OnCompleted:
+    def completed(error_code: ErrorCode) -> None:
         if error_code is not ErrorCode.NONE:
             logger.warning("Failed to write %s in %s: %s", what, group.group_id, error_code.name)
 
-    return settled
+    return completed
 
 
 def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: TopicPartition) -> bool:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from cluster.coordinators.deadlines import Deadline
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from cluster.groups.group import DEAD, Group
 from cluster.groups.group_table import DurableGroup, GroupTable
 from protocol.errors import ErrorCode
@@ -17,8 +17,8 @@ from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
-Settled = Callable[[ErrorCode], None]
-CleanUp = Callable[[Group, Collection[TopicPartition], Settled], Appends]
+OnCompleted = Callable[[ErrorCode], None]
+CleanUp = Callable[[Group, Collection[TopicPartition], OnCompleted], Appends]
 
 _RETRY_MS: Final = 1000
 _GROUPS_AT_ONCE: Final = 1000
@@ -42,18 +42,18 @@ class DeletedTopics:
         """Groups whose tombstones are being written."""
         self._retry = Deadline(table.deadlines, self._try_again)
 
-    def forget(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Appends:
+    def forget(self, now: ClockReading, group_id: str, topics: Collection[str], first_kept: int) -> Appends:
         """Forget topics that were deleted when the number of the next commit was `first_kept`."""
         group = self._table.groups.get(group_id)
         if group is None:
             return ()
         durable = self._durable(group_id)
-        known = durable.offsets.keys() | _under_way(group, durable)
+        known = durable.offsets.keys() | _pending_partitions(group, durable)
         gone = {each: first_kept for each in known if each.topic in topics}
         if not gone:
             return ()
         self._left.setdefault(group_id, {}).update(gone)
-        return self.go_on(now, group_id, is_first=True)
+        return self.write_tombstones(now, group_id, is_first=True)
 
     def close(self) -> None:
         """Another broker is the coordinator now. Breaks all reference cycles with the shard, so that it is freed at
@@ -63,7 +63,7 @@ class DeletedTopics:
         self._retry.clear()
         self._clean_up = _write_nothing
 
-    def go_on(self, now: Moment, group_id: str, *, is_first: bool = False) -> Appends:
+    def write_tombstones(self, now: ClockReading, group_id: str, *, is_first: bool = False) -> Appends:
         """Write the group's remaining tombstones, except where a commit is pending."""
         left, group = self._left.get(group_id), self._table.groups.get(group_id)
         if left is None or group is None:
@@ -74,11 +74,11 @@ class DeletedTopics:
         if group_id in self._being_written or group.state is DEAD:
             return ()
         durable = self._durable(group_id)
-        under_way = _under_way(group, durable)  # may include commits to the new topic
+        pending = _pending_partitions(group, durable)  # may include commits to the new topic
         gone: dict[TopicPartition, int] = {}
         for topic_partition, first_kept in list(left.items()):
             standing = durable.offsets.get(topic_partition)
-            if topic_partition in under_way:
+            if topic_partition in pending:
                 continue
             if standing is None or standing.number >= first_kept:
                 del left[topic_partition]
@@ -89,9 +89,11 @@ class DeletedTopics:
         if not gone:
             return ()
         self._being_written.add(group_id)
-        return self._clean_up(group, gone, partial(self._settled, group_id, gone, is_first))
+        return self._clean_up(group, gone, partial(self._tombstones_written, group_id, gone, is_first))
 
-    def _settled(self, group_id: str, gone: dict[TopicPartition, int], is_first: bool, error_code: ErrorCode) -> None:
+    def _tombstones_written(
+        self, group_id: str, gone: dict[TopicPartition, int], is_first: bool, error_code: ErrorCode
+    ) -> None:
         self._being_written.remove(group_id)
         if error_code is not ErrorCode.NONE:
             if is_first:
@@ -105,11 +107,11 @@ class DeletedTopics:
         if not left:
             self._left.pop(group_id, None)
 
-    def _try_again(self, now: Moment) -> Appends:
+    def _try_again(self, now: ClockReading) -> Appends:
         appends: list[Append] = []
         for group_id in list(islice(self._left, _GROUPS_AT_ONCE)):
             self._left[group_id] = self._left.pop(group_id)  # move to the end, so that all groups get their turn
-            appends += self.go_on(now, group_id)
+            appends += self.write_tombstones(now, group_id)
         if self._left:
             self._retry.set(now.monotonic_ms + _RETRY_MS)
         return appends
@@ -118,10 +120,10 @@ class DeletedTopics:
         return self._table.durable.get(group_id) or DurableGroup()
 
 
-def _write_nothing(_: Group, _gone: Collection[TopicPartition], _settled: Settled) -> Appends:
+def _write_nothing(_: Group, _gone: Collection[TopicPartition], _completed: OnCompleted) -> Appends:
     return ()
 
 
-def _under_way(group: Group, durable: DurableGroup) -> set[TopicPartition]:
+def _pending_partitions(group: Group, durable: DurableGroup) -> set[TopicPartition]:
     """Partitions with commits that are being written, or wait for the end of their transaction."""
     return set(group.pending_commits).union(*durable.pending.values())

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
-from cluster.coordinators.results import Reply, make_reply
+from cluster.coordinators.results import PendingResponse, make_reply
 from cluster.groups.membership_events import Protocols, join_error, size_of, sync_error
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_records import GroupMetadataValue
@@ -101,8 +101,8 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self.assignment = b""
-        self.awaiting_join: Reply[JoinGroupResponse] | None = None
-        self.awaiting_sync: Reply[SyncGroupResponse] | None = None
+        self.awaiting_join: PendingResponse[JoinGroupResponse] | None = None
+        self.awaiting_sync: PendingResponse[SyncGroupResponse] | None = None
         self.is_new = False
         """It has not completed a join yet, so only its own request shows that it is alive."""
         self.session: Deadline | None = None
@@ -310,7 +310,7 @@ class Group:
 
     # -- waiting requests ----------------------------------------------------------------------------------------------
 
-    def await_join(self, member: Member) -> Reply[JoinGroupResponse]:
+    def await_join(self, member: Member) -> PendingResponse[JoinGroupResponse]:
         """Let a member's JoinGroup wait; an earlier waiting one gets an error and has to rejoin."""
         if member.awaiting_join is None:
             self.awaiting_join_count += 1
@@ -319,7 +319,7 @@ class Group:
         member.awaiting_join = make_reply()
         return member.awaiting_join
 
-    def await_sync(self, member: Member) -> Reply[SyncGroupResponse]:
+    def await_sync(self, member: Member) -> PendingResponse[SyncGroupResponse]:
         """Let a member's SyncGroup wait; an earlier waiting one gets an error and has to rejoin."""
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))

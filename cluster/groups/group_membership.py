@@ -6,15 +6,15 @@ import logging
 from functools import partial
 from typing import Final
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_result
+from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
-    Caller,
     Joining,
     Leaving,
     Left,
+    MemberRequest,
     Protocols,
     join_error,
     size_of,
@@ -32,19 +32,19 @@ PROTOCOLS_OF_A_GROUP: Final = 4
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 
-class _Comeback(Value):
+class _StaticRejoin(Value):
     """A static member that rejoined under a new member id, and its former state."""
 
     group: Group
     member: Member
-    reply: Reply[JoinGroupResponse]
+    reply: PendingResponse[JoinGroupResponse]
     skips_assignment: bool
     old_leader_id: str | None
     old_member_id: str
     before: tuple[Protocols, int, int]
 
     @property
-    def is_over(self) -> bool:
+    def is_superseded(self) -> bool:
         """Whether a rebalance has started since, which completes the request."""
         return self.group.state is not STABLE or self.member.awaiting_join is not self.reply
 
@@ -58,7 +58,7 @@ class Membership:
 
     # -- JoinGroup -----------------------------------------------------------------------------------------------------
 
-    def join(self, now: Moment, group_id: str, joining: Joining) -> Result[JoinGroupResponse]:
+    def join(self, now: ClockReading, group_id: str, joining: Joining) -> Result[JoinGroupResponse]:
         """Add or rejoin a member. Answered when its generation begins, or with an error."""
         config, member_id = self._table.config, joining.member_id
         group = self._table.groups.get(group_id)
@@ -74,7 +74,7 @@ class Membership:
         more = self._rebalancer.try_complete_join(now, group)
         return Result(result.response, [*result.appends, *more]) if more else result
 
-    def _join(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         member_id = joining.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
@@ -114,18 +114,18 @@ class Membership:
         others = group.size_in_bytes - (0 if known is None else known.size_in_bytes)
         return others + size <= PROTOCOLS_OF_A_GROUP * self._table.most_record_bytes()
 
-    def _join_new(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join_new(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         instance_id = joining.group_instance_id
         prefix = joining.client_id if instance_id is None else instance_id
         member_id = f"{prefix}-{self._table.new_id()}"
         if instance_id is not None and instance_id in group.static_members:
-            return self._come_back(now, group, joining, member_id, group.static_members[instance_id])
+            return self._rejoin_static(now, group, joining, member_id, group.static_members[instance_id])
         if instance_id is None and joining.requires_known_member_id:
             self._rebalancer.add_pending(now, group, member_id, joining.session_timeout_ms)
             return Result(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
         return self._add(now, group, joining, member_id)
 
-    def _add(self, now: Moment, group: Group, joining: Joining, member_id: str) -> Result[JoinGroupResponse]:
+    def _add(self, now: ClockReading, group: Group, joining: Joining, member_id: str) -> Result[JoinGroupResponse]:
         member = Member(
             member_id,
             joining.group_instance_id,
@@ -138,14 +138,14 @@ class Membership:
         member.is_new = True
         if group.state is PREPARING_REBALANCE and group.generation_id == 0:
             group.new_member_added = True
-        reply: Reply[JoinGroupResponse] = Reply()
+        reply: PendingResponse[JoinGroupResponse] = PendingResponse()
         member.awaiting_join = reply
         group.add(member, joining.protocol_type)
         self._rebalancer.renew_session(now, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
 
-    def _join_known(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join_known(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         try:
             member = group.check_member(joining.member_id, joining.group_instance_id)
         except ApiError as error:
@@ -162,7 +162,7 @@ class Membership:
         # A repeated request: the response was lost, or the follower rejoined without need.
         return Result(join_response(group, member.member_id))
 
-    def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
+    def _rejoin(self, now: ClockReading, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
         if group.state is PREPARING_REBALANCE:
@@ -172,8 +172,8 @@ class Membership:
 
     # -- static members ------------------------------------------------------------------------------------------------
 
-    def _come_back(
-        self, now: Moment, group: Group, joining: Joining, new_member_id: str, old_member_id: str
+    def _rejoin_static(
+        self, now: ClockReading, group: Group, joining: Joining, new_member_id: str, old_member_id: str
     ) -> Result[JoinGroupResponse]:
         """A static member rejoins under a new member id. A stable group keeps its generation if it selects the same
         protocol.
@@ -193,48 +193,48 @@ class Membership:
             appends = self._rebalancer.prepare(now, group, f"{came_back} with other protocols")
         elif group.state is STABLE:
             assignments = {each.member_id: each.assignment for each in group.members.values()}
-            comeback = _Comeback(group, member, reply, joining.skips_assignment, old_leader_id, old_member_id, before)
+            rejoin = _StaticRejoin(group, member, reply, joining.skips_assignment, old_leader_id, old_member_id, before)
             record = GroupRecord(group.group_id, group.to_value(assignments))
-            appends = [Append([record], partial(self._comeback_settled, comeback))]
+            appends = [Append([record], partial(self._static_rejoin_stored, rejoin))]
         return Result(reply, appends)
 
-    def _comeback_settled(self, comeback: _Comeback, now: Moment, error_code: ErrorCode) -> Appends:
-        group, member = comeback.group, comeback.member
+    def _static_rejoin_stored(self, rejoin: _StaticRejoin, now: ClockReading, error_code: ErrorCode) -> Appends:
+        group, member = rejoin.group, rejoin.member
         if error_code is not ErrorCode.NONE:
-            self._undo(comeback, now, error_code)
-        elif comeback.is_over:
+            self._undo(rejoin, now, error_code)
+        elif rejoin.is_superseded:
             pass
-        elif comeback.skips_assignment:
+        elif rejoin.skips_assignment:
             response = join_response(group, member.member_id)
             response.skip_assignment = group.leader_id == member.member_id
             group.answer_join(member, response)
         else:
             # Name the old leader id, so that the client does not compute an assignment, which a stable group would
             # ignore.
-            group.answer_join(member, join_response(group, member.member_id, leader_id=comeback.old_leader_id))
+            group.answer_join(member, join_response(group, member.member_id, leader_id=rejoin.old_leader_id))
         return ()
 
-    def _undo(self, comeback: _Comeback, now: Moment, error_code: ErrorCode) -> None:
-        group, member = comeback.group, comeback.member
+    def _undo(self, rejoin: _StaticRejoin, now: ClockReading, error_code: ErrorCode) -> None:
+        group, member = rejoin.group, rejoin.member
         logger.warning(
-            "The new id of %s in %s could not be stored: %s", comeback.old_member_id, group.group_id, error_code.name
+            "The new id of %s in %s could not be stored: %s", rejoin.old_member_id, group.group_id, error_code.name
         )
-        if comeback.is_over:
+        if rejoin.is_superseded:
             return
         response = join_response(group, UNKNOWN_MEMBER_ID)
         response.error_code = group_error(error_code)
         group.answer_join(member, response)
-        group.update(member, *comeback.before)
-        group.replace_static(member.member_id, comeback.old_member_id)
+        group.update(member, *rejoin.before)
+        group.replace_static(member.member_id, rejoin.old_member_id)
         self._rebalancer.renew_session(now, group, member)
 
     # -- SyncGroup -----------------------------------------------------------------------------------------------------
 
     def sync(
         self,
-        now: Moment,
+        now: ClockReading,
         group_id: str,
-        who: Caller,
+        sender: MemberRequest,
         protocol_type: str | None,
         protocol_name: str | None,
         assignments: dict[str, bytes],
@@ -243,7 +243,7 @@ class Membership:
         members.
         """
         try:
-            group, member = self._check_generation(group_id, who)
+            group, member = self._check_generation(group_id, sender)
             if protocol_type is not None and protocol_type != group.protocol_type:
                 raise _inconsistent(protocol_type, group.protocol_type)
             if protocol_name is not None and protocol_name != group.protocol_name:
@@ -266,10 +266,10 @@ class Membership:
 
     # -- Heartbeat -----------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, now: Moment, group_id: str, who: Caller) -> Result[ErrorCode]:
+    def heartbeat(self, now: ClockReading, group_id: str, sender: MemberRequest) -> Result[ErrorCode]:
         """Keep a member alive. REBALANCE_IN_PROGRESS tells it to rejoin."""
         try:
-            group, member = self._check_generation(group_id, who)
+            group, member = self._check_generation(group_id, sender)
         except ApiError as error:
             return Result(error.error_code)
         if group.state is EMPTY:
@@ -279,19 +279,19 @@ class Membership:
             return make_result(ErrorCode.REBALANCE_IN_PROGRESS)
         return make_result(NO_ERROR)
 
-    def _check_generation(self, group_id: str, who: Caller) -> tuple[Group, Member]:
+    def _check_generation(self, group_id: str, sender: MemberRequest) -> tuple[Group, Member]:
         group = self._table.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
         if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
-        member = group.check_member(who.member_id, who.group_instance_id)
-        group.check_generation(who.generation_id)
+        member = group.check_member(sender.member_id, sender.group_instance_id)
+        group.check_generation(sender.generation_id)
         return group, member
 
     # -- LeaveGroup ----------------------------------------------------------------------------------------------------
 
-    def leave(self, now: Moment, group_id: str, members: list[Leaving]) -> Result[Left]:
+    def leave(self, now: ClockReading, group_id: str, members: list[Leaving]) -> Result[Left]:
         """Remove members that leave, or that an administrator names by instance id only (KIP-345)."""
         group = self._table.groups.get(group_id)
         if group is None:
@@ -308,7 +308,7 @@ class Membership:
                 left.members.append(error.error_code)
         return Result(left, appends)
 
-    def _leave_one(self, now: Moment, group: Group, leaving: Leaving) -> Appends:
+    def _leave_one(self, now: ClockReading, group: Group, leaving: Leaving) -> Appends:
         member_id = leaving.member_id
         if member_id == UNKNOWN_MEMBER_ID:
             current = group.static_members.get(leaving.group_instance_id or "")

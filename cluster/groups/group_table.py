@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cluster.coordinators.deadlines import Deadlines
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from cluster.groups.group import Group
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, EndTxnRecord, OffsetRecord
@@ -133,12 +133,12 @@ class GroupTable:
         self.deadlines = Deadlines()
         self.groups: dict[str, Group] = {}
 
-    def create(self, group_id: str, now: Moment) -> Group:
+    def create(self, group_id: str, now: ClockReading) -> Group:
         """Create an empty group."""
         group = self.groups[group_id] = Group(group_id, self.deadlines, now.now_ms)
         return group
 
-    def restore(self, now: Moment) -> None:
+    def restore(self, now: ClockReading) -> None:
         """Build the live groups after loading."""
         for group_id, durable in self.durable.groups.items():
             if durable.metadata is None:
@@ -147,12 +147,12 @@ class GroupTable:
                 self.groups[group_id] = Group.restored(group_id, durable.metadata, self.deadlines, now.now_ms)
 
 
-def unattended(records: Sequence[CoordinatorRecord], what: str) -> Append:
+def background_append(records: Sequence[CoordinatorRecord], what: str) -> Append:
     """An append without a waiting client. If it fails, a log message says that `what` was not written."""
     return Append(records, partial(_log_failure, what))
 
 
-def _log_failure(what: str, _: Moment, error_code: ErrorCode) -> Appends:
+def _log_failure(what: str, _: ClockReading, error_code: ErrorCode) -> Appends:
     if error_code is not ErrorCode.NONE:
         logger.warning("Failed to write %s: %s", what, error_code.name)
     return ()

@@ -43,7 +43,7 @@ class Joining(Value):
 make_joining = maker(Joining)
 
 
-class Caller(Protocol):
+class MemberRequest(Protocol):
     """The sender of an event: a request with these fields, or a `GroupMember`."""
 
     member_id: str

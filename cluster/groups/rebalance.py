@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from cluster.coordinators.deadlines import Deadline
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
-from cluster.groups.group_table import GroupTable, unattended
+from cluster.groups.group_table import GroupTable, background_append
 from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, join_error, sync_error
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ErrorCode
@@ -76,36 +76,36 @@ class Rebalancer:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def renew_session(self, now: Moment, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+    def renew_session(self, now: ClockReading, group: Group, member: Member, timeout_ms: int | None = None) -> None:
         """Restart the member's session timeout (or `timeout_ms`) from now."""
         if member.session is None:
             member.session = Deadline(self._table.deadlines, partial(self._session_expired, group, member))
         member.session.set(now.monotonic_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
-    def _session_expired(self, group: Group, member: Member, now: Moment) -> Appends:
+    def _session_expired(self, group: Group, member: Member, now: ClockReading) -> Appends:
         if group.state is DEAD or member.needs_no_heartbeat:
             return ()
         logger.info("Member %s in group %s has failed, removing it from the group", member.member_id, group.group_id)
         return self.remove_member(now, group, member, "its session expired")
 
-    def add_pending(self, now: Moment, group: Group, member_id: str, timeout_ms: int) -> None:
+    def add_pending(self, now: ClockReading, group: Group, member_id: str, timeout_ms: int) -> None:
         """Expect a rejoin with the new member id."""
         deadline = Deadline(self._table.deadlines, partial(self._pending_expired, group, member_id))
         group.add_pending(member_id, deadline)
         deadline.set(now.monotonic_ms + timeout_ms)
 
-    def _pending_expired(self, group: Group, member_id: str, now: Moment) -> Appends:
+    def _pending_expired(self, group: Group, member_id: str, now: ClockReading) -> Appends:
         if group.state is DEAD:
             return ()
         logger.info("Pending member %s in group %s did not come back in time", member_id, group.group_id)
         return self.remove_pending(now, group, member_id)
 
-    def remove_pending(self, now: Moment, group: Group, member_id: str) -> Appends:
+    def remove_pending(self, now: ClockReading, group: Group, member_id: str) -> Appends:
         """Stop expecting a pending member."""
         group.remove(member_id)
         return self.try_complete_join(now, group)
 
-    def remove_member(self, now: Moment, group: Group, member: Member, reason: str) -> Appends:
+    def remove_member(self, now: ClockReading, group: Group, member: Member, reason: str) -> Appends:
         """Remove a member and rebalance the others."""
         group.answer_join(member, join_error(UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -116,13 +116,13 @@ class Rebalancer:
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
-    def maybe_prepare(self, now: Moment, group: Group, reason: str) -> Appends:
+    def maybe_prepare(self, now: ClockReading, group: Group, reason: str) -> Appends:
         """Start a rebalance unless one is already gathering members."""
         if group.state in (STABLE, COMPLETING_REBALANCE, EMPTY):
             return self.prepare(now, group, reason)
         return ()
 
-    def prepare(self, now: Moment, group: Group, reason: str) -> Appends:
+    def prepare(self, now: ClockReading, group: Group, reason: str) -> Appends:
         """Start a rebalance: from now on members join.
 
         A previously empty group waits group.initial.rebalance.delay.ms, and again while more members arrive, up to the
@@ -147,14 +147,14 @@ class Rebalancer:
         )
         return self.try_complete_join(now, group)
 
-    def try_complete_join(self, now: Moment, group: Group) -> Appends:
+    def try_complete_join(self, now: ClockReading, group: Group) -> Appends:
         """Start the next generation if all members have joined."""
         waits = group.state is PREPARING_REBALANCE and group.initial_join_remaining_ms is None
         if waits and group.all_members_joined:
             return self._complete_join(now, group)
         return ()
 
-    def _join_round_over(self, group: Group, now: Moment) -> Appends:
+    def _join_round_over(self, group: Group, now: ClockReading) -> Appends:
         if group.state is not PREPARING_REBALANCE:
             return ()
         remaining_ms = group.initial_join_remaining_ms
@@ -166,7 +166,7 @@ class Rebalancer:
             return ()
         return self._complete_join(now, group)
 
-    def _complete_join(self, now: Moment, group: Group) -> Appends:
+    def _complete_join(self, now: ClockReading, group: Group) -> Appends:
         group.initial_join_remaining_ms = None
         missing = [each for each in group.members.values() if each.awaiting_join is None and not each.is_static]
         for member in missing:
@@ -182,7 +182,7 @@ class Rebalancer:
         if group.state is EMPTY:
             logger.info("Group %s with generation %d is now empty", group.group_id, group.generation_id)
             record = GroupRecord(group.group_id, group.to_value({}))
-            return [unattended([record], f"that group {group.group_id} is empty")]
+            return [background_append([record], f"that group {group.group_id} is empty")]
         logger.info(
             "Stabilized group %s generation %d with %d members",
             group.group_id,
@@ -206,7 +206,7 @@ class Rebalancer:
         if not group.pending_sync:
             group.sync_round.clear()
 
-    def _sync_round_over(self, group: Group, generation_id: int, now: Moment) -> Appends:
+    def _sync_round_over(self, group: Group, generation_id: int, now: ClockReading) -> Appends:
         in_generation = group.state in (COMPLETING_REBALANCE, STABLE)
         if not in_generation or group.generation_id != generation_id or not group.pending_sync:
             return ()
@@ -220,11 +220,11 @@ class Rebalancer:
         group.storing_generation = group.generation_id
         return Append(
             [GroupRecord(group.group_id, group.to_value(assignments))],
-            partial(self._assignment_settled, group, group.generation_id, assignments),
+            partial(self._assignment_stored, group, group.generation_id, assignments),
         )
 
-    def _assignment_settled(
-        self, group: Group, generation_id: int, assignments: dict[str, bytes], now: Moment, error_code: ErrorCode
+    def _assignment_stored(
+        self, group: Group, generation_id: int, assignments: dict[str, bytes], now: ClockReading, error_code: ErrorCode
     ) -> Appends:
         group.storing_generation = None
         if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
@@ -238,7 +238,7 @@ class Rebalancer:
         group.transition_to(STABLE, now.now_ms)
         return ()
 
-    def _propagate(self, now: Moment, group: Group, error_code: ErrorCode) -> None:
+    def _propagate(self, now: ClockReading, group: Group, error_code: ErrorCode) -> None:
         is_stored = error_code is NO_ERROR
         for member in group.members.values():
             response = sync_response(group, member) if is_stored else sync_error(error_code)

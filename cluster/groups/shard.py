@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.group import DEAD, STABLE, Group, GroupState
 from cluster.groups.group_config import GroupConfig
@@ -71,12 +71,12 @@ class GroupShard:
         """The groups by id. Read only."""
         return self._table.groups
 
-    def restore(self, now: Moment) -> None:
+    def restore(self, now: ClockReading) -> None:
         """Create the groups from the loaded records. The shard is not in use yet, so this may run on any thread."""
         self._table.restore(now)
         self._restored_with_members = [group for group in self._table.groups.values() if group.members]
 
-    def start(self, now: Moment) -> Appends:
+    def start(self, now: ClockReading) -> Appends:
         """Start serving the restored groups. Session timeouts start now."""
         appends: list[Append] = []
         groups, self._restored_with_members = self._restored_with_members, []  # few of a million have members
@@ -88,18 +88,18 @@ class GroupShard:
                 self._rebalancer.renew_session(now, group, member)
         return appends
 
-    def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
+    def complete(self, now: ClockReading, append: Append, base_offset: int) -> Appends:
         """`append` is committed, its first record at `base_offset` of the log: replay its records and continue."""
         producer_id = None if append.producer is None else append.producer.producer_id
         for position, record in enumerate(append.records):
             self._table.durable.replay(record, base_offset + position, producer_id)
-        return append.settled(now, ErrorCode.NONE)
+        return append.completed(now, ErrorCode.NONE)
 
-    def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
+    def fail(self, now: ClockReading, append: Append, error_code: ErrorCode) -> Appends:
         """`append` failed, without any effect."""
-        return append.settled(now, error_code)
+        return append.completed(now, error_code)
 
-    def expire(self, now: Moment) -> Appends:
+    def expire(self, now: ClockReading) -> Appends:
         """Run the deadlines that have passed."""
         return self._table.deadlines.expire(now)
 
@@ -110,7 +110,7 @@ class GroupShard:
                 if member.session is not None and member.session.due_ms is not None:
                     member.session.set(member.session.due_ms + by_ms)
 
-    def resign(self, now: Moment) -> None:
+    def resign(self, now: ClockReading) -> None:
         """Another broker is the coordinator now. Waiting members are redirected with an error."""
         for group in self._table.groups.values():
             group.transition_to(DEAD, now.now_ms)

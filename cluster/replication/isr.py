@@ -124,7 +124,7 @@ class FollowerProgress:
         self.is_awaited = False
         self._session = None
 
-    def go_on(self, leader_end_offset: int) -> None:
+    def carry_over(self, leader_end_offset: int) -> None:
         """Keep the follower's confirmed progress in a new epoch of the same leader."""
         self.last_fetch_leader_end_offset = leader_end_offset
 
@@ -365,7 +365,7 @@ class InSyncReplicas:
             if follower is None:
                 follower = FollowerProgress()
             else:
-                follower.go_on(leader_end_offset)
+                follower.carry_over(leader_end_offset)
             follower.begin_epoch(now_ms, is_in_sync=is_in_sync)
             self.followers[broker_id] = follower
         self.settle()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cluster.coordinators.deadlines import Deadline
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result
 from cluster.transactions.transaction_records import (
     ENDING,
     NO_PRODUCER_EPOCH,
@@ -49,7 +49,7 @@ class OpenTransactions:
 
     def add_partitions(
         self,
-        now: Moment,
+        now: ClockReading,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
@@ -68,7 +68,7 @@ class OpenTransactions:
         is_open = metadata.state is TransactionState.ONGOING
         if is_open and metadata.partitions.issuperset(partitions):
             return self._answer_again(transaction)
-        reply: Reply[ErrorCode] = Reply()
+        reply: PendingResponse[ErrorCode] = PendingResponse()
         extended = metadata.replace(
             state=TransactionState.ONGOING,
             partitions=metadata.partitions.union(partitions),
@@ -98,7 +98,7 @@ class OpenTransactions:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(
-        self, now: Moment, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+        self, now: ClockReading, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> Result[ErrorCode]:
         """Commit or abort a transaction. Answered once the decision is committed; markers are written afterwards.
 
@@ -119,17 +119,17 @@ class OpenTransactions:
                 transactional_id, state.label, "COMMIT" if commit else "ABORT",
             )  # fmt: skip
             return Result(ErrorCode.INVALID_TXN_STATE)
-        reply: Reply[ErrorCode] = Reply()
+        reply: PendingResponse[ErrorCode] = PendingResponse()
         return Result(reply, [self.prepare(now, transaction, reply.set, commit=commit)])
 
     def _answer_again(self, transaction: Transaction) -> Result[ErrorCode]:
         """Respond NONE to a repeated request once the state has been written again. The write fails on a replaced
         coordinator, which may see an older transaction of the same producer and epoch. Apache Kafka responds at once.
         """
-        reply: Reply[ErrorCode] = Reply()
+        reply: PendingResponse[ErrorCode] = PendingResponse()
         return Result(reply, [self._table.write_again(transaction, partial(_answer, reply))])
 
-    def fence(self, now: Moment, transaction: Transaction, answer: Callable[[ErrorCode], None]) -> Append:
+    def fence(self, now: ClockReading, transaction: Transaction, answer: Callable[[ErrorCode], None]) -> Append:
         """Abort an open transaction and fence its producer.
 
         The raised epoch is not given to any producer. If the append fails, the old producer stays valid.
@@ -138,7 +138,7 @@ class OpenTransactions:
 
     def prepare(
         self,
-        now: Moment,
+        now: ClockReading,
         transaction: Transaction,
         answer: Callable[[ErrorCode], None],
         *,
@@ -156,12 +156,12 @@ class OpenTransactions:
         return self._table.change(transaction, decided, partial(self._decided, transaction, answer))
 
     def _decided(
-        self, transaction: Transaction, answer: Callable[[ErrorCode], None], now: Moment, error_code: ErrorCode
+        self, transaction: Transaction, answer: Callable[[ErrorCode], None], now: ClockReading, error_code: ErrorCode
     ) -> Appends:
         answer(error_code)
         return self.resume(now, transaction) if error_code is ErrorCode.NONE else ()
 
-    def resume(self, now: Moment, transaction: Transaction) -> Appends:
+    def resume(self, now: ClockReading, transaction: Transaction) -> Appends:
         """Start writing the markers of a transaction in PREPARE_COMMIT or PREPARE_ABORT."""
         metadata = transaction.metadata
         is_commit = metadata.state is TransactionState.PREPARE_COMMIT
@@ -175,7 +175,7 @@ class OpenTransactions:
         )
         return ()
 
-    def marked(self, now: Moment, markers: Markers, partitions: Collection[TopicPartition]) -> Result[None]:
+    def marked(self, now: ClockReading, markers: Markers, partitions: Collection[TopicPartition]) -> Result[None]:
         """These partitions have their markers, or no longer exist. The last ones complete the transaction."""
         transaction = self._table.transactions.get(markers.transactional_id)
         if transaction is None or not _is_of(transaction, markers) or not transaction.unmarked:
@@ -184,7 +184,7 @@ class OpenTransactions:
             transaction.unmarked.pop(each, None)
         return Result(None, () if transaction.unmarked else [self._completion(now, transaction)])
 
-    def _completion(self, now: Moment, transaction: Transaction) -> Append:
+    def _completion(self, now: ClockReading, transaction: Transaction) -> Append:
         assert transaction.pending is not None
         complete = transaction.metadata.replace(
             state=transaction.pending, partitions=frozenset(), last_update_ms=now.now_ms
@@ -193,7 +193,7 @@ class OpenTransactions:
             [TransactionRecord(transaction.transactional_id, complete)], partial(self._completed, transaction)
         )
 
-    def _completed(self, transaction: Transaction, now: Moment, error_code: ErrorCode) -> Appends:
+    def _completed(self, transaction: Transaction, now: ClockReading, error_code: ErrorCode) -> Appends:
         """Retry a failed completion until it succeeds or another broker coordinates."""
         if error_code is ErrorCode.NONE:
             transaction.pending = None
@@ -212,6 +212,6 @@ def _is_of(transaction: Transaction, markers: Markers) -> bool:
     return metadata.state in ENDING and (metadata.producer_id, metadata.producer_epoch) == markers[1:3]
 
 
-def _answer(reply: Reply[ErrorCode], _: Moment, error_code: ErrorCode) -> Appends:
+def _answer(reply: PendingResponse[ErrorCode], _: ClockReading, error_code: ErrorCode) -> Appends:
     reply.set(error_code)
     return ()

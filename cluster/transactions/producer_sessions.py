@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import Final, NamedTuple
 
-from cluster.coordinators.results import Appends, Moment, Reply, Result
+from cluster.coordinators.results import Appends, ClockReading, PendingResponse, Result
 from cluster.transactions.open_transactions import OpenTransactions
 from cluster.transactions.transaction_records import (
     NO_PRODUCER_EPOCH,
@@ -52,7 +52,7 @@ class ProducerSessions:
 
     def init_producer_id(
         self,
-        now: Moment,
+        now: ClockReading,
         transactional_id: str,
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
@@ -87,11 +87,11 @@ class ProducerSessions:
             last_update_ms=now.now_ms,
             start_ms=NO_TIMESTAMP,
         )
-        reply: Reply[Initialized] = Reply()
+        reply: PendingResponse[Initialized] = PendingResponse()
         change = self._table.change(transaction, initial, partial(self._initialized, transaction, reply))
         return Result(reply, [change])
 
-    def _create(self, now: Moment, transactional_id: str, timeout_ms: int, producer_id: int) -> Transaction:
+    def _create(self, now: ClockReading, transactional_id: str, timeout_ms: int, producer_id: int) -> Transaction:
         metadata = TransactionMetadata(
             producer_id,
             NO_PRODUCER_EPOCH,
@@ -104,8 +104,8 @@ class ProducerSessions:
         transaction = self._table.transactions[transactional_id] = Transaction(transactional_id, metadata)
         return transaction
 
-    def _fence(self, now: Moment, transaction: Transaction) -> Result[Initialized]:
-        reply: Reply[Initialized] = Reply()
+    def _fence(self, now: ClockReading, transaction: Transaction) -> Result[Initialized]:
+        reply: PendingResponse[Initialized] = PendingResponse()
 
         def answer(error_code: ErrorCode) -> None:
             reply.set(Initialized(error_code or ErrorCode.CONCURRENT_TRANSACTIONS))
@@ -113,7 +113,7 @@ class ProducerSessions:
         return Result(reply, [self._transactions.fence(now, transaction, answer)])
 
     def _initialized(
-        self, transaction: Transaction, reply: Reply[Initialized], _: Moment, error_code: ErrorCode
+        self, transaction: Transaction, reply: PendingResponse[Initialized], _: ClockReading, error_code: ErrorCode
     ) -> Appends:
         metadata, transactional_id = transaction.metadata, transaction.transactional_id
         if error_code is ErrorCode.NONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from cluster.coordinators.results import Append, Appends, Moment, Result
+from cluster.coordinators.results import Append, Appends, ClockReading, Result
 from cluster.transactions.open_transactions import Markers, OpenTransactions
 from cluster.transactions.producer_sessions import ProducerSessions
 from cluster.transactions.transaction_records import (
@@ -38,7 +38,7 @@ class TransactionShard:
         self.producers = ProducerSessions(self._table, self.transactions)
         self.deadlines = self._table.deadlines
         """Their `next_ms` is the time for the next `expire`."""
-        self._restored_amid_the_end = [
+        self._restored_while_ending = [
             each for each in self._table.transactions.values() if each.metadata.state in ENDING
         ]
 
@@ -55,35 +55,35 @@ class TransactionShard:
 
     # -- what the driver does ------------------------------------------------------------------------------------------
 
-    def start(self, now: Moment) -> Appends:
+    def start(self, now: ClockReading) -> Appends:
         """Start serving: write the markers of transactions with a decided end."""
         appends: list[Append] = []
-        ending, self._restored_amid_the_end = self._restored_amid_the_end, []
+        ending, self._restored_while_ending = self._restored_while_ending, []
         for transaction in ending:
             appends += self.transactions.resume(now, transaction)
         return appends
 
-    def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:  # noqa: ARG002
+    def complete(self, now: ClockReading, append: Append, base_offset: int) -> Appends:  # noqa: ARG002
         """`append` is committed: replay its records and continue."""
         for record in append.records:
             assert isinstance(record, TransactionRecord)
             self._table.replay(record)
-        return append.settled(now, ErrorCode.NONE)
+        return append.completed(now, ErrorCode.NONE)
 
-    def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
+    def fail(self, now: ClockReading, append: Append, error_code: ErrorCode) -> Appends:
         """`append` failed. It may still be committed later; the next write then supersedes it."""
-        return append.settled(now, error_code)
+        return append.completed(now, error_code)
 
-    def expire(self, now: Moment) -> Appends:
+    def expire(self, now: ClockReading) -> Appends:
         """Run the deadlines that have passed."""
         return self._table.deadlines.expire(now)
 
-    def resign(self, now: Moment) -> None:
+    def resign(self, now: ClockReading) -> None:
         """Another broker is the coordinator now. Waiting requests fail with their appends."""
 
     # -- expiration ----------------------------------------------------------------------------------------------------
 
-    def abort_if_late(self, now: Moment, transactional_id: str) -> Result[None]:
+    def abort_if_late(self, now: ClockReading, transactional_id: str) -> Result[None]:
         """Abort a transaction open for longer than its producer's timeout, and fence the producer."""
         transaction = self._table.transactions.get(transactional_id)
         if transaction is None or transaction.pending is not None:
@@ -93,7 +93,7 @@ class TransactionShard:
             return Result(None, [self.transactions.fence(now, transaction, _ignore)])
         return Result(None)
 
-    def forget_unused(self, now: Moment, transactional_ids: Collection[str]) -> Result[None]:
+    def forget_unused(self, now: ClockReading, transactional_ids: Collection[str]) -> Result[None]:
         """Remove those ids that were unused for transactional.id.expiration.ms and are not in a transaction."""
         unused = []
         limit_ms = now.now_ms - self._table.config.transactional_id_expiration_ms
@@ -110,7 +110,7 @@ class TransactionShard:
         return Result(None, [Append(records, partial(_forgotten, unused))])
 
 
-def _forgotten(unused: list[Transaction], _: Moment, error_code: ErrorCode) -> Appends:
+def _forgotten(unused: list[Transaction], _: ClockReading, error_code: ErrorCode) -> Appends:
     if error_code is not ErrorCode.NONE:
         for transaction in unused:
             transaction.pending = None

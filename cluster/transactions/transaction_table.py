@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from cluster.transactions.transaction_records import (
     ENDING,
     TransactionMetadata,
@@ -19,7 +19,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 
-Then = Callable[[Moment, ErrorCode], Appends]
+Then = Callable[[ClockReading, ErrorCode], Appends]
 """Called when a change is committed (NONE) or has failed (the error for the client)."""
 
 _APPEND_ERRORS: Final = {
@@ -112,9 +112,9 @@ class TransactionTable:
         record = TransactionRecord(transaction.transactional_id, metadata)
         return Append([record], partial(self._changed, transaction, then))
 
-    def _changed(self, transaction: Transaction, then: Then, now: Moment, error_code: ErrorCode) -> Appends:
+    def _changed(self, transaction: Transaction, then: Then, now: ClockReading, error_code: ErrorCode) -> Appends:
         transaction.pending = None
-        return then(now, told(error_code))
+        return then(now, client_error(error_code))
 
     def replay(self, record: TransactionRecord) -> None:
         """Apply one committed record."""
@@ -127,7 +127,7 @@ class TransactionTable:
             transaction.metadata = record.value
 
 
-def told(error_code: ErrorCode) -> ErrorCode:
+def client_error(error_code: ErrorCode) -> ErrorCode:
     """The client's error code for an error of the log."""
     return _APPEND_ERRORS.get(error_code, error_code)
 

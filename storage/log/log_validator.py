@@ -216,7 +216,7 @@ ONGOING: Final = VerificationGuard()
 """The transaction was ongoing in the log, so the coordinator was not asked. Admits batches while it still is."""
 
 
-class _Question(Value, frozen=False):
+class _VerificationRequest(Value, frozen=False):
     guard: VerificationGuard
     producer_epoch: int
     lowest_sequence: int
@@ -229,13 +229,13 @@ class TransactionVerification:
     __slots__ = ("questions",)
 
     def __init__(self) -> None:
-        self.questions: dict[int, _Question] = {}
+        self.questions: dict[int, _VerificationRequest] = {}
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
         """The guard for a batch that begins with `sequence`. All waiting batches of a producer share it."""
         question = self.questions.get(producer_id)
         if question is None:
-            question = _Question(VerificationGuard(), producer_epoch, sequence, now_ms)
+            question = _VerificationRequest(VerificationGuard(), producer_epoch, sequence, now_ms)
             self.questions[producer_id] = question
         elif producer_epoch > question.producer_epoch:
             question.producer_epoch, question.lowest_sequence = producer_epoch, sequence

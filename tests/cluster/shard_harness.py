@@ -6,7 +6,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from broker.coordinators.coordinator_runtime import Shard
-from cluster.coordinators.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, ClockReading
 from protocol.errors import ErrorCode
 
 S = TypeVar("S", bound=Shard)
@@ -29,8 +29,8 @@ class ShardHarness(Generic[S]):
         self.fails_with: ErrorCode | None = None
         self.waiting: deque[Append] = deque()
 
-    def now(self) -> Moment:
-        return Moment(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
+    def now(self) -> ClockReading:
+        return ClockReading(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
 
     def make(self, appends: Appends) -> None:
         """Execute the appends of an event, and those that follow from them."""

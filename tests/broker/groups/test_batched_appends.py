@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from broker.coordinators.coordinator_runtime import RECORDS_PER_BATCH
-from cluster.coordinators.results import Reply, TransactionalProducer
+from cluster.coordinators.results import PendingResponse, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import PartitionErrors
 from cluster.groups.records import CommittedOffset, decode_record
@@ -67,10 +67,10 @@ Commits = list[tuple[str, int, str]]
 """Groups, offsets, metadata."""
 
 
-def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Reply[PartitionErrors]]:
+def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | PendingResponse[PartitionErrors]]:
     """Commit in one turn of the event loop; returns the outcomes, complete in the same turn or pending."""
 
-    def commit_all() -> list[PartitionErrors | Reply[PartitionErrors]]:
+    def commit_all() -> list[PartitionErrors | PendingResponse[PartitionErrors]]:
         runtimes = [place.service.runtime_of(group) for group, _, _ in commits]
         return [
             runtime.handle(
@@ -82,9 +82,9 @@ def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Rep
     return place.run(commit_all)
 
 
-def codes(outcomes: Sequence[PartitionErrors | Reply[PartitionErrors]]) -> list[ErrorCode | None]:
+def codes(outcomes: Sequence[PartitionErrors | PendingResponse[PartitionErrors]]) -> list[ErrorCode | None]:
     """The codes of the commits, with None for a pending one."""
-    values = [outcome.value if isinstance(outcome, Reply) else outcome for outcome in outcomes]
+    values = [outcome.value if isinstance(outcome, PendingResponse) else outcome for outcome in outcomes]
     return [None if value is None else value[PARTITION] for value in values]
 
 
@@ -113,7 +113,7 @@ def batches(log: MemoryLog) -> list[list[tuple[str, int]]]:
 def test_the_first_append_of_a_turn_is_made_at_once_and_the_others_together(place: Local, log: SmallLog) -> None:
     groups = in_one_partition(place, 5)
     outcomes = commit_at_once(place, [(group, number, "") for number, group in enumerate(groups)])
-    assert [isinstance(outcome, Reply) for outcome in outcomes] == [False, True, True, True, True]
+    assert [isinstance(outcome, PendingResponse) for outcome in outcomes] == [False, True, True, True, True]
     place.sleep(1)
     assert codes(outcomes) == [ErrorCode.NONE] * 5
     assert batches(log) == [[(groups[0], 0)], [(group, number) for number, group in enumerate(groups) if number]]
@@ -208,7 +208,7 @@ def test_a_crash_between_append_and_answer(place: Local, log: SmallLog) -> None:
 def test_appends_that_wait_when_the_coordinator_resigns_are_made(place: Local) -> None:
     groups = in_one_partition(place, 3)
 
-    def commit_and_resign() -> list[PartitionErrors | Reply[PartitionErrors]]:
+    def commit_and_resign() -> list[PartitionErrors | PendingResponse[PartitionErrors]]:
         runtime = place.service.runtime_of(groups[0])
         outcomes = [
             runtime.handle(runtime.shard.offsets.commit, group, NOBODY, {PARTITION: CommittedOffset(1, -1, "", -1)})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.coordinators.coordinator_runtime import RESPONSES_AT_ONCE, Responses
-from cluster.coordinators.results import Reply
+from cluster.coordinators.results import PendingResponse
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_admin import DeleteGroupsRequest, ListGroupsRequest
 from protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -308,7 +308,7 @@ def test_a_commit_of_many_partitions(place: Local) -> None:
 
 def test_many_who_wait_are_answered_a_few_at_a_time(place: Local) -> None:
     responses = Responses()
-    replies: list[Reply[int]] = [Reply() for _ in range(100)]
+    replies: list[PendingResponse[int]] = [PendingResponse() for _ in range(100)]
 
     async def scenario() -> list[int]:
         futures = [responses.respond(reply, str) for reply in replies]
@@ -383,7 +383,7 @@ def test_member_ids_begin_with_the_client_or_the_instance(fixture: GroupFixture)
 
 def test_a_response_that_cannot_be_translated_holds_up_no_other(place: Local) -> None:
     responses = Responses()
-    replies: list[Reply[int]] = [Reply() for _ in range(2)]
+    replies: list[PendingResponse[int]] = [PendingResponse() for _ in range(2)]
 
     async def scenario() -> None:
         bad: Any = responses.respond(replies[0], {}.__getitem__)

@@ -9,7 +9,7 @@ import pytest
 
 from broker.transactions import marker_sender
 from broker.transactions.marker_sender import MarkerSender, MarkerWork, WriteMarkers
-from broker.transactions.marker_writer import Marker, Outcome
+from broker.transactions.marker_writer import Marker, MarkerResults
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from cluster.transactions.open_transactions import Markers
 from protocol.errors import ErrorCode
@@ -52,7 +52,7 @@ class Place:
         if broker_id < 0:
             return None
 
-        async def write(markers: Sequence[Marker]) -> Outcome:
+        async def write(markers: Sequence[Marker]) -> MarkerResults:
             self.asked.append((broker_id, list(markers)))
             await asyncio.sleep(0)
             answer = self.answers.get(broker_id, lambda _: ErrorCode.NONE)

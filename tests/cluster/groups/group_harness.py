@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Append, Moment, Reply, Result, TransactionalProducer
+from cluster.coordinators.results import Append, ClockReading, PendingResponse, Result, TransactionalProducer
 from cluster.groups.group import Group
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.group_table import DurableGroups
@@ -33,16 +33,16 @@ MOST_RECORD_BYTES = 10_000
 class Answer(Generic[R]):
     """The response to an event, now or later."""
 
-    def __init__(self, response: R | Reply[R]) -> None:
+    def __init__(self, response: R | PendingResponse[R]) -> None:
         self._response = response
 
     @property
     def waits(self) -> bool:
-        return isinstance(self._response, Reply) and self._response.value is None
+        return isinstance(self._response, PendingResponse) and self._response.value is None
 
     @property
     def value(self) -> R:
-        if not isinstance(self._response, Reply):
+        if not isinstance(self._response, PendingResponse):
             return self._response
         assert self._response.value is not None, "not answered"
         return self._response.value
@@ -85,7 +85,7 @@ class Harness(ShardHarness[GroupShard]):
         return Harness(self.config, list(self.log), self.now_ms, dict(self.producers))
 
     def handle(
-        self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
+        self, event: Callable[Concatenate[ClockReading, P], Result[R]], *args: P.args, **kwargs: P.kwargs
     ) -> Answer[R]:
         result = event(self.now(), *args, **kwargs)
         self.make(result.appends)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.coordinators.deadlines import PAUSE_AFTER_BUG_MS, Deadline, Deadlines
-from cluster.coordinators.results import Appends, Moment
+from cluster.coordinators.results import Appends, ClockReading
 
 STEPS = st.lists(
     st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 50))
@@ -38,7 +38,7 @@ def test_each_is_run_once_when_it_is_due(steps: list[tuple[str, int, int]]) -> N
         else:
             now_ms += amount
             ran.clear()
-            deadlines.expire(Moment(0, now_ms))
+            deadlines.expire(ClockReading(0, now_ms))
             expected = {number for number, due_ms in due.items() if due_ms <= now_ms}
             assert sorted(ran) == sorted(expected)
             due = {number: due_ms for number, due_ms in due.items() if number not in expected}
@@ -50,11 +50,11 @@ def test_an_action_that_fails_is_due_again_and_holds_up_no_other() -> None:
     broken = Deadline(deadlines, {}.__getitem__)
     broken.set(5)
     Deadline(deadlines, lambda _: ran.append(6) or ()).set(6)
-    deadlines.expire(Moment(0, 7))
+    deadlines.expire(ClockReading(0, 7))
     assert ran == [6]
     assert deadlines.next_ms == 7 + PAUSE_AFTER_BUG_MS
     broken.action = lambda _: ran.append(5) or ()
-    deadlines.expire(Moment(0, 7 + PAUSE_AFTER_BUG_MS))
+    deadlines.expire(ClockReading(0, 7 + PAUSE_AFTER_BUG_MS))
     assert ran == [6, 5]
 
 
@@ -91,17 +91,17 @@ def test_an_action_that_is_due_at_once_again_waits_for_the_next_call() -> None:
     deadlines = Deadlines()
     calls: list[int] = []
 
-    def again(now: Moment) -> Appends:
+    def again(now: ClockReading) -> Appends:
         calls.append(now.monotonic_ms)
         deadline.set(now.monotonic_ms)
         return ()
 
     deadline = Deadline(deadlines, again)
     deadline.set(1)
-    deadlines.expire(Moment(0, 5))
+    deadlines.expire(ClockReading(0, 5))
     assert calls == [5]
     assert deadlines.next_ms == 5
-    deadlines.expire(Moment(0, 5))
+    deadlines.expire(ClockReading(0, 5))
     assert calls == [5, 5]
 
 
@@ -109,7 +109,7 @@ def test_a_cleared_deadline_keeps_nothing() -> None:
     """The entry stays in the heap for a while, as after moving a deadline to an earlier time."""
 
     class Held:
-        def action(self, _: Moment) -> Appends:
+        def action(self, _: ClockReading) -> Appends:
             return ()
 
     deadlines, held = Deadlines(), Held()

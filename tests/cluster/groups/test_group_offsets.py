@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from cluster.coordinators.results import Reply, TransactionalProducer
+from cluster.coordinators.results import PendingResponse, TransactionalProducer
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.offset_events import OffsetDeletion
 from protocol.errors import ErrorCode
@@ -165,7 +165,7 @@ def test_offsets_whose_removal_fails_stay_for_the_next_time(
 
 
 def test_a_reply_is_given_once() -> None:
-    reply: Reply[int] = Reply()
+    reply: PendingResponse[int] = PendingResponse()
     reply.set(1)
     with pytest.raises(RuntimeError, match="answered twice: 1 and 2"):
         reply.set(2)

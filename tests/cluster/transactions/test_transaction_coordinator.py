@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.coordinators.results import Reply, Result
+from cluster.coordinators.results import PendingResponse, Result
 from cluster.transactions.producer_sessions import LAST_EPOCH, Initialized
 from cluster.transactions.transaction_records import TransactionRecord
 from protocol.errors import ErrorCode
@@ -212,7 +212,7 @@ def test_a_retry_is_answered_when_the_state_is_written_again(
             coordinator.shard.complete(coordinator.now(), append, 0)
         else:
             coordinator.shard.fail(coordinator.now(), append, error_code)
-        assert isinstance(retry.response, Reply)
+        assert isinstance(retry.response, PendingResponse)
         assert retry.response.value is answer
         assert coordinator.metadata == metadata
 

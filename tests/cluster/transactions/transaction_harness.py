@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Moment, Reply, Result
+from cluster.coordinators.results import ClockReading, PendingResponse, Result
 from cluster.transactions.open_transactions import Markers
 from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
 from cluster.transactions.transaction_records import TransactionLoader, TransactionMetadata
@@ -45,12 +45,14 @@ class Harness(ShardHarness[TransactionShard]):
         """A new coordinator on the same log; uncommitted records are lost."""
         return Harness(list(self.log), self.now_ms)
 
-    def handle(self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    def handle(
+        self, event: Callable[Concatenate[ClockReading, P], Result[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R | None:
         """The answer to an event, or None if it is pending."""
         result = event(self.now(), *args, **kwargs)
         self.make(result.appends)
         response = result.response
-        return response.value if isinstance(response, Reply) else response
+        return response.value if isinstance(response, PendingResponse) else response
 
     # -- events --------------------------------------------------------------------------------------------------------
 

@@ -223,13 +223,13 @@ def _markers_not_sent_by_new_coordinators() -> Iterator[None]:
 @_mutant
 def _markers_not_sent_again() -> Iterator[None]:
     """M17: a marker that a leader did not take counts as written."""
-    original = MarkerSender._settle
+    original = MarkerSender._handle_result
 
     def settle(self: MarkerSender, work: Any, partitions: Sequence[Any], _outcome: Any) -> None:
         written = {(work.markers.producer_id, each): ErrorCode.NONE for each in partitions}
         original(self, work, partitions, written)
 
-    with replaced(MarkerSender, "_settle", settle):
+    with replaced(MarkerSender, "_handle_result", settle):
         yield
 
 
