@@ -59,7 +59,7 @@ NewChannel = Callable[[BrokerImage], RemoteBrokerChannel]
 class LocalChannel:
     """A direct call to the controller's own broker.
 
-    `settle_deletions` makes deletions crash-proof and removes what else is left of the deleted topics; StopReplica is
+    `complete_deletions` makes deletions crash-proof and removes what else is left of the deleted topics; StopReplica is
     answered after it. `prepare` is called before this broker creates logs for new topics.
     """
 
@@ -67,17 +67,17 @@ class LocalChannel:
         self,
         replicas: HostedPartitions,
         metadata: MetadataCache,
-        settle_deletions: Callable[[], Awaitable[None]],
+        complete_deletions: Callable[[], Awaitable[None]],
         prepare: Callable[[list[TopicStates]], Awaitable[None]] | None = None,
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
-        self._settle_deletions = settle_deletions
+        self._complete_deletions = complete_deletions
         self._prepare = prepare
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
         """See BrokerChannel."""
-        if self._prepare is not None and (begun := self._replicas.topics_begun_by(command)):
+        if self._prepare is not None and (begun := self._replicas.new_topics_of(command)):
             await self._prepare(begun)
         return await self._replicas.become_leader_or_follower(command)
 
@@ -85,7 +85,7 @@ class LocalChannel:
         """See BrokerChannel."""
         answer = await self._replicas.stop_replicas(command)
         if any(each.delete_partition for each in command.partitions):
-            await self._settle_deletions()
+            await self._complete_deletions()
         return answer
 
     async def update_metadata(self, command: UpdateMetadata) -> None:

@@ -14,7 +14,7 @@ from broker.network.registry import RequestContext, Waiting, api
 from broker.network.reply_writer import FileSlice
 from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
-from broker.replication.delayed_fetch import FetchPartition, FetchResult, PartitionData
+from broker.replication.delayed_fetch import CachedPartition, FetchResult, PartitionData
 from broker.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -273,7 +273,7 @@ class _Answer:
                 _data(wanted.partition, found) if isinstance(found, LogReadInfo) else self._refuse(wanted, found),
             )
 
-    def _refuse(self, wanted: FetchPartition, error: ApiError) -> PartitionData:
+    def _refuse(self, wanted: CachedPartition, error: ApiError) -> PartitionData:
         data = _refusal(wanted.partition, error)
         if wanted.topic is not None:
             self._refused.append((TopicPartition(wanted.topic, wanted.partition), data))
@@ -315,8 +315,8 @@ def _is_large(request: FetchRequest) -> bool:
 
 
 def _readable(
-    client: Client, partitions: Sequence[FetchPartition]
-) -> tuple[Sequence[FetchPartition], list[FetchResult]]:
+    client: Client, partitions: Sequence[CachedPartition]
+) -> tuple[Sequence[CachedPartition], list[FetchResult]]:
     """Split into partitions that the client may read, and refusals of the others. Unknown topic ids are refused
     later.
     """

@@ -315,7 +315,7 @@ class _Listing:
 
 def _check_high_watermark(partition: Partition, version: int) -> None:
     """Raise OFFSET_NOT_AVAILABLE, or another retriable error for old clients, while the high watermark is unknown."""
-    if not partition.knows_high_watermark:
+    if not partition.has_known_high_watermark:
         raise ApiError(
             ErrorCode.OFFSET_NOT_AVAILABLE
             if version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE

@@ -123,13 +123,13 @@ class ProcessWorker:
 
     def change_rate(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
-        self._tell({"bytes_per_second": _finite(bytes_per_second)})
+        self._send_message({"bytes_per_second": _finite(bytes_per_second)})
 
     def abort(self) -> None:
         self._is_aborted = True
-        self._tell({"abort": True})
+        self._send_message({"abort": True})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send_message(self, message: dict[str, Any]) -> None:
         if self._process is not None:
             with contextlib.suppress(OSError, RuntimeError):
                 self._send(message)
@@ -173,12 +173,12 @@ class ProcessWorker:
     def _leave(self) -> None:
         process, self._process, self._ending = self._process, None, None
         if process is not None:
-            task = asyncio.get_running_loop().create_task(_let_go(process), name="cleaner-leaves")
+            task = asyncio.get_running_loop().create_task(_release(process), name="cleaner-leaves")
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
 
-async def _let_go(process: Process) -> None:
+async def _release(process: Process) -> None:
     await _end(process, patience_s=_LEAVING_S)
 
 

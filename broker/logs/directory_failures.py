@@ -26,7 +26,7 @@ class DirectoryFailures:
         self._loop = asyncio.get_running_loop()
         self._directories: Sequence[LogDirectory] = ()
         self._take_offline: Callable[[str], None] | None = None
-        self._tell_controller: Callable[[], Awaitable[None]] | None = None
+        self._notify_controller: Callable[[], Awaitable[None]] | None = None
         self._early: dict[str, None] = {}
         """Paths of directories and logs that failed before `serve`."""
         self._reactions: dict[asyncio.Task[None], None] = {}
@@ -41,16 +41,18 @@ class DirectoryFailures:
         """From now on, stop the broker once all of `directories` have failed."""
         self._directories = directories
 
-    async def serve(self, take_offline: Callable[[str], None], tell_controller: Callable[[], Awaitable[None]]) -> None:
-        """Call `take_offline(path)`, then `tell_controller()`, for each directory or log that fails, and at once for
+    async def serve(
+        self, take_offline: Callable[[str], None], notify_controller: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Call `take_offline(path)`, then `notify_controller()`, for each directory or log that fails, and at once for
         those that have failed already.
         """
-        self._take_offline, self._tell_controller = take_offline, tell_controller
+        self._take_offline, self._notify_controller = take_offline, notify_controller
         self._early |= {each.path: None for each in self._directories if each.failure is not None}
         for path in self._early:
             take_offline(path)
         if self._early:
-            await self._tell()
+            await self._notify()
 
     async def close(self) -> None:
         """Wait for running work, but not for a connection to the tree."""
@@ -71,20 +73,20 @@ class DirectoryFailures:
 
     def replicas_changed(self) -> None:
         """Make the controller ask for the usable replicas, which have changed. At startup it asks anyway."""
-        if self._tell_controller is None:
+        if self._notify_controller is None:
             return
-        task = asyncio.create_task(self._tell(), name="log-directory-failure")
+        task = asyncio.create_task(self._notify(), name="log-directory-failure")
         self._reactions[task] = None
         task.add_done_callback(self._reactions.pop)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         """Without a connection to the tree the notification is retried, as in Kafka. After a session expires, the
         controller asks in the next one anyway.
         """
-        assert self._tell_controller is not None
+        assert self._notify_controller is not None
         while True:
             try:
-                await self._tell_controller()
+                await self._notify_controller()
             except ConnectionLossError as error:
                 if self._is_closing:
                     return

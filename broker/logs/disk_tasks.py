@@ -36,7 +36,7 @@ class DiskSpaceWatch:
         """Keep clients from using the reserve of each disk (log.dir.reserve.bytes)."""
         self._log_manager = log_manager
         self._executor = executor
-        log_manager.directories.keep_reserve(reserve_bytes, _say)
+        log_manager.directories.keep_reserve(reserve_bytes, _log_space)
 
     async def check(self) -> None:
         """Query the free space of every disk."""
@@ -59,7 +59,7 @@ class DiskSpaceWatch:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"No log directory has space for new partitions. {reasons}.")
 
 
-def _say(directory: LogDirectory) -> None:
+def _log_space(directory: LogDirectory) -> None:
     if directory.is_reserve_reached and directory.reserve is not None:
         logger.warning("%s: clients cannot write there until space returns", directory.reserve.describe())
     else:

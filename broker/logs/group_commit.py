@@ -106,7 +106,7 @@ class GroupCommit:
         directory = self._directory_of(log)
         rounds = directory.urgent if urgent else directory.background
         rounds.requested[log] = max(offset, rounds.requested.get(log, 0))
-        self._see_to(directory, rounds)
+        self._schedule_round(directory, rounds)
 
     def wait(self, log: UnifiedLog, end_offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
         """Flush `log`; the future is done once everything below `end_offset` is on stable storage. The futures of one
@@ -119,7 +119,7 @@ class GroupCommit:
         directory = self._directory_of(log)
         rounds = directory.urgent if urgent else directory.background
         rounds.waiting.setdefault(log, deque()).append(_Waiter(end_offset, log.truncations, future))
-        self._see_to(directory, rounds)
+        self._schedule_round(directory, rounds)
         return future
 
     async def idle(self) -> None:
@@ -132,7 +132,7 @@ class GroupCommit:
             directory = self._directories[log.directory] = _Directory()
         return directory
 
-    def _see_to(self, directory: _Directory, rounds: _Rounds) -> None:
+    def _schedule_round(self, directory: _Directory, rounds: _Rounds) -> None:
         """Start a round at the end of this event-loop turn, unless one is running."""
         if not rounds.under_way:
             rounds.under_way = True
@@ -156,7 +156,7 @@ class GroupCommit:
                 self._refuse(directory, log, _unexpected(log, error))
         if not tasks:
             rounds.under_way = False
-            self._go_on(directory)
+            self._start_ready_rounds(directory)
             return
         directory.in_flight.update(log for log, _ in tasks)
         shares = [tasks[first :: rounds.threads] for first in range(min(rounds.threads, len(tasks)))]
@@ -190,9 +190,9 @@ class GroupCommit:
                 self._refuse(directory, log, error)
             except Exception as error:  # noqa: BLE001 - a bug; other logs have waiters too
                 self._refuse(directory, log, _unexpected(log, error))
-        self._go_on(directory)
+        self._start_ready_rounds(directory)
 
-    def _go_on(self, directory: _Directory) -> None:
+    def _start_ready_rounds(self, directory: _Directory) -> None:
         """Start the rounds that can start. Logs still in a round of the other kind follow when it ends."""
         for rounds in directory.both:
             if not rounds.under_way and (rounds.requested.keys() | rounds.waiting.keys()) - directory.in_flight:

@@ -167,7 +167,7 @@ class LogCleaner:
             uncleanable: defaultdict[str, Uncleanable] = defaultdict(lambda: Uncleanable(0, 0))
             async for log in in_slices(list(self._log_manager.logs.values()), self._clock):
                 if log not in self._in_progress and log.config.is_compacted and not self._is_moved(log):
-                    one = self._look_at(log, high_watermarks.get(log.topic_partition, 0), now_ms)
+                    one = self._consider(log, high_watermarks.get(log.topic_partition, 0), now_ms)
                     if one is not None:
                         found.append(one)
                 if log.uncleanable_reason is not None:
@@ -188,7 +188,7 @@ class LogCleaner:
                 self._in_progress.add(chosen.log)
             return chosen
 
-    def _look_at(self, log: UnifiedLog, high_watermark: int, now_ms: int) -> CleanableLog | None:
+    def _consider(self, log: UnifiedLog, high_watermark: int, now_ms: int) -> CleanableLog | None:
         try:
             found = cleanable_log(log, high_watermark, now_ms)
         except (ApiError, OSError) as error:

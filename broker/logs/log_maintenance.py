@@ -197,7 +197,7 @@ class LogMaintenance:
             if task.refusal is not None and task.directory in needed_in:
                 raise detached(task.refusal)
 
-    async def settle_deletions(self) -> None:
+    async def complete_deletions(self) -> None:
         """Forget deleted logs durably, before logs of the same names are created. Afterwards no checkpoint has entries
         for them, which a crash would apply to the new logs, and a power cut cannot bring back their directories.
         """
@@ -216,7 +216,7 @@ class LogMaintenance:
             log.producers.remove_expired(now_ms, expiration_ms)
 
 
-def say_log_start_moved(log: UnifiedLog, cause: str) -> None:
+def log_incremented_start(log: UnifiedLog, cause: str) -> None:
     """Log Kafka's line about an incremented log start offset."""
     log_logger.info("%s Incremented log start offset to %d due to %s", _named(log), log.log_start_offset, cause)
 

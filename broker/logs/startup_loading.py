@@ -39,7 +39,7 @@ async def load_logs(
     began_s = clock.monotonic_s()
     loads = await executor.run(log_manager.begin_load, clock.now_ms(), topic_configs)
     for load in loads:
-        _say_begin(load)
+        _log_begin(load)
     workers = [
         asyncio.ensure_future(executor.run(load.work))
         for load in loads
@@ -50,11 +50,11 @@ async def load_logs(
         _, pending = await asyncio.wait(pending, timeout=PROGRESS_INTERVAL_S)
         if pending:
             for load in loads:
-                say_progress(load.progress(), clock.monotonic_s() - began_s)
+                log_progress(load.progress(), clock.monotonic_s() - began_s)
     for worker in workers:
         worker.result()
     report = await executor.run(log_manager.complete_load, loads)
-    _say_end(loads, report, clock.monotonic_s() - began_s)
+    _log_end(loads, report, clock.monotonic_s() - began_s)
     return report
 
 
@@ -78,7 +78,7 @@ def _close(log_manager: LogManager, logs: Sequence[UnifiedLog]) -> list[FlushTas
     return tasks
 
 
-def _say_begin(load: DirectoryLoad) -> None:
+def _log_begin(load: DirectoryLoad) -> None:
     path, count = load.directory.path, len(load.tasks)
     if count and load.is_clean:
         logger.info("Skipping recovery of %d logs from %s since clean shutdown file was found", count, path)
@@ -86,7 +86,7 @@ def _say_begin(load: DirectoryLoad) -> None:
         logger.info("Recovering %d logs from %s since no clean shutdown file was found", count, path)
 
 
-def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
+def log_progress(progress: LoadProgress, elapsed_s: float) -> None:
     """Log one directory's progress, unless it is done."""
     if progress.logs_done == progress.logs_total:
         return
@@ -103,7 +103,7 @@ def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
     logger.info("%s", said)
 
 
-def _say_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:
+def _log_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:
     for result in report.repaired:
         for path in result.split_segments:
             logger.info("Splitting overflowed segment %s", path)

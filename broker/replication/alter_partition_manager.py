@@ -10,7 +10,7 @@ from typing import Protocol
 from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S
 from client.errors import DisconnectedError
 from cluster.metadata_image import PartitionImage
-from cluster.replication.isr import IsrChange, settle
+from cluster.replication.isr import IsrChange, complete_change
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -59,14 +59,14 @@ class AlterPartitionManager:
     def connect(self, controller: PartitionAlterer) -> None:
         """Send to this controller from now on."""
         self._controller = controller
-        self._go_on()
+        self._send_next()
 
     def submit(self, change: IsrChange) -> None:
         """Send a change as soon as the previous one is answered."""
         self._unsent[change.topic_partition] = change
-        self._go_on()
+        self._send_next()
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         if self._unsent and self._task is None and self._controller is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._send_all(self._controller), name="alter-partition"
@@ -118,7 +118,7 @@ class AlterPartitionManager:
         if partition is None:
             return True
         before = partition.image.isr
-        outcome = settle(partition, change, answer)
+        outcome = complete_change(partition, change, answer)
         if isinstance(answer, ErrorCode):
             logger.info(
                 "The in-sync replicas of %s do not become %s: %s", topic_partition, change.broker_ids, answer.name

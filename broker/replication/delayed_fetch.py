@@ -30,7 +30,7 @@ from protocol.uuids import Uuid
 PartitionData = FetchResponse.PartitionData
 
 
-class FetchPartition:
+class CachedPartition:
     """A client's request for one partition and, in a session, the offsets last sent to the client."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class FetchPartition:
         "topic_id",
     )
 
-    def __init__(self, topic: str | None, topic_id: Uuid, asked: FetchRequest.FetchPartition) -> None:
+    def __init__(self, topic: str | None, topic_id: Uuid, asked: FetchRequest.CachedPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = asked.partition
@@ -59,7 +59,7 @@ class FetchPartition:
         self.log_start_offset = asked.log_start_offset
         """Log start offset of the follower's log."""
 
-    def ask(self, asked: FetchPartition) -> None:
+    def update_request_params(self, asked: CachedPartition) -> None:
         """Apply new parameters. A reader that goes back, or comes with another epoch, may not have processed earlier
         answers: the next one reports everything again.
         """
@@ -71,7 +71,7 @@ class FetchPartition:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
 
-    def needs(self, data: PartitionData) -> bool:
+    def must_respond(self, data: PartitionData) -> bool:
         """Whether an incremental answer needs the partition."""
         return (
             data.error_code != 0
@@ -82,9 +82,9 @@ class FetchPartition:
             or data.diverging_epoch is not None
         )
 
-    def report(self, data: PartitionData) -> bool:
+    def update_response_data(self, data: PartitionData) -> bool:
         """Record the offsets sent to the client. Returns whether an incremental answer needs the partition."""
-        is_needed = self.needs(data)
+        is_needed = self.must_respond(data)
         # After an error, the next answer without one must be sent, too, as if nothing had been reported. The same
         # applies when a follower must truncate: it ignores that high watermark, and may ask for the same offset again.
         is_taken = not data.error_code and data.diverging_epoch is None
@@ -100,7 +100,7 @@ COLD_ATTEMPTS = 3
 """How often bytes just brought into memory may be evicted again before the reader is answered without them."""
 
 Prefer = Callable[[Partition, FetchParams, int], int]
-FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
+FetchResult = tuple[CachedPartition, LogReadInfo | ApiError]
 """A requested partition with the result of its read, or the error."""
 
 
@@ -135,7 +135,7 @@ class DelayedFetch(Generic[T]):
         self,
         find: Callable[[TopicPartition], Partition],
         params: FetchParams,
-        wanted: Sequence[FetchPartition],
+        wanted: Sequence[CachedPartition],
         answer: Answer[T],
         prefer: Prefer | None = None,
     ) -> None:
@@ -195,7 +195,7 @@ class DelayedFetch(Generic[T]):
             if wanted.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id}")
             partition = self._find(TopicPartition(wanted.topic, wanted.partition))
-            info = None if self._prefer is None else self._referral(self._prefer, partition, wanted)
+            info = None if self._prefer is None else self._redirect(self._prefer, partition, wanted)
             info = info or partition.read(
                 params,
                 wanted.fetch_offset,
@@ -215,31 +215,31 @@ class DelayedFetch(Generic[T]):
             self._size = size + info.records.size
         elif info.cold is not None:
             self.cold[at] = info.cold
-        elif _is_told_at_once(info):
+        elif _is_immediate(info):
             self._reasons += 1
 
-    def _referral(self, prefer: Prefer, partition: Partition, wanted: FetchPartition) -> LogReadInfo | None:
+    def _redirect(self, prefer: Prefer, partition: Partition, wanted: CachedPartition) -> LogReadInfo | None:
         if not partition.is_leader:
             return None
         broker_id = prefer(partition, self.params, wanted.fetch_offset)
-        return None if broker_id < 0 else partition.refer_to(broker_id, wanted.current_leader_epoch)
+        return None if broker_id < 0 else partition.redirect_to(broker_id, wanted.current_leader_epoch)
 
     def _forget(self, at: int, before: LogReadInfo | ApiError) -> None:
         self.cold.pop(at, None)
-        if isinstance(before, ApiError) or _is_told_at_once(before):
+        if isinstance(before, ApiError) or _is_immediate(before):
             self._reasons -= 1
         elif before.records is not None:
             self._size -= before.records.size
 
     def attempt(self, woken: Woken, expired: bool) -> T | None:
         """See `purgatory.Attempt`."""
-        return self.respond() if self.look_again(woken, expired) else None
+        return self.respond() if self.reread_changed(woken, expired) else None
 
     def when_ready(self, woken: Woken, expired: bool) -> Self | None:
         """Like `attempt`, but returns this fetch, for `respond_in_slices`."""
-        return self if self.look_again(woken, expired) else None
+        return self if self.reread_changed(woken, expired) else None
 
-    def look_again(self, woken: Woken, expired: bool) -> bool:
+    def reread_changed(self, woken: Woken, expired: bool) -> bool:
         """Read the changed partitions. Returns whether to respond."""
         changed = [self._positions[key] for key in woken]
         for at in changed:
@@ -252,7 +252,7 @@ class DelayedFetch(Generic[T]):
                 self.read(at)
         return True
 
-    async def read_on(self, executor: Executor, slices: Slices) -> None:
+    async def finish_reading(self, executor: Executor, slices: Slices) -> None:
         """Read the remaining partitions in slices, and let threads bring uncached data into memory."""
         async for at in in_slices([at for at, found in enumerate(self._reads) if found is None], slices):
             self.read(at)
@@ -290,5 +290,5 @@ class DelayedFetch(Generic[T]):
                 partition.bytes_out += found.size
 
 
-def _is_told_at_once(info: LogReadInfo) -> bool:
+def _is_immediate(info: LogReadInfo) -> bool:
     return info.diverging_epoch is not None or info.preferred_read_replica >= 0

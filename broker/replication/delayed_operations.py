@@ -192,14 +192,14 @@ class DelayedProduce(Generic[T]):
     def attempt(self, woken: Woken, expired: bool) -> T | None:
         """See `purgatory.Attempt`."""
         for topic_partition, error in woken.items():
-            self._look_at(topic_partition, error)
+            self._check(topic_partition, error)
         if expired:
             late = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not have the records in time")
             for topic_partition in list(self._waiting):
-                self._look_at(topic_partition, late)
+                self._check(topic_partition, late)
         return None if self._waiting else self._answer(self._errors)
 
-    def _look_at(self, topic_partition: TopicPartition, error: ApiError | None) -> None:
+    def _check(self, topic_partition: TopicPartition, error: ApiError | None) -> None:
         """Complete the appends to a partition as far as possible; with `error`, all of them."""
         waiting = self._waiting.get(topic_partition, {})
         for place, last_offset in list(waiting.items()):
@@ -244,7 +244,7 @@ class DelayedDeleteRecords:
     def attempt(self, woken: Woken, expired: bool) -> Sequence[LowWatermark] | None:
         """See `purgatory.Attempt`."""
         for topic_partition in list(self._waiting if expired else woken):
-            self.look_at(topic_partition)
+            self.check(topic_partition)
         if expired:
             late = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not all replicas have heard of the deletion in time")
             for places in self._waiting.values():
@@ -253,7 +253,7 @@ class DelayedDeleteRecords:
             self._waiting.clear()
         return None if self._waiting else self._results
 
-    def look_at(self, topic_partition: TopicPartition) -> None:
+    def check(self, topic_partition: TopicPartition) -> None:
         """Complete the deletions that have succeeded or can no longer succeed."""
         waiting = self._waiting.get(topic_partition, {})
         for place, offset in list(waiting.items()):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.environment.contract import Random
-from broker.replication.delayed_fetch import FetchPartition, PartitionData
+from broker.replication.delayed_fetch import CachedPartition, PartitionData
 from broker.replication.follower_fetch import SessionWatch
 from cluster.sliced import Sliced
 from protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ NAMES_UNTIL_VERSION: Final = 12
 """Fetch uses topic names up to this version, and ids above it (KIP-516)."""
 
 ResolveTopic = Callable[[Uuid], str | None]
-PartitionResult = tuple[FetchPartition, PartitionData]
+PartitionResult = tuple[CachedPartition, PartitionData]
 
 _Key = tuple[str | Uuid, int]
 
@@ -53,7 +53,7 @@ class FetchSession:
         self,
         session_id: int,
         uses_topic_ids: bool,
-        partitions: dict[_Key, FetchPartition],
+        partitions: dict[_Key, CachedPartition],
         now_s: float,
         *,
         is_follower: bool,
@@ -70,7 +70,7 @@ class FetchSession:
         """Approximate memory of its partitions."""
         self._unresolved = {key: each for key, each in partitions.items() if each.topic is None}
 
-    def update(self, request: FetchRequest, asked: Mapping[_Key, FetchPartition], resolve: ResolveTopic) -> None:
+    def update(self, request: FetchRequest, asked: Mapping[_Key, CachedPartition], resolve: ResolveTopic) -> None:
         """Apply the changes of a request: forgotten partitions, and the new or changed ones in `asked`."""
         for forgotten in request.forgotten_topics_data:
             topic: str | Uuid = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
@@ -89,7 +89,7 @@ class FetchSession:
                 if wanted.topic is None:
                     self._unresolved[key] = wanted
             else:
-                known.ask(wanted)
+                known.update_request_params(wanted)
             if self.watch is not None:
                 self.watch.ask(known)
         for key, known in list(self._unresolved.items()):
@@ -110,12 +110,12 @@ LENGTH_BYTES: Final = 4
 class FetchContext:
     """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
 
-    def __init__(self, partitions: Sequence[FetchPartition], watch: SessionWatch | None = None) -> None:
+    def __init__(self, partitions: Sequence[CachedPartition], watch: SessionWatch | None = None) -> None:
         """`partitions` are the ones to read; with a `watch`, it names them."""
         self.partitions = partitions
         self.watch = watch
 
-    def note(self, partition: FetchPartition, data: PartitionData) -> bool:  # noqa: ARG002
+    def note(self, partition: CachedPartition, data: PartitionData) -> bool:  # noqa: ARG002
         """Record a result before it is sent. Returns whether the answer needs it."""
         return True
 
@@ -144,7 +144,7 @@ class FullFetchContext(FetchContext):
     def __init__(
         self,
         cache: FetchSessionCache,
-        partitions: Sequence[FetchPartition],
+        partitions: Sequence[CachedPartition],
         uses_topic_ids: bool,
         is_follower: bool,
     ) -> None:
@@ -153,8 +153,8 @@ class FullFetchContext(FetchContext):
         self._cache = cache
         self._uses_topic_ids = uses_topic_ids
 
-    def note(self, partition: FetchPartition, data: PartitionData) -> bool:
-        partition.report(data)
+    def note(self, partition: CachedPartition, data: PartitionData) -> bool:
+        partition.update_response_data(data)
         return True
 
     def response(self, noted: Iterable[PartitionResult]) -> FetchResponse:
@@ -169,8 +169,8 @@ class IncrementalFetchContext(FetchContext):
         super().__init__(list(session.partitions.values()) if session.watch is None else (), session.watch)
         self._session = session
 
-    def note(self, partition: FetchPartition, data: PartitionData) -> bool:
-        if not partition.report(data):
+    def note(self, partition: CachedPartition, data: PartitionData) -> bool:
+        if not partition.update_response_data(data):
             return False
         if len(data.records or b""):
             # A partition that returned data moves to the end of the queue, so that a byte limit cannot starve the
@@ -184,7 +184,7 @@ class IncrementalFetchContext(FetchContext):
         return _response(self._session.session_id, noted)
 
     def size(self, results: Iterable[PartitionResult], version: int) -> int:
-        return super().size((result for result in results if result[0].needs(result[1])), version)
+        return super().size((result for result in results if result[0].must_respond(result[1])), version)
 
     def throttled(self, throttle_ms: int) -> FetchResponse:
         return FetchResponse(throttle_time_ms=throttle_ms, session_id=self._session.session_id, responses=[])
@@ -268,7 +268,7 @@ class FetchSessionCache:
         session = self._continued(request, uses_topic_ids)  # it may have ended meanwhile
         return session if isinstance(session, FetchContext) else self._continue(session, request, asked, resolve)
 
-    def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
+    def create(self, partitions: Sequence[CachedPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
         """Create a session. Returns its id, or 0 when the cache is full."""
         now_s = self._monotonic_s()
         keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
@@ -331,7 +331,7 @@ class FetchSessionCache:
         self,
         session: FetchSession,
         request: FetchRequest,
-        asked: Mapping[_Key, FetchPartition],
+        asked: Mapping[_Key, CachedPartition],
         resolve: ResolveTopic,
     ) -> FetchContext:
         before_bytes = session.held_bytes
@@ -367,18 +367,18 @@ def _bytes_of(key: _Key) -> int:
     return PARTITION_BYTES + (len(topic) if isinstance(topic, str) else 0)
 
 
-def _key(partition: FetchPartition, uses_topic_ids: bool) -> _Key:
+def _key(partition: CachedPartition, uses_topic_ids: bool) -> _Key:
     return (partition.topic_id if uses_topic_ids else partition.topic or "", partition.partition)
 
 
 def _asked(
     request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic, is_over: Callable[[], bool]
-) -> Sliced[dict[_Key, FetchPartition]]:
-    partitions: dict[_Key, FetchPartition] = {}
+) -> Sliced[dict[_Key, CachedPartition]]:
+    partitions: dict[_Key, CachedPartition] = {}
     for topic in request.topics:
         name = resolve(topic.topic_id) if uses_topic_ids else topic.topic
         for asked in topic.partitions:
-            partition = FetchPartition(name, topic.topic_id, asked)
+            partition = CachedPartition(name, topic.topic_id, asked)
             partitions[_key(partition, uses_topic_ids)] = partition
             if is_over():
                 yield

@@ -2,7 +2,7 @@
 progress. In a session, only the partitions that a `SessionWatch` names are read.
 
 With each fetch, a follower confirms for every partition of its session that it has everything below the offset it last
-asked for (KIP-227). A partition is settled when the leader has nothing more for it: the follower is in sync, has
+asked for (KIP-227). A partition is idle when the leader has nothing more for it: the follower is in sync, has
 everything, and knows the high watermark, which is the log end. Such a partition is not read again until it changes, so
 a fetch costs no more than the changes. Until then the partition uses the time of the session's last fetch
 (`FollowerProgress.confirm_by`); it is copied when the partition is read again.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.network.slices import Slices, in_slices
-from broker.replication.delayed_fetch import Answer, DelayedFetch, FetchPartition, T
+from broker.replication.delayed_fetch import Answer, CachedPartition, DelayedFetch, T
 from broker.replication.delayed_operations import DelayedOperation, Purgatory, Woken
 from broker.replication.replication_quota import ReplicationQuota
 from cluster.replication.isr import (
@@ -24,8 +24,8 @@ from cluster.replication.isr import (
     FollowerProgress,
     LeaderActions,
     SessionFetches,
+    idle_follower,
     record_fetch,
-    settled_follower,
 )
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
@@ -38,33 +38,33 @@ ALL_ARE_READ_EVERY_MS: Final = 10_000
 class SessionWatch:
     """Determines the partitions to read for one session. `partitions` is a live view of all of them.
 
-    One fetch at a time: `begin`, then `settle` for each partition read. It watches for changes from the first fetch
-    until `close`; a waiting fetch enters it as it would enter the purgatory.
+    One fetch at a time: `begin`, then `finish_read` for each partition read. It watches for changes from the first
+    fetch until `close`; a waiting fetch enters it as it would enter the purgatory.
     """
 
     __slots__ = (
         "_changed",
         "_due",
         "_fetches",
+        "_idle",
         "_is_closed",
         "_named",
         "_partitions",
         "_purgatory",
         "_read_all_ms",
         "_replica",
-        "_settled",
         "_waiting",
     )
 
-    def __init__(self, partitions: Mapping[Any, FetchPartition]) -> None:
+    def __init__(self, partitions: Mapping[Any, CachedPartition]) -> None:
         self._partitions = partitions
-        self._named: dict[TopicPartition, FetchPartition] = {}
+        self._named: dict[TopicPartition, CachedPartition] = {}
         """The watched partitions."""
-        self._due: dict[FetchPartition, None] = {}
-        """Partitions that each fetch reads until they are settled."""
-        self._changed: dict[FetchPartition, None] = {}
+        self._due: dict[CachedPartition, None] = {}
+        """Partitions that each fetch reads until they are idle."""
+        self._changed: dict[CachedPartition, None] = {}
         """Partitions that changed since the last fetch began."""
-        self._settled: dict[FetchPartition | None, FollowerProgress] = {}
+        self._idle: dict[CachedPartition | None, FollowerProgress] = {}
         self._fetches = SessionFetches()
         self._replica: tuple[int, int] | None = None
         self._read_all_ms = 0
@@ -72,17 +72,17 @@ class SessionWatch:
         self._waiting: DelayedOperation[Any] | None = None
         self._is_closed = False
 
-    def get(self, key: TopicPartition) -> FetchPartition | None:
+    def get(self, key: TopicPartition) -> CachedPartition | None:
         """The partition of that name, unless it has been forgotten."""
         return self._named.get(key)
 
     # -- changes of the session ----------------------------------------------------------------------------------------
 
-    def ask(self, partition: FetchPartition) -> None:
+    def ask(self, partition: CachedPartition) -> None:
         """The follower asks for a partition, or for another offset of it."""
         self._due[partition] = None
 
-    def forget(self, partition: FetchPartition) -> None:
+    def forget(self, partition: CachedPartition) -> None:
         """The follower no longer asks for a partition, and so confirms nothing for it."""
         self._due.pop(partition, None)
         self._changed.pop(partition, None)
@@ -104,8 +104,8 @@ class SessionWatch:
 
     def begin(
         self, purgatory: Purgatory, replica_id: int, replica_epoch: int, monotonic_ms: int
-    ) -> list[FetchPartition]:
-        """Begin a fetch. It confirms all settled partitions that have not changed; returns the others, to be read.
+    ) -> list[CachedPartition]:
+        """Begin a fetch. It confirms all idle partitions that have not changed; returns the others, to be read.
 
         After a restart of the follower, all partitions are read.
         """
@@ -123,23 +123,22 @@ class SessionWatch:
         self._fetches.last_ms = monotonic_ms
         return list(due)
 
-    def _take_over(self, partition: FetchPartition) -> None:
-        follower = self._settled.pop(partition, None)
+    def _take_over(self, partition: CachedPartition) -> None:
+        follower = self._idle.pop(partition, None)
         if follower is not None:
             follower.take_over(self._fetches)
 
-    def _watch(self, purgatory: Purgatory, partition: FetchPartition) -> None:
+    def _watch(self, purgatory: Purgatory, partition: CachedPartition) -> None:
         if partition.topic is not None:
             key = TopicPartition(partition.topic, partition.partition)
             known = self._named.get(key)
             if known is None:
                 purgatory.add(self, (key,))
-            if known not in self._settled:  # a topic of the same name may have replaced another one
+            if known not in self._idle:  # a topic of the same name may have replaced another one
                 self._named[key] = partition
 
-    def settle(self, partition: FetchPartition, follower: FollowerProgress | None, *, has_records: bool) -> None:
-        """Process a partition after its read: with a `follower`, which has everything, it is settled; with None it is
-        not.
+    def finish_read(self, partition: CachedPartition, follower: FollowerProgress | None, *, has_records: bool) -> None:
+        """Process a partition after its read: with a `follower`, which has everything, it is idle; with None it is not.
 
         A partition that returned records is read after the others next time, so that a byte limit cannot starve them.
         """
@@ -148,7 +147,7 @@ class SessionWatch:
         name = TopicPartition(partition.topic or "", partition.partition)
         if follower is not None and self._named.get(name) is partition:
             self._due.pop(partition, None)
-            self._settled[partition] = follower
+            self._idle[partition] = follower
             follower.confirm_by(self._fetches)
             return
         if has_records:
@@ -186,12 +185,12 @@ class FollowerFetch(DelayedFetch[T]):
 
     __slots__ = (
         "_all_wanted",
+        "_changed_reads",
         "_do",
         "_monotonic_ms",
-        "_news",
         "_quota",
         "_recorded",
-        "_tells_high_watermark",
+        "_reports_high_watermark",
         "_watch",
     )
 
@@ -199,18 +198,18 @@ class FollowerFetch(DelayedFetch[T]):
         self,
         find: Callable[[TopicPartition], Partition],
         params: FetchParams,
-        wanted: Sequence[FetchPartition],
+        wanted: Sequence[CachedPartition],
         answer: Answer[T],
         monotonic_ms: int,
         do: Callable[[Partition, LeaderActions], None],
         watch: SessionWatch | None = None,
         quota: ReplicationQuota | None = None,
         *,
-        tells_high_watermark: bool = False,
+        reports_high_watermark: bool = False,
     ) -> None:
         """`do` processes the outcome of recorded offsets. `quota` limits the bytes for throttled followers. With
-        `tells_high_watermark`, a high watermark above the last reported one triggers an answer at once: consumers read
-        from this follower (KIP-392).
+        `reports_high_watermark`, a high watermark above the last reported one triggers an answer at once: consumers
+        read from this follower (KIP-392).
         """
         self._all_wanted = list(wanted)
         super().__init__(find, params, self._all_wanted, answer)
@@ -219,14 +218,14 @@ class FollowerFetch(DelayedFetch[T]):
         self._do = do
         self._recorded: set[int] = set()
         self._quota = quota
-        self._tells_high_watermark = tells_high_watermark
-        self._news: set[int] = set()
+        self._reports_high_watermark = reports_high_watermark
+        self._changed_reads: set[int] = set()
         """Positions of partitions with news that the follower must receive at once."""
 
     @property
     def is_satisfied(self) -> bool:
         """See `DelayedFetch.is_satisfied`."""
-        return bool(self._news) or super().is_satisfied
+        return bool(self._changed_reads) or super().is_satisfied
 
     def read(self, at: int) -> None:
         """See `DelayedFetch.read`."""
@@ -234,7 +233,7 @@ class FollowerFetch(DelayedFetch[T]):
         self._record(at)
         if self._quota is not None and self._quota.throttled:
             self._hold_back(at, self._quota)
-        self._look_for_news(at)
+        self._check_for_changes(at)
 
     def _hold_back(self, at: int, quota: ReplicationQuota) -> None:
         """Drop the records if the quota does not permit them for a follower that is out of sync. It will ask for them
@@ -253,15 +252,15 @@ class FollowerFetch(DelayedFetch[T]):
             found.records = None
             del self._sources[at]
 
-    def _look_for_news(self, at: int) -> None:
+    def _check_for_changes(self, at: int) -> None:
         found, wanted = self._reads[at], self._wanted[at]
         if isinstance(found, LogReadInfo) and (
             0 <= self._known_log_start(at) < found.log_start_offset
-            or (self._tells_high_watermark and 0 <= wanted.reported_high_watermark < found.high_watermark)
+            or (self._reports_high_watermark and 0 <= wanted.reported_high_watermark < found.high_watermark)
         ):
-            self._news.add(at)
+            self._changed_reads.add(at)
         else:
-            self._news.discard(at)
+            self._changed_reads.discard(at)
 
     def _known_log_start(self, at: int) -> int:
         """The log start offset last sent to the follower; in a new session, the follower's own."""
@@ -290,9 +289,9 @@ class FollowerFetch(DelayedFetch[T]):
             self._do(partition, outcome)
             found.high_watermark = partition.high_watermark
 
-    def look_again(self, woken: Woken, expired: bool) -> bool:
-        """See `DelayedFetch.look_again`. A partition that was settled and confirmed when the fetch began is read for
-        the first time when it changes.
+    def reread_changed(self, woken: Woken, expired: bool) -> bool:
+        """See `DelayedFetch.reread_changed`. A partition that was idle and confirmed when the fetch began is read
+        for the first time when it changes.
         """
         if self._watch is not None:
             for key in woken:
@@ -303,30 +302,30 @@ class FollowerFetch(DelayedFetch[T]):
                     self._reads.append(None)
                     self._recorded.add(at)
             woken = {key: error for key, error in woken.items() if key in self._positions}
-        return super().look_again(woken, expired)
+        return super().reread_changed(woken, expired)
 
     def respond(self) -> T:
         """See `DelayedFetch.respond`."""
         if self._watch is not None:
             for wanted, found in zip(self._wanted, self._reads, strict=True):
-                self._settle(self._watch, wanted, found)
+                self._finish_read(self._watch, wanted, found)
         self._count_throttled()
         return super().respond()
 
     async def respond_in_slices(self, slices: Slices) -> T:
-        """See `DelayedFetch.respond_in_slices`. A partition that changes after it was settled is read by the session's
+        """See `DelayedFetch.respond_in_slices`. A partition that changes after it became idle is read by the session's
         next fetch.
         """
         if self._watch is not None:
             async for wanted, found in in_slices(list(zip(self._wanted, self._reads, strict=True)), slices):
-                self._settle(self._watch, wanted, found)
+                self._finish_read(self._watch, wanted, found)
         self._count_throttled()
         return await super().respond_in_slices(slices)
 
-    def _settle(self, watch: SessionWatch, wanted: FetchPartition, found: LogReadInfo | ApiError | None) -> None:
-        follower = None if found is None else self._settled_follower(wanted, found)
+    def _finish_read(self, watch: SessionWatch, wanted: CachedPartition, found: LogReadInfo | ApiError | None) -> None:
+        follower = None if found is None else self._idle_follower(wanted, found)
         has_records = isinstance(found, LogReadInfo) and found.records is not None
-        watch.settle(wanted, follower, has_records=has_records)
+        watch.finish_read(wanted, follower, has_records=has_records)
 
     def _count_throttled(self) -> None:
         if self._quota is not None and self._quota.throttled:
@@ -338,7 +337,7 @@ class FollowerFetch(DelayedFetch[T]):
             if isinstance(found, LogReadInfo) and quota.is_throttled(partition.topic_partition):
                 quota.record(found.size)
 
-    def _settled_follower(self, wanted: FetchPartition, found: LogReadInfo | ApiError) -> FollowerProgress | None:
+    def _idle_follower(self, wanted: CachedPartition, found: LogReadInfo | ApiError) -> FollowerProgress | None:
         """The follower's progress if the partition can be skipped until it changes."""
         if (
             wanted.topic is None
@@ -354,4 +353,4 @@ class FollowerFetch(DelayedFetch[T]):
             return None  # the replica is gone
         if found.log_start_offset != partition.log.log_start_offset:
             return None
-        return settled_follower(partition, self.params, wanted.fetch_offset)
+        return idle_follower(partition, self.params, wanted.fetch_offset)

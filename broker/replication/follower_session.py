@@ -242,12 +242,12 @@ class FollowedReplicas:
         """Forget a replica."""
         followed = self.all.pop(topic_partition, None)
         if followed is not None:
-            self._leave_out(topic_partition)
+            self._remove(topic_partition)
             self._delayed.pop(topic_partition, None)
             self._held_back.pop(topic_partition, None)
         return followed
 
-    def _leave_out(self, topic_partition: TopicPartition) -> None:
+    def _remove(self, topic_partition: TopicPartition) -> None:
         self._session.drop(topic_partition)
         self.due.pop(topic_partition, None)
 
@@ -262,7 +262,7 @@ class FollowedReplicas:
             pause_ms = min(FIRST_BACKOFF_MS << doublings, self._backoff_ms)
             followed.failures += 1
             followed.retry_at_s = now_s + pause_ms / 1000
-            self._leave_out(topic_partition)
+            self._remove(topic_partition)
             self._held_back.pop(topic_partition, None)
             self._delayed[topic_partition] = None
 
@@ -270,7 +270,7 @@ class FollowedReplicas:
         """Pause all replicas that are not already paused after an error."""
         self.delay([each for each in self.all if each not in self._delayed])
 
-    def take_up(self) -> None:
+    def resume_due(self) -> None:
         """Resume the replicas whose pause is over, and pause those that the quota holds back."""
         now_s = self._monotonic_s()
         for topic_partition in [each for each in self._delayed if self.all[each].retry_at_s <= now_s]:
@@ -290,7 +290,7 @@ class FollowedReplicas:
 
     def _hold_back(self, topic_partition: TopicPartition) -> None:
         if topic_partition not in self._delayed and topic_partition not in self._held_back:
-            self._leave_out(topic_partition)
+            self._remove(topic_partition)
             self._held_back[topic_partition] = None
 
     def count(self, topic_partition: TopicPartition, size: int) -> None:

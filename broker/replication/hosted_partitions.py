@@ -121,17 +121,17 @@ class HostedPartitions:
                 self._follow_older_tree(command)
                 await self._set_strays_aside(command, slices)
             self.strays.make_room_for(command, self.partitions)
-            await self.strays.settle()
+            await self.strays.complete_deletions()
             if self._followers is not None:
                 await self._followers.stop(self._to_change(command))
             answer: dict[TopicPartition, ErrorCode] = {}
             async for topic, state in in_slices(_states(command), slices):
                 # The session may end between two partitions: then this broker leads nothing (see `resign_all`).
                 self._fence.check_registration(command)
-                answer[TopicPartition(topic.topic, state.partition)] = self._obey_or_report(topic, state)
+                answer[TopicPartition(topic.topic, state.partition)] = self._apply_or_report(topic, state)
             if any(directory.failure is not None for directory in self._log_manager.directories):
                 for topic in command.topics:
-                    self._look_again(topic, answer)
+                    self._recheck(topic, answer)
             return answer
 
     def _follow_older_tree(self, command: LeaderAndIsr) -> None:
@@ -158,7 +158,7 @@ class HostedPartitions:
                 )
                 self._resign(partition, state.before())
 
-    def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
+    def new_topics_of(self, command: LeaderAndIsr) -> list[TopicStates]:
         """The topics of the command that need new logs here."""
         logs = self._log_manager.logs
         return [
@@ -177,7 +177,7 @@ class HostedPartitions:
             and (topic.known_id is None or partition.log.topic_id in (None, topic.topic_id))
         ]
 
-    def _obey_or_report(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
+    def _apply_or_report(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         """Process one partition of a command. An error affects only its answer: the other partitions get their roles.
 
         An unexpected failure is retried once. After a second one the replica is offline until the next start, so that
@@ -185,13 +185,13 @@ class HostedPartitions:
         """
         try:
             try:
-                return self._obey(topic, state)
+                return self._apply(topic, state)
             except ApiError:
                 raise
             except Exception:
                 logger.exception("%s-%d does not take its role; trying again", topic.topic, state.partition)
                 self._roll_back(topic, state)
-                return self._obey(topic, state)
+                return self._apply(topic, state)
         except ApiError as error:
             logger.error("%s-%d does not take its role: %s", topic.topic, state.partition, error)
             return error.error_code
@@ -214,14 +214,14 @@ class HostedPartitions:
         except Exception:  # raised by a listener; the replica itself has resigned
             logger.exception("A listener failed when %s gave up its role", partition.topic_partition)
 
-    def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
+    def _apply(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)
         topic_id = topic.known_id
         offline = self._offline.get(topic_partition)
         if offline is not None and topic.is_new and offline.topic_id != topic_id:
             del self._offline[topic_partition]  # left from an earlier topic
         elif offline is not None:
-            return self._obey_offline(offline, state)
+            return self._apply_to_offline(offline, state)
         partition = self.partitions.get(topic_partition)
         if partition is not None:
             known = partition.log.topic_id
@@ -235,16 +235,16 @@ class HostedPartitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
             try:
-                partition = self._make(topic_partition, topic_id, state, is_new=topic.is_new)
+                partition = self._create(topic_partition, topic_id, state, is_new=topic.is_new)
             except ApiError as error:
-                return self._could_not_make(topic_partition, OfflineReplica(error, topic_id, state))
+                return self._keep_offline(topic_partition, OfflineReplica(error, topic_id, state))
         if self._truncated_logs.refuses(partition.log, state):
             self._resign(partition, state.before())
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._take_role(partition, state)
         return ErrorCode.NONE
 
-    def _obey_offline(self, offline: OfflineReplica, state: PartitionImage) -> ErrorCode:
+    def _apply_to_offline(self, offline: OfflineReplica, state: PartitionImage) -> ErrorCode:
         is_newer = state.leader_epoch > offline.state.leader_epoch
         if is_newer:
             offline.state = state
@@ -252,7 +252,7 @@ class HostedPartitions:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE if is_newer else ErrorCode.STALE_CONTROLLER_EPOCH
 
-    def _look_again(self, topic: TopicStates, answer: dict[TopicPartition, ErrorCode]) -> None:
+    def _recheck(self, topic: TopicStates, answer: dict[TopicPartition, ErrorCode]) -> None:
         """Handle a disk that failed while the other replicas of a command were created. Replicas of new topics have no
         data on it yet, so they are created on another disk.
         """
@@ -268,11 +268,11 @@ class HostedPartitions:
                 continue
             if topic.is_new:
                 del self._offline[topic_partition]
-                answer[topic_partition] = self._obey(topic, state)
+                answer[topic_partition] = self._apply(topic, state)
             else:
                 answer[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
 
-    def _make(
+    def _create(
         self, topic_partition: TopicPartition, topic_id: Uuid | None, state: PartitionImage, *, is_new: bool
     ) -> Partition:
         logs, now_ms = self._log_manager, self._clock.now_ms()
@@ -287,7 +287,7 @@ class HostedPartitions:
         )
         return partition
 
-    def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
+    def _keep_offline(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
         """Keep a replica whose log cannot be created. Lack of disk space is not an error: creation is retried later."""
         error = offline.error
         logger.error("%s is not available here: %s", topic_partition, error)
@@ -310,7 +310,7 @@ class HostedPartitions:
             self._flush(partition.log)
         self._changed(partition.topic_partition)
         if not led:
-            self._tell_of_leadership(partition.topic_partition, leads=True)
+            self._notify_leadership(partition.topic_partition, leads=True)
 
     def _resign(self, partition: Partition, state: PartitionImage) -> None:
         """Stop leading or following. If this replica led, notify waiting requests and the users of its leadership."""
@@ -320,7 +320,7 @@ class HostedPartitions:
         partition.resign(state)
         self._changed(partition.topic_partition)
         if led:
-            self._tell_of_leadership(partition.topic_partition, leads=False)
+            self._notify_leadership(partition.topic_partition, leads=False)
 
     def resign_all(self) -> None:
         """Stop leading all partitions until the next command: this broker is not registered any more, so others may
@@ -329,7 +329,7 @@ class HostedPartitions:
         for partition in [each for each in self.partitions.values() if each.is_leader]:
             self._resign(partition, partition.image.before())
 
-    def _tell_of_leadership(self, topic_partition: TopicPartition, *, leads: bool) -> None:
+    def _notify_leadership(self, topic_partition: TopicPartition, *, leads: bool) -> None:
         for listener in self._leadership_listeners:
             listener(topic_partition, leads)
 
@@ -411,7 +411,7 @@ class HostedPartitions:
             refused = [each for each in self._offline.items() if isinstance(each[1].error, NoRoomError)]
             async for topic_partition, offline in in_slices(refused, self._clock):
                 try:
-                    partition = self._make(topic_partition, offline.topic_id, offline.state, is_new=True)
+                    partition = self._create(topic_partition, offline.topic_id, offline.state, is_new=True)
                 except ApiError as error:
                     offline.error = detached(error)
                     return  # the disk lacks room for the others, too
@@ -419,7 +419,7 @@ class HostedPartitions:
                 logger.info("%s is available again", topic_partition)
                 self._take_role(partition, offline.state)
 
-    async def follow_anew(self, change: Callable[[], None]) -> None:
+    async def restart_fetchers(self, change: Callable[[], None]) -> None:
         """Stop all follower fetches, call `change`, restart them."""
         async with self._state_changes:
             followers = self._followers

@@ -285,4 +285,4 @@ class ReplicaAlterLogDirsManager:
         if directory is not None:
             await run_disk_tasks(self._executor, self._logs.directories.sync_task(directory))
         await self._cleaner.checkpoint()
-        await self._maintenance.settle_deletions()
+        await self._maintenance.complete_deletions()

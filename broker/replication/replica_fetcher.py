@@ -65,7 +65,7 @@ class FollowerRepairs:
         self._clock = clock
         self._executor = executor
 
-    async def ask_for_offsets(self, connection: LeaderConnection, partition: Partition, leader_epoch: int) -> Decision:
+    async def fetch_offsets(self, connection: LeaderConnection, partition: Partition, leader_epoch: int) -> Decision:
         """Ask the leader where its log ends and begins, and decide what to do. Raises DisconnectedError, and ApiError
         for an error code in the answer.
         """
@@ -97,10 +97,10 @@ class FollowerRepairs:
             logger.info("Truncating %s to offset %d", name, offset)
         await self._run(partition, partition.begin_truncation(offset, self._clock.now_ms()))
 
-    async def begin_anew(self, partition: Partition, offset: int) -> None:
+    async def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
         """Delete all records, and restart the log at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
         logger.info("%s starts over at offset %d", partition.topic_partition, offset)
-        await self._run(partition, partition.begin_new_start(offset, self._clock.now_ms()))
+        await self._run(partition, partition.begin_full_truncation(offset, self._clock.now_ms()))
 
     async def _run(self, partition: Partition, task: TruncationTask) -> None:
         await self._executor.run(task.run)
@@ -217,7 +217,7 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         while not self._is_closing:
             self._wake.clear()
-            self._replicas.take_up()
+            self._replicas.resume_due()
             try:
                 await self._round()
             except Exception:  # a bug, but without a restart nothing would be fetched from this leader
@@ -228,7 +228,7 @@ class ReplicaFetcher:
         """One fetch, with the work before and after it."""
         await self._flush_what_is_due()
         await self._keep_log_starts_due()
-        self._tell_positions()
+        self._request_positions()
         if not self._session.positions:
             await self._pause()
             return
@@ -297,7 +297,7 @@ class ReplicaFetcher:
             if self._followed.get(topic_partition) is followed:
                 self._failed(topic_partition, followed, error)
 
-    def _tell_positions(self) -> None:
+    def _request_positions(self) -> None:
         due, self._replicas.due = self._replicas.due, {}
         for topic_partition in due:
             followed = self._followed[topic_partition]
@@ -390,7 +390,7 @@ class ReplicaFetcher:
             return None
         if decision.step is Step.RETRY_LATER:
             if not followed.failures:
-                self._say_why(topic_partition, data.error_code)
+                self._log_reason(topic_partition, data.error_code)
             self._replicas.delay((topic_partition,))
             return None
         return asyncio.ensure_future(self._repair(topic_partition, followed, decision, records, data))
@@ -430,20 +430,20 @@ class ReplicaFetcher:
         """Bring the log back to a state shared with the leader's."""
         partition = followed.partition
         try:
-            if decision.step is Step.ASK_FOR_OFFSETS:
-                decision = await self._repairs.ask_for_offsets(self._connection, partition, followed.leader_epoch)
+            if decision.step is Step.FETCH_OFFSETS:
+                decision = await self._repairs.fetch_offsets(self._connection, partition, followed.leader_epoch)
             if self._followed.get(topic_partition) is not followed:
                 return
             if decision.step is Step.TRUNCATE:
                 await self._repairs.truncate(partition, decision.offset)
-            elif decision.step in (Step.BEGIN_ANEW, Step.BEGIN_ANEW_AND_APPEND):
-                await self._repairs.begin_anew(partition, decision.offset)
+            elif decision.step in (Step.TRUNCATE_FULLY, Step.TRUNCATE_FULLY_AND_APPEND):
+                await self._repairs.truncate_fully_and_start_at(partition, decision.offset)
             if self._followed.get(topic_partition) is not followed:
                 return
             if decision.step is Step.RETRY_LATER:
                 self._replicas.delay((topic_partition,))
                 return
-            if decision.step is Step.BEGIN_ANEW_AND_APPEND:
+            if decision.step is Step.TRUNCATE_FULLY_AND_APPEND:
                 self._append_answer(followed, records, data)
             self._replicas.due[topic_partition] = None
         except (ApiError, DisconnectedError, DecodeError, OSError) as error:
@@ -462,6 +462,6 @@ class ReplicaFetcher:
         else:
             self._replicas.delay((topic_partition,))
 
-    def _say_why(self, topic_partition: TopicPartition, error_code: int) -> None:
+    def _log_reason(self, topic_partition: TopicPartition, error_code: int) -> None:
         name = ErrorCode.of(error_code).name if error_code else "an answer that does not fit"
         logger.info("Broker %d gives %s no records: %s", self.leader_id, topic_partition, name)

@@ -84,7 +84,7 @@ class ReplicaFetcherManager:
     def resize(
         self, fetchers_per_leader: int, hand_over: Callable[[Callable[[], None]], Coroutine[None, None, None]]
     ) -> None:
-        """Change the number of fetchers per leader soon. `hand_over` is `HostedPartitions.follow_anew`."""
+        """Change the number of fetchers per leader soon. `hand_over` is `HostedPartitions.restart_fetchers`."""
         if fetchers_per_leader != self._wanted_per_leader and not self._is_closed:
             self._wanted_per_leader = fetchers_per_leader
             self._run(hand_over(self._take_size))

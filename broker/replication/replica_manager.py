@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
-from broker.logs.log_maintenance import say_log_start_moved
+from broker.logs.log_maintenance import log_incremented_start
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.slices import Slices, in_slices
 from broker.replication.alter_partition_manager import AlterPartitionManager
-from broker.replication.delayed_fetch import Answer, DelayedFetch, FetchPartition
+from broker.replication.delayed_fetch import Answer, CachedPartition, DelayedFetch
 from broker.replication.delayed_operations import (
     Changes,
     DelayedDeleteRecords,
@@ -32,9 +32,9 @@ from cluster.replication.isr import (
     NO_EPOCH,
     IsrRules,
     LeaderActions,
-    brokers_left,
     check_lag,
     low_watermark,
+    on_brokers_removed,
 )
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, RackAwareReplicaSelector
@@ -248,7 +248,7 @@ class ReplicaManager:
     def fetch(
         self,
         params: FetchParams,
-        wanted: Sequence[FetchPartition],
+        wanted: Sequence[CachedPartition],
         answer: Answer[T],
         slices: Slices,
         watch: SessionWatch | None = None,
@@ -265,7 +265,7 @@ class ReplicaManager:
     def _fetch_for_follower(
         self,
         params: FetchParams,
-        wanted: Sequence[FetchPartition],
+        wanted: Sequence[CachedPartition],
         answer: Answer[T],
         slices: Slices,
         watch: SessionWatch | None,
@@ -279,10 +279,10 @@ class ReplicaManager:
             wanted,
             answer,
             monotonic_ms,
-            self._see_to,
+            self._perform,
             watch,
             self._quota,
-            tells_high_watermark=self._selector is not None,
+            reports_high_watermark=self._selector is not None,
         )
         return self._fetch(fetch, watch or self.follower_fetches, slices)
 
@@ -302,7 +302,7 @@ class ReplicaManager:
     ) -> T:
         """Complete a fetch that takes some time."""
         await slices.pause()
-        await fetch.read_on(self._executor, slices)
+        await fetch.finish_reading(self._executor, slices)
         if not (fetch.is_satisfied or fetch.cold):
             await operation.wait(fetch.params.max_wait_ms)
             slices = Slices(self._clock)
@@ -324,7 +324,7 @@ class ReplicaManager:
 
     def log_start_moved(self, log: UnifiedLog, cause: str) -> None:
         """Log an incremented log start offset, and notify followers through their waiting fetches."""
-        say_log_start_moved(log, cause)
+        log_incremented_start(log, cause)
         self.follower_fetches.wake(log.topic_partition)
 
     def low_watermark(self, topic_partition: TopicPartition) -> int:
@@ -355,7 +355,7 @@ class ReplicaManager:
     def _is_alive(self, broker_id: int) -> bool:
         return broker_id in self._metadata.image.brokers
 
-    def _see_to(self, partition: Partition, outcome: LeaderActions) -> None:
+    def _perform(self, partition: Partition, outcome: LeaderActions) -> None:
         if outcome.low_watermark_moved:
             self.delayed_deletions.wake(partition.topic_partition)
         if outcome.advanced:
@@ -372,7 +372,7 @@ class ReplicaManager:
         }
         if gone:
             for partition in self._partitions.values():
-                self._see_to(partition, brokers_left(partition, gone))
+                self._perform(partition, on_brokers_removed(partition, gone))
 
     async def check_lag(self) -> None:
         """Remove followers that are behind for too long from the ISR. Call it at least every half of
@@ -380,7 +380,7 @@ class ReplicaManager:
         """
         led = [partition for partition in self._partitions.values() if partition.in_sync is not None]
         async for partition in in_slices(led, self._clock):
-            self._see_to(partition, check_lag(partition, int(self._clock.monotonic_s() * 1000)))
+            self._perform(partition, check_lag(partition, int(self._clock.monotonic_s() * 1000)))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

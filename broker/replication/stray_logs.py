@@ -25,21 +25,21 @@ class StrayLogs:
     def __init__(self, log_manager: LogManager, clock: Clock) -> None:
         self._log_manager = log_manager
         self._clock = clock
-        self._settle: Callable[[], Awaitable[None]] | None = None
-        self._is_unsettled = False
+        self._complete_deletions: Callable[[], Awaitable[None]] | None = None
+        self._has_unfinished = False
         """Whether a checkpoint may still contain one of them."""
 
-    def settle_with(self, settle: Callable[[], Awaitable[None]]) -> None:
-        """Set `settle`, which writes checkpoints without the strays (`LogMaintenance.settle_deletions`)."""
-        self._settle = settle
+    def complete_deletions_with(self, complete_deletions: Callable[[], Awaitable[None]]) -> None:
+        """Set the callback that writes checkpoints without the strays (`LogMaintenance.complete_deletions`)."""
+        self._complete_deletions = complete_deletions
 
-    async def settle(self) -> None:
+    async def complete_deletions(self) -> None:
         """Return when no checkpoint contains the strays any more. A full disk is an exception: no log of their topics
         is created there (`LogManager.get_or_create`).
         """
-        if self._is_unsettled and self._settle is not None:
-            await self._settle()
-            self._is_unsettled = False
+        if self._has_unfinished and self._complete_deletions is not None:
+            await self._complete_deletions()
+            self._has_unfinished = False
 
     def unknown_to(self, command: LeaderAndIsr) -> list[TopicPartition]:
         """The logs that a full command does not mention, or that belong to another topic of the same name."""
@@ -49,7 +49,7 @@ class StrayLogs:
             for state in topic.partitions
         }
         for path in self._log_manager.resolve_conflicting_logs(wanted.get, self._clock.now_ms()):
-            self._is_unsettled = True
+            self._has_unfinished = True
             logger.warning("Found a second log, of an earlier topic of the same name; it was renamed to %s", path)
         return [
             topic_partition
@@ -66,7 +66,7 @@ class StrayLogs:
         except ApiError as error:
             logger.error("The log %s, of no existing topic, could not be renamed: %s", before, error)
         else:
-            self._is_unsettled = True
+            self._has_unfinished = True
             logger.warning("No topic exists for the log %s; it was renamed to %s", before, path)
 
     def make_room_for(self, command: LeaderAndIsr, held: Container[TopicPartition]) -> None:

@@ -81,13 +81,13 @@ class ClusterLinks(Value):
         """See `remote_transactions`."""
         return await write_markers(self.marker_clients, broker_id, markers)
 
-    async def ask_transaction_coordinator(self, broker_id: int, question: VerificationRequest) -> Verdict:
+    async def ask_transaction_coordinator(self, broker_id: int, verification: VerificationRequest) -> Verdict:
         """See `remote_transactions`."""
-        return await ask_coordinator(self.verification_clients, broker_id, question)
+        return await ask_coordinator(self.verification_clients, broker_id, verification)
 
     def config_changed(self, config: BrokerConfig) -> None:
         """Apply a changed broker configuration."""
-        self.fetchers.resize(config.num_replica_fetchers, self.replicas.hosted.follow_anew)
+        self.fetchers.resize(config.num_replica_fetchers, self.replicas.hosted.restart_fetchers)
 
     async def close(self) -> None:
         """Stop fetching and sending requests. Call it before the logs are closed."""

@@ -87,15 +87,15 @@ class ClusterMember(Value):
             lambda: api.allocate_producer_ids(broker_id, membership.broker_epoch),
         )  # fmt: skip
 
-        async def settle_deletions() -> None:
-            await logs.settle_deletions()
+        async def complete_deletions() -> None:
+            await logs.complete_deletions()
             await coordinators.groups.topics_forgotten()
 
         async def read_configs(begun: list[TopicStates]) -> None:
             await dynamic_configs.read_before(begun)
 
         unclean = UncleanElections(lambda topic: configs.log_config(topic).unclean_leader_election_enable)
-        commands = LocalChannel(hosted, metadata, settle_deletions, read_configs if membership.is_shared else None)
+        commands = LocalChannel(hosted, metadata, complete_deletions, read_configs if membership.is_shared else None)
         controller = ControllerService(
             membership,
             commands,
@@ -117,7 +117,7 @@ class ClusterMember(Value):
         await dynamic_configs.start()
         await controller.start(broker, partial(_found_replicas, logs.log_manager), unclean=not logs.report.clean)
         if logs.report.has_stale_checkpoints:
-            await logs.settle_deletions()
+            await logs.complete_deletions()
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
         return cls(

@@ -102,18 +102,18 @@ class LoadedLogs(Value):
         metadata.add_listener(self.replicas.metadata_changed)
         metadata.add_listener(partial(_offer_truncated_logs, self.log_manager, directories.failures))
         coordination.configs.on_change(self.cleaner.config_changed)
-        hosted.strays.settle_with(self.settle_deletions)
+        hosted.strays.complete_deletions_with(self.complete_deletions)
 
-    async def settle_deletions(self) -> None:
-        """See `LogMaintenance.settle_deletions`."""
+    async def complete_deletions(self) -> None:
+        """See `LogMaintenance.complete_deletions`."""
         await self.cleaner.checkpoint()
-        await self.maintenance.settle_deletions()
+        await self.maintenance.complete_deletions()
 
     async def retry_refused_checkpoints(self) -> None:
         """Write the checkpoints that a full disk refused and that still contain deleted logs. Call it regularly."""
         directories = self.log_manager.directories
         if any(each.failure is None and each.has_stale_checkpoints for each in directories):
-            await self.settle_deletions()
+            await self.complete_deletions()
 
     async def close(self, environment: Environment, threads_per_directory: int, broker_epoch: int) -> None:
         """Flush everything, and write the markers of a clean shutdown. No other work on the logs may be running."""

@@ -56,11 +56,11 @@ class Step(Enum):
     """Append the records, and adopt the leader's high watermark."""
     TRUNCATE = auto()
     """Drop all records from `offset` on."""
-    BEGIN_ANEW = auto()
+    TRUNCATE_FULLY = auto()
     """Drop everything and restart at `offset`."""
-    BEGIN_ANEW_AND_APPEND = auto()
+    TRUNCATE_FULLY_AND_APPEND = auto()
     """Drop everything, restart at `offset`, and append the records, whose first batch starts there."""
-    ASK_FOR_OFFSETS = auto()
+    FETCH_OFFSETS = auto()
     """Ask for the leader's log start and end, and decide with `after_offsets`."""
     RETRY_LATER = auto()
     """Fetch again after a pause."""
@@ -94,7 +94,7 @@ def after_answer(
     if asked.leader_epoch != leader_epoch or asked.fetch_offset != end_offset:
         return Decision(Step.IGNORE)
     if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Decision(Step.ASK_FOR_OFFSETS)
+        return Decision(Step.FETCH_OFFSETS)
     if error_code:
         # All of these are transient. FENCED_LEADER_EPOCH: a LeaderAndIsr for this replica will follow.
         # UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER: the leader has not received its own yet.
@@ -109,17 +109,17 @@ def after_answer(
             # the new log start is persisted would make them visible again. If the offsets are equal, truncate first,
             # and restart after the next response: this replica may be in the ISR, and must not end below that offset
             # meanwhile.
-            return Decision(Step.BEGIN_ANEW, leader_start_offset)
+            return Decision(Step.TRUNCATE_FULLY, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset
     if is_unknown and asked.last_fetched_epoch != leader_epoch:
         # All of our records lie below the leader's log start, so it could not compare them. See above.
-        return Decision(Step.BEGIN_ANEW, leader_start_offset)
+        return Decision(Step.TRUNCATE_FULLY, leader_start_offset)
     if first_offset is None or first_offset >= end_offset:
         return Decision(Step.APPEND)
     if end_offset == log.log_start_offset:
         # The leader's log start lies within a batch that the empty follower lacks.
-        return Decision(Step.BEGIN_ANEW_AND_APPEND, first_offset)
+        return Decision(Step.TRUNCATE_FULLY_AND_APPEND, first_offset)
     return Decision(Step.RETRY_LATER)
 
 
@@ -150,5 +150,5 @@ def after_offsets(log: FollowedLog, leader_start_offset: int, leader_end_offset:
     if leader_end_offset < log.log_end_offset:
         return Decision(Step.TRUNCATE, leader_end_offset)
     if leader_start_offset > log.log_end_offset:
-        return Decision(Step.BEGIN_ANEW, leader_start_offset)
+        return Decision(Step.TRUNCATE_FULLY, leader_start_offset)
     return Decision(Step.RETRY_LATER)

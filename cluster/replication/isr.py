@@ -208,7 +208,7 @@ def record_fetch(
         return NOTHING
     before, start_before = follower.log_end_offset, follower.log_start_offset
     follower.record(fetch_offset, log_start_offset, leader_end_offset, params.replica_epoch, monotonic_ms)
-    in_sync.look_at(follower, leader_end_offset, monotonic_ms)
+    in_sync.check_caught_up(follower, leader_end_offset, monotonic_ms)
     change = None
     if in_sync.pending is None and params.replica_id not in partition.image.isr:
         least_offset = max(partition.high_watermark, partition.leader_epoch_start_offset)
@@ -232,7 +232,7 @@ def low_watermark(partition: Partition, is_alive: Callable[[int], bool]) -> int:
     return min([start_offset, *(each.log_start_offset for broker_id, each in followers if is_alive(broker_id))])
 
 
-def settled_follower(partition: Partition, params: FetchParams, fetch_offset: int) -> FollowerProgress | None:
+def idle_follower(partition: Partition, params: FetchParams, fetch_offset: int) -> FollowerProgress | None:
     """The progress of a follower if more fetches at that offset would only change times: it is in sync, and has
     confirmed the whole log, all of it committed.
     """
@@ -259,7 +259,7 @@ def check_lag(partition: Partition, monotonic_ms: int) -> LeaderActions:
         return NOTHING
     leader_end_offset = partition.log.log_end_offset
     for follower in in_sync.followers.values():
-        in_sync.look_at(follower, leader_end_offset, monotonic_ms)
+        in_sync.check_caught_up(follower, leader_end_offset, monotonic_ms)
     change = in_sync.shrinkage(
         partition.topic_partition,
         partition.log.topic_id or ZERO_UUID,
@@ -270,7 +270,7 @@ def check_lag(partition: Partition, monotonic_ms: int) -> LeaderActions:
     return LeaderActions(partition.advance_high_watermark(), change)
 
 
-def brokers_left(partition: Partition, gone: set[int]) -> LeaderActions:
+def on_brokers_removed(partition: Partition, gone: set[int]) -> LeaderActions:
     """These brokers have died or restarted: the leader no longer waits for their fetches or log starts. This has to
     advance the high watermark, because the other followers may already have confirmed everything.
     """
@@ -280,7 +280,7 @@ def brokers_left(partition: Partition, gone: set[int]) -> LeaderActions:
     return LeaderActions(partition.advance_high_watermark(), low_watermark_moved=True)
 
 
-def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> LeaderActions:
+def complete_change(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> LeaderActions:
     """Handle the controller's response to `change`: the state of the partition, or an error. `LeaderActions.change` is
     to be sent again.
 
@@ -297,7 +297,7 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
         if answer is ErrorCode.INELIGIBLE_REPLICA:
             in_sync.refuse()
         else:
-            in_sync.settle()
+            in_sync.complete_change()
         return LeaderActions(partition.advance_high_watermark())
     image = partition.image
     if answer.leader_epoch != image.leader_epoch or answer.partition_epoch < image.partition_epoch:
@@ -308,7 +308,7 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
         leader_recovery_state=answer.leader_recovery_state,
         eligible=answer.eligible,
     )
-    in_sync.settle()
+    in_sync.complete_change()
     return LeaderActions(partition.advance_high_watermark())
 
 
@@ -368,9 +368,9 @@ class InSyncReplicas:
                 follower.carry_over(leader_end_offset)
             follower.begin_epoch(now_ms, is_in_sync=is_in_sync)
             self.followers[broker_id] = follower
-        self.settle()
+        self.complete_change()
 
-    def settle(self) -> None:
+    def complete_change(self) -> None:
         """Clear the pending change."""
         self.pending = None
         self._joining = -1
@@ -380,7 +380,7 @@ class InSyncReplicas:
         follower = self.followers.get(self._joining)
         if follower is not None:
             follower.may_join_from_ms = follower.last_fetch_ms + INELIGIBLE_FOR_MS
-        self.settle()
+        self.complete_change()
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class InSyncReplicas:
         """The number of replicas in the committed ISR, plus the one being added."""
         return len(image.isr) + (self._joining >= 0)
 
-    def look_at(self, follower: FollowerProgress, leader_end_offset: int, now_ms: int) -> None:
+    def check_caught_up(self, follower: FollowerProgress, leader_end_offset: int, now_ms: int) -> None:
         """Check whether a follower is caught up, after a fetch or a time."""
         follower.is_awaited = follower.is_caught_up(leader_end_offset, now_ms, self._rules.lag_time_max_ms)
 

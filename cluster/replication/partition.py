@@ -187,7 +187,7 @@ class Partition:
                 info.cold = partial(self.aborted_transactions.learn, log)
         return info
 
-    def refer_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:
+    def redirect_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:
         """As `read`, for a consumer to be sent to another replica."""
         self.check_epoch(current_leader_epoch)
         return LogReadInfo(
@@ -200,7 +200,7 @@ class Partition:
     def _check_follower(self, params: FetchParams, leader_epoch: int) -> None:
         in_sync = self.in_sync
         if in_sync is None or in_sync.follower(params.replica_id, params.replica_epoch) is None:
-            raise not_a_replica(self.topic_partition, params, knows_epoch=leader_epoch != NO_EPOCH)
+            raise not_a_replica(self.topic_partition, params, has_epoch=leader_epoch != NO_EPOCH)
 
     def append_as_leader(
         self,
@@ -337,12 +337,12 @@ class Partition:
         self._bound_high_watermark()
         return task
 
-    def begin_new_start(self, offset: int, now_ms: int) -> TruncationTask:
+    def begin_full_truncation(self, offset: int, now_ms: int) -> TruncationTask:
         """As `begin_truncation`, but drop everything and start at `offset`: for a follower whose log ends below its
         leader's log start.
         """
         self._refuse_to_truncate_as_leader()
-        task = self.log.prepare_new_start(offset, now_ms)
+        task = self.log.prepare_full_truncation(offset, now_ms)
         self._bound_high_watermark()
         return task
 
@@ -389,7 +389,7 @@ class Partition:
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
-    def knows_high_watermark(self) -> bool:
+    def has_known_high_watermark(self) -> bool:
         """Whether the high watermark has reached the start of this leader epoch. Until then, offsets that were visible
         under the last leader may seem to be missing (KIP-207).
         """

@@ -104,12 +104,12 @@ def check_log(log: UnifiedLog, params: FetchParams, topic_id: Uuid) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
 
 
-def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, knows_epoch: bool) -> ApiError:
-    """The error for a broker that is not a follower. If it `knows_epoch`, the current one, it may have learned of a
+def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, has_epoch: bool) -> ApiError:
+    """The error for a broker that is not a follower. If it `has_epoch`, the current one, it may have learned of a
     reassignment before we did.
     """
     return ApiError(
-        ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER,
         f"broker {params.replica_id} is not a replica of {topic_partition}",
     )
 

@@ -226,29 +226,29 @@ class _VerificationRequest(Value, frozen=False):
 class TransactionVerification:
     """The verification requests of one log that no append has settled yet, by producer id."""
 
-    __slots__ = ("questions",)
+    __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self.questions: dict[int, _VerificationRequest] = {}
+        self.pending: dict[int, _VerificationRequest] = {}
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
         """The guard for a batch that begins with `sequence`. All waiting batches of a producer share it."""
-        question = self.questions.get(producer_id)
-        if question is None:
-            question = _VerificationRequest(VerificationGuard(), producer_epoch, sequence, now_ms)
-            self.questions[producer_id] = question
-        elif producer_epoch > question.producer_epoch:
-            question.producer_epoch, question.lowest_sequence = producer_epoch, sequence
-        elif producer_epoch == question.producer_epoch and sequence < question.lowest_sequence:
-            question.lowest_sequence = sequence
-        return question.guard
+        request = self.pending.get(producer_id)
+        if request is None:
+            request = _VerificationRequest(VerificationGuard(), producer_epoch, sequence, now_ms)
+            self.pending[producer_id] = request
+        elif producer_epoch > request.producer_epoch:
+            request.producer_epoch, request.lowest_sequence = producer_epoch, sequence
+        elif producer_epoch == request.producer_epoch and sequence < request.lowest_sequence:
+            request.lowest_sequence = sequence
+        return request.guard
 
     def check(self, batch: RecordBatch, guard: VerificationGuard, name: str) -> None:
         """Raise ApiError INVALID_TXN_STATE unless `guard` admits `batch`, which would begin a transaction in partition
         `name`.
         """
-        question = self.questions.get(batch.producer_id)
-        if guard is not NOT_VERIFIED and (question is None or question.guard is not guard):
+        request = self.pending.get(batch.producer_id)
+        if guard is not NOT_VERIFIED and (request is None or request.guard is not guard):
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"The batch of producer {batch.producer_id} for {name} was not part of an ongoing transaction",
@@ -261,25 +261,25 @@ class TransactionVerification:
         A late copy of a batch from the previous transaction has the same effect: the next transaction is refused, and
         its producer aborts it and continues with its next epoch. Kafka's brokers do the same.
         """
-        question = self.questions.get(batch.producer_id)
-        if question is not None and batch.base_sequence > question.lowest_sequence:
+        request = self.pending.get(batch.producer_id)
+        if request is not None and batch.base_sequence > request.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Out of order sequence number for producer {batch.producer_id} at offset {offset} in partition "
                 f"{name}: {batch.base_sequence} (incoming seq. number), "
-                f"{question.lowest_sequence} (earliest seen sequence)",
+                f"{request.lowest_sequence} (earliest seen sequence)",
             )
 
     def end(self, producer_id: int) -> None:
         """Invalidate the producer's guard, because a batch or a marker of the producer was appended."""
-        self.questions.pop(producer_id, None)
+        self.pending.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget requests older than `expiration_ms`."""
-        for producer_id, question in list(self.questions.items()):
-            if now_ms - question.asked_ms >= expiration_ms:
-                del self.questions[producer_id]
+        for producer_id, request in list(self.pending.items()):
+            if now_ms - request.asked_ms >= expiration_ms:
+                del self.pending[producer_id]
 
     def clear(self) -> None:
         """Forget all requests."""
-        self.questions.clear()
+        self.pending.clear()

@@ -254,7 +254,7 @@ class ProducerStateManager:
                 self._check_transaction(entry, batch)
         if origin is not AppendOrigin.CLIENT:
             return None
-        if self.verification.questions:
+        if self.verification.pending:
             self.verification.check_sequence(batch, offset, self.name)
         if entry is not None:
             self._check_sequence(entry, batch, offset)

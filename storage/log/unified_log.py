@@ -349,7 +349,7 @@ class UnifiedLog:
         """
         return TruncationTask(self, offset, now_ms)
 
-    def prepare_new_start(self, offset: int, now_ms: int) -> TruncationTask:
+    def prepare_full_truncation(self, offset: int, now_ms: int) -> TruncationTask:
         """A task that drops everything, so that the log is empty and begins at `offset`; as `prepare_truncation`."""
         return TruncationTask(self, offset, now_ms, fully=True)
 

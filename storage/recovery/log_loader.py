@@ -153,7 +153,7 @@ class LogLoader:
         if lost_its_end:
             high_watermark = max(high_watermark, log_start)
             # The checkpointed log start lies beyond the log end: restart empty at the log start.
-            log.prepare_new_start(log_start, self._options.now_ms).finish()
+            log.prepare_full_truncation(log_start, self._options.now_ms).finish()
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
         if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)

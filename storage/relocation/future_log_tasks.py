@@ -94,7 +94,7 @@ class AdjustTask:
         self._future = future
         self._cut = cut
         self._on_complete = on_complete
-        prepare = future.prepare_new_start if cut.is_full else future.prepare_truncation
+        prepare = future.prepare_full_truncation if cut.is_full else future.prepare_truncation
         self._truncation = prepare(cut.offset, now_ms)
 
     def run(self) -> None:

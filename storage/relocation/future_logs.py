@@ -232,17 +232,17 @@ class FutureLogs:
     def _due(self, log: UnifiedLog, future: UnifiedLog) -> Cut | BeginTask | None:
         """The next truncation of `future` that `log` requires, or the task that finds the information to decide."""
         compared = self._truncations.get(log.topic_partition)
-        must_begin_anew = compared is None and _was_cleaned_since(log, future)
-        if not must_begin_anew and compared != log.truncations:
+        must_restart = compared is None and _was_cleaned_since(log, future)
+        if not must_restart and compared != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
                 return Cut(end)
         start, end = future.log_start_offset, future.log_end_offset
-        if must_begin_anew or log.log_start_offset > end or start == end == log.log_start_offset:
+        if must_restart or log.log_start_offset > end or start == end == log.log_start_offset:
             begin = self._begin_of(log)
             if begin is None:
                 return BeginTask(log, partial(self._begins.__setitem__, log.topic_partition))
-            if must_begin_anew:
+            if must_restart:
                 return Cut(begin, is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
             if not start == end == begin:
                 return Cut(begin, is_full=True)

@@ -77,7 +77,7 @@ def delete_neighbour(trial: Trial) -> None:
 
 
 @with_log
-def settle_deletions(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
+def complete_deletions(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """Complete the deletions as a broker does before a topic is recreated: no file refers to the old one any more."""
     is_written = checkpoint(trial, manager.checkpoints.recovery_point_tasks())
     is_written = checkpoint_log_start(trial, manager, log) and is_written

@@ -28,7 +28,7 @@ class Obedient(HostedPartitions):
         self._fence = CommandFence()
         self.obeyed: list[int] = []
 
-    def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
+    def new_topics_of(self, command: LeaderAndIsr) -> list[TopicStates]:
         return [topic for topic in command.topics if topic.is_new]
 
     async def become_leader_or_follower(self, command: LeaderAndIsr) -> Answer:

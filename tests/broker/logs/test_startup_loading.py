@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from broker.environment.system import SystemClock, ThreadExecutor
-from broker.logs.startup_loading import load_logs, say_progress
+from broker.logs.startup_loading import load_logs, log_progress
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch, read_batches
@@ -134,7 +134,7 @@ def test_rate_and_remaining_time(
     caplog: pytest.LogCaptureFixture, progress: LoadProgress, elapsed_s: float, expected: str | None
 ) -> None:
     caplog.set_level(logging.INFO)
-    say_progress(progress, elapsed_s)
+    log_progress(progress, elapsed_s)
     assert [record.getMessage() for record in caplog.records] == ([] if expected is None else [expected])
 
 

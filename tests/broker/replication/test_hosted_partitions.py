@@ -59,7 +59,7 @@ class Broker:
             flush=lambda _log: None,
         )
         self.hosted.add_leadership_listener(lambda partition, leads: self.led.append((partition, leads)))
-        self.hosted.strays.settle_with(self._note_settlement)
+        self.hosted.strays.complete_deletions_with(self._note_settlement)
         self.at_settlement: list[list[str]] = []
         """`directories`, at each time when checkpoints had to forget strays."""
 

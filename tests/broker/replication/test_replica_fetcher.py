@@ -359,7 +359,7 @@ async def test_another_number_of_fetchers_goes_on_with_all_replicas(nodes: Nodes
     node = nodes[2]
     values = []
     for count in (1, 3, 2, 1):
-        node.fetchers.resize(count, node.replicas.hosted.follow_anew)
+        node.fetchers.resize(count, node.replicas.hosted.restart_fetchers)
         values.append(b"%d" % count)
         for number in range(6):
             assert await nodes.acknowledged(1, nodes.append(1, values[-1], number=number), number) is ErrorCode.NONE

@@ -7,7 +7,7 @@ from __future__ import annotations
 from cluster.metadata_image import PartitionImage
 from cluster.replication import follower
 from cluster.replication.follower import Decision, FetchPosition, Step
-from cluster.replication.isr import IsrChange, IsrRules, LeaderActions, check_lag, record_fetch, settle
+from cluster.replication.isr import IsrChange, IsrRules, LeaderActions, check_lag, complete_change, record_fetch
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
 from protocol.errors import ApiError, ErrorCode
@@ -91,7 +91,7 @@ class Replicas:
     def alter(self, outcome: LeaderActions) -> None:
         """Send a change to the controller and return its answer."""
         assert outcome.change is not None
-        settle(self.leader, outcome.change, self.decide(outcome.change))
+        complete_change(self.leader, outcome.change, self.decide(outcome.change))
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Replicas:
             -1 if info is None else info.log_start_offset,
             int.from_bytes(records[:8]) if len(records) else None,
         )
-        if decision.step is Step.ASK_FOR_OFFSETS:
+        if decision.step is Step.FETCH_OFFSETS:
             log = leader.log
             decision = follower.after_offsets(partition.log, log.log_start_offset, log.log_end_offset)
         self._do(partition, decision, records, info)
@@ -158,11 +158,11 @@ class Replicas:
             task = partition.begin_truncation(decision.offset, T0)
             task.run()
             partition.end_truncation(task)
-        elif decision.step in (Step.BEGIN_ANEW, Step.BEGIN_ANEW_AND_APPEND):
-            task = partition.begin_new_start(decision.offset, T0)
+        elif decision.step in (Step.TRUNCATE_FULLY, Step.TRUNCATE_FULLY_AND_APPEND):
+            task = partition.begin_full_truncation(decision.offset, T0)
             task.run()
             partition.end_truncation(task)
-        if decision.step in (Step.APPEND, Step.BEGIN_ANEW_AND_APPEND):
+        if decision.step in (Step.APPEND, Step.TRUNCATE_FULLY_AND_APPEND):
             assert info is not None
             partition.append_as_follower(
                 records,

@@ -98,11 +98,11 @@ def follow(log: ListLog, leader: ListLeader) -> int:
         error_code, diverging, records = leader.answer(asked)
         first = asked.fetch_offset if records else None
         decision = after_answer(log, leader.epoch, asked, error_code, diverging, leader.log.log_start_offset, first)
-        if decision.step is Step.ASK_FOR_OFFSETS:
+        if decision.step is Step.FETCH_OFFSETS:
             decision = after_offsets(log, leader.log.log_start_offset, leader.log.log_end_offset)
         if decision.step is Step.TRUNCATE:
             log.truncate(decision.offset)
-        elif decision.step is Step.BEGIN_ANEW:
+        elif decision.step is Step.TRUNCATE_FULLY:
             log.begin_anew(decision.offset)
         elif decision.step is Step.APPEND:
             log.records += records
@@ -232,21 +232,21 @@ def test_a_truncation_that_would_change_nothing_is_not_repeated_at_once() -> Non
 def test_a_log_of_which_the_leader_knows_nothing_is_begun_anew() -> None:
     for diverging in (EpochEntry(2, 4), EpochEntry(1, 2)):
         decisions = [decide(diverging=diverging, leader_start=each) for each in (1, 2, 3)]
-        assert decisions == [Decision(Step.TRUNCATE, 2)] * 2 + [Decision(Step.BEGIN_ANEW, 3)]
-    assert [decide(leader_start=each).step for each in (3, 4)] == [Step.APPEND, Step.BEGIN_ANEW]
+        assert decisions == [Decision(Step.TRUNCATE, 2)] * 2 + [Decision(Step.TRUNCATE_FULLY, 3)]
+    assert [decide(leader_start=each).step for each in (3, 4)] == [Step.APPEND, Step.TRUNCATE_FULLY]
 
 
 def test_batches_that_do_not_fit_are_not_appended() -> None:
     assert decide(first=3).step is Step.RETRY_LATER
     empty = ListLog(start=5)
-    assert after_answer(empty, 5, position(empty, 5), 0, None, 3, 3) == Decision(Step.BEGIN_ANEW_AND_APPEND, 3)
+    assert after_answer(empty, 5, position(empty, 5), 0, None, 3, 3) == Decision(Step.TRUNCATE_FULLY_AND_APPEND, 3)
 
 
 def test_an_offset_that_the_leader_does_not_have() -> None:
     """M15."""
-    assert decide(ErrorCode.OFFSET_OUT_OF_RANGE).step is Step.ASK_FOR_OFFSETS
+    assert decide(ErrorCode.OFFSET_OUT_OF_RANGE).step is Step.FETCH_OFFSETS
     assert after_offsets(LOG, 0, 3) == Decision(Step.TRUNCATE, 3)
-    assert after_offsets(LOG, 9, 12) == Decision(Step.BEGIN_ANEW, 9)
+    assert after_offsets(LOG, 9, 12) == Decision(Step.TRUNCATE_FULLY, 9)
     assert after_offsets(LOG, 4, 12).step is Step.RETRY_LATER
 
 
@@ -335,7 +335,7 @@ def test_a_follower_below_the_leaders_log_start_begins_there() -> None:
     for value in (b"b", b"c", b"d"):
         replicas.produce(value)
     replicas.leader.delete_records_before(3)
-    assert replicas.fetch(2)[0] is Step.BEGIN_ANEW
+    assert replicas.fetch(2)[0] is Step.TRUNCATE_FULLY
     follower = replicas.partitions[2]
     assert (follower.log.log_start_offset, follower.log.log_end_offset, follower.high_watermark) == (3, 3, 3)
     replicas.catch_up(2)
@@ -347,8 +347,8 @@ def test_a_leaders_log_start_within_a_batch() -> None:
     replicas.ineligible.add((2, -1))
     replicas.produce(b"a", b"b", b"c", b"d")
     replicas.leader.delete_records_before(2)
-    assert replicas.fetch(2)[0] is Step.BEGIN_ANEW
-    assert replicas.fetch(2)[0] is Step.BEGIN_ANEW_AND_APPEND
+    assert replicas.fetch(2)[0] is Step.TRUNCATE_FULLY
+    assert replicas.fetch(2)[0] is Step.TRUNCATE_FULLY_AND_APPEND
     follower = replicas.partitions[2]
     assert (follower.log.log_start_offset, follower.log.log_end_offset, follower.high_watermark) == (2, 4, 4)
     assert replicas.fetch(2)[0] is Step.APPEND

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cluster.replication.follower import FetchPosition
-from cluster.replication.isr import INELIGIBLE_FOR_MS, NOTHING, SUPERSEDED, IsrChange, brokers_left, settle
+from cluster.replication.isr import (
+    INELIGIBLE_FOR_MS,
+    NOTHING,
+    SUPERSEDED,
+    IsrChange,
+    complete_change,
+    on_brokers_removed,
+)
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from storage.log.log_appender import LogAppendInfo
@@ -191,7 +198,7 @@ def test_nobody_waits_for_a_follower_that_the_controller_refuses() -> None:
     replicas.fetch(2)
     replicas.fetch(2)
     assert high_watermark(replicas) == 0, "the third is about to join"
-    assert settle(replicas.leader, outcome.change, ErrorCode.INELIGIBLE_REPLICA).advanced
+    assert complete_change(replicas.leader, outcome.change, ErrorCode.INELIGIBLE_REPLICA).advanced
     assert high_watermark(replicas) == 1
 
 
@@ -199,14 +206,14 @@ def test_nobody_waits_for_a_follower_whose_broker_left() -> None:
     replicas = Replicas(3, isr=(1, 2))
     _, outcome = replicas.fetch(3)
     assert outcome.change is not None
-    settle(replicas.leader, outcome.change, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    complete_change(replicas.leader, outcome.change, ErrorCode.OPERATION_NOT_ATTEMPTED)
     replicas.produce(b"a")
     replicas.fetch(2)
     replicas.fetch(2)
     assert high_watermark(replicas) == 0, "the third is caught up, and would join"
     replicas.ineligible.add((3, -1))
-    assert brokers_left(replicas.leader, {4}) == NOTHING
-    assert brokers_left(replicas.leader, {3}).advanced
+    assert on_brokers_removed(replicas.leader, {4}) == NOTHING
+    assert on_brokers_removed(replicas.leader, {3}).advanced
     assert high_watermark(replicas) == 1
 
 
@@ -216,7 +223,7 @@ def test_the_incarnation_that_fetched_is_the_one_that_is_to_join() -> None:
     _, outcome = replicas.fetch(2, 70)
     assert outcome.change is not None
     assert outcome.change.new_isr == ((1, -1), (2, 70))
-    settle(replicas.leader, outcome.change, ErrorCode.INELIGIBLE_REPLICA)
+    complete_change(replicas.leader, outcome.change, ErrorCode.INELIGIBLE_REPLICA)
     replicas.ineligible.add((2, 70))
     assert replicas.fetch(2, 70)[1].change is None
     assert replicas.fetch(2, 71)[1].change is not None
@@ -260,7 +267,7 @@ def test_a_change_that_was_applied_twice_does_no_harm() -> None:
     replicas, change = joining()
     replicas.decide(change)
     version = replicas.state.partition_epoch
-    settle(replicas.leader, change, replicas.decide(change))
+    complete_change(replicas.leader, change, replicas.decide(change))
     assert (replicas.leader.image.isr, replicas.leader.image.partition_epoch) == ((1, 2), version)
     assert replicas.state.partition_epoch == version
 
@@ -269,7 +276,7 @@ def test_a_change_that_was_applied_twice_does_no_harm() -> None:
 def test_a_change_that_was_not_applied_is_forgotten(error: ErrorCode) -> None:
     replicas, change = joining()
     replicas.produce(b"b")
-    assert settle(replicas.leader, change, error).change is None
+    assert complete_change(replicas.leader, change, error).change is None
     in_sync = replicas.leader.in_sync
     assert in_sync is not None
     assert in_sync.pending is None
@@ -280,7 +287,7 @@ def test_a_change_that_was_not_applied_is_forgotten(error: ErrorCode) -> None:
 def test_a_change_of_unknown_fate_stays_pending_until_the_role_is_told_again(error: ErrorCode) -> None:
     replicas, change = joining()
     replicas.produce(b"b")
-    assert settle(replicas.leader, change, error) == NOTHING
+    assert complete_change(replicas.leader, change, error) == NOTHING
     in_sync = replicas.leader.in_sync
     assert in_sync is not None
     assert in_sync.pending is change
@@ -288,17 +295,17 @@ def test_a_change_of_unknown_fate_stays_pending_until_the_role_is_told_again(err
     assert replicas.leader.high_watermark == 1, "it may have been applied"
     replicas.elect(1)
     assert in_sync.pending is None
-    assert settle(replicas.leader, change, replicas.state) == NOTHING, "the answer to what is forgotten"
+    assert complete_change(replicas.leader, change, replicas.state) == NOTHING, "the answer to what is forgotten"
     assert replicas.leader.image.isr == (1,)
 
 
 def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None:
     """M11: the controller has applied the current one, so the leader must wait for the joining replica."""
     replicas, earlier = joining()
-    settle(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    complete_change(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
     _, outcome = replicas.fetch(2)
     assert outcome.change not in (None, earlier)
-    settle(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    complete_change(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
     in_sync = replicas.leader.in_sync
     assert in_sync is not None
     assert in_sync.pending is outcome.change
@@ -308,7 +315,7 @@ def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None
 def test_an_ineligible_replica_is_not_proposed_again_at_once() -> None:
     """A broker that shuts down still fetches for a moment, and would be refused each time."""
     replicas, change = joining()
-    settle(replicas.leader, change, ErrorCode.INELIGIBLE_REPLICA)
+    complete_change(replicas.leader, change, ErrorCode.INELIGIBLE_REPLICA)
     for _ in range(3):
         assert replicas.fetch(2)[1].change is None
     replicas.now_ms += INELIGIBLE_FOR_MS
@@ -317,15 +324,15 @@ def test_an_ineligible_replica_is_not_proposed_again_at_once() -> None:
 
 def test_an_unexpected_error_has_the_change_sent_again() -> None:
     replicas, change = joining()
-    assert settle(replicas.leader, change, ErrorCode.UNKNOWN_SERVER_ERROR).change is change
-    assert settle(replicas.leader, change, ErrorCode.REQUEST_TIMED_OUT).change is change
+    assert complete_change(replicas.leader, change, ErrorCode.UNKNOWN_SERVER_ERROR).change is change
+    assert complete_change(replicas.leader, change, ErrorCode.REQUEST_TIMED_OUT).change is change
 
 
 @pytest.mark.parametrize("state", [{"leader_epoch": 1}, {"partition_epoch": -1}])
 def test_an_answer_of_another_time_changes_nothing(state: dict[str, int]) -> None:
     replicas, change = joining()
     answer = replicas.state.replace(isr=(1, 2), **state)
-    assert settle(replicas.leader, change, answer) == NOTHING
+    assert complete_change(replicas.leader, change, answer) == NOTHING
     assert replicas.leader.image.isr == (1,)
 
 

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from cluster.replication.isr import IsrChange, LeaderActions, settle
+from cluster.replication.isr import IsrChange, LeaderActions, complete_change
 from cluster.replication.partition import ACKS_ALL, Partition
 from protocol.errors import ApiError
 from tests.cluster.replication.replicas import LAG_MS, Replicas
@@ -77,7 +77,7 @@ class Run:
         if self.random.random() < 0.3:
             self.changes.append((leader, change))
         else:
-            self.send(leader, settle(leader, change, answer))
+            self.send(leader, complete_change(leader, change, answer))
 
     def time(self) -> None:
         self.replicas.now_ms += self.random.choice((LAG_MS // 4, LAG_MS * 2))

@@ -37,7 +37,7 @@ _STEPS_OF_REPLICAS = (
     "advance_high_watermark",
     "append_as_follower",
     "begin_truncation",
-    "begin_new_start",
+    "begin_full_truncation",
     "end_truncation",
 )
 _TOPICS = f"{znodes.BROKER_TOPICS}/"

@@ -177,7 +177,7 @@ def _unanswered_changes_given_up() -> Iterator[None]:
         for change in changes:
             partition = self._find(change.topic_partition)
             if partition is not None and partition.in_sync is not None and partition.in_sync.pending is change:
-                partition.in_sync.settle()
+                partition.in_sync.complete_change()
         return 0.0
 
     with replaced(AlterPartitionManager, "_send", send):
@@ -190,7 +190,7 @@ def _followers_never_begin_anew() -> Iterator[None]:
 
     def after(log: Any, leader_start_offset: int, leader_end_offset: int) -> Decision:
         decision = after_offsets(log, leader_start_offset, leader_end_offset)
-        return Decision(Step.RETRY_LATER) if decision.step is Step.BEGIN_ANEW else decision
+        return Decision(Step.RETRY_LATER) if decision.step is Step.TRUNCATE_FULLY else decision
 
     with replaced(replica_fetcher, "after_offsets", after):
         yield

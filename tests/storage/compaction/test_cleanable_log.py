@@ -134,7 +134,7 @@ class TestChoosing:
         assert log.cleaner_checkpoint == 6
         log.truncate_to(4, T0)
         assert log.cleaner_checkpoint == 4
-        log.prepare_new_start(2, T0).finish()
+        log.prepare_full_truncation(2, T0).finish()
         assert log.cleaner_checkpoint == 2
 
     def test_an_idle_log_is_not_read(self) -> None:

@@ -161,7 +161,7 @@ class TestShortening:
 
     def test_truncate_fully(self) -> None:
         log, file_system = self.filled()
-        log.prepare_new_start(100, T0).finish()
+        log.prepare_full_truncation(100, T0).finish()
         assert (log.log_start_offset, log.log_end_offset, values_in(log)) == (100, 100, [])
         append(log, b"x")
         assert values_in(reopen(file_system)) == [(100, b"x")]

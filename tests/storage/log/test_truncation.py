@@ -208,7 +208,7 @@ def test_a_log_that_begins_anew_at_its_end_always_ends_there(
         left = itertools.count(-at)
         file_system.inject = lambda _operation, _path, left=left: Fault(crash_before=next(left) == -1)  # type: ignore[misc]
         with contextlib.suppress(SimulatedCrash):
-            log.prepare_new_start(end, T0).finish()
+            log.prepare_full_truncation(end, T0).finish()
             finished = True
         file_system.inject = lambda _operation, _path: None
         if mode is None:

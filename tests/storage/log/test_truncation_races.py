@@ -124,7 +124,7 @@ def cut_twice_and_go_on(log: UnifiedLog) -> None:
 
 
 def begin_anew(log: UnifiedLog) -> None:
-    log.prepare_new_start(0, T0).finish()
+    log.prepare_full_truncation(0, T0).finish()
     for value in NEW * 4:
         append(log, value, epoch=1)
 

@@ -136,7 +136,7 @@ class TestMoving:
     def test_an_empty_log_that_does_not_begin_at_0(self) -> None:
         manager = opened(MemoryFileSystem())
         log = filled(manager)
-        log.prepare_new_start(25, T0).finish()
+        log.prepare_full_truncation(25, T0).finish()
         moved = move(manager)
         assert (moved.log_start_offset, moved.log_end_offset) == (25, 25)
         assert append(moved, b"x").first_offset == 25

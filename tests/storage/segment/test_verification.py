@@ -345,7 +345,7 @@ def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: 
     has_gaps = seed % 3 == 0
     disk = Disk(LogConfig(segment_bytes=4000, index_interval_bytes=300))
     log = disk.open()
-    log.prepare_new_start(0, T0).finish()
+    log.prepare_full_truncation(0, T0).finish()
     right: dict[int, bytes | None] = {}
     offset = epoch = 0
     for _ in range(120):
