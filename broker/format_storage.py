@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.environment.contract import Environment
-from broker.environment.system import environment_of_this_machine, variables
+from broker.environment.system import system_environment, variables
 from broker.logs.directory_failures import DirectoryFailures
 from broker.stages.directories import NO_BROKER_ID, LockedDirectories
 from broker.zookeeper.embedded_ensemble import open_embedded
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         config = BrokerConfig.of(resolve(load_properties(read_bytes(argv[0])), variables(), read_bytes))
         said = asyncio.run(
             format_directories(
-                environment_of_this_machine(config),
+                system_environment(config),
                 config,
                 wanted["cluster_id"],
                 _users(wanted["users"]),

@@ -24,9 +24,9 @@ from broker.environment.contract import Environment
 from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
 from broker.environment.system import (
     ProcessMemory,
-    environment_of_this_machine,
     raise_open_file_limit,
     run_loop,
+    system_environment,
     with_open_file_limit,
 )
 from broker.garbage import GarbageCollector, HeapTrimmer
@@ -105,14 +105,14 @@ def run_broker(arguments: BrokerArguments, path: str, launched_s: float | None) 
     raise_open_file_limit()
     cluster_id = os.environ.get("CLUSTER_ID") if arguments.defaults is not None else None
 
-    async def announce(_server: KafkaServer) -> None:
+    async def on_ready(_server: KafkaServer) -> None:
         if arguments.is_development:
             print(announcement(config), flush=True)
 
-    return run_loop(lambda: serve(config, launched_s, announce, cluster_id))
+    return run_loop(lambda: serve(config, launched_s, on_ready, cluster_id))
 
 
-def give_up_start() -> None:
+def abort_start() -> None:
     """End the process at once: its threads may spend long on log recovery, and none of their work must finish."""
     logger.error("Stopped before the start was complete; the next start recovers the logs")
     logging.shutdown()
@@ -122,11 +122,11 @@ def give_up_start() -> None:
 async def serve(
     config: BrokerConfig,
     launched_s: float | None,
-    announce: Callable[[KafkaServer], Awaitable[None]],
+    on_ready: Callable[[KafkaServer], Awaitable[None]],
     cluster_id: str | None = None,
     environment: Environment | None = None,
 ) -> int:
-    """Start, await `announce`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
+    """Start, await `on_ready`, wait for a stop signal, shut down cleanly. A standalone broker creates the cluster
     `cluster_id` (as Apache's image does with CLUSTER_ID), or one with a new id if that is None. The environment is this
     machine unless a test gives another one.
     """
@@ -134,7 +134,7 @@ async def serve(
         from broker.format_storage import format_directories
 
         try:
-            await format_directories(environment_of_this_machine(config), config, cluster_id, ignore_formatted=True)
+            await format_directories(system_environment(config), config, cluster_id, ignore_formatted=True)
         except LogDirError as error:
             logger.critical("The broker cannot start with CLUSTER_ID=%s: %s", cluster_id, error)
             return 1
@@ -142,11 +142,11 @@ async def serve(
     server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    giving_up: list[asyncio.TimerHandle] = []
+    aborting: list[asyncio.TimerHandle] = []
 
     def ask_to_stop() -> None:
         if not stop.is_set() and not started:
-            giving_up.append(loop.call_later(START_GRACE_S, give_up_start))
+            aborting.append(loop.call_later(START_GRACE_S, abort_start))
         stop.set()
 
     started = False
@@ -160,11 +160,11 @@ async def serve(
         return 1
     finally:
         started = True
-        for timer in giving_up:
+        for timer in aborting:
             timer.cancel()
-    await announce(server)
+    await on_ready(server)
     GarbageCollector(environment.clock).start()
-    memory = ProcessMemory.of_this_process()
+    memory = ProcessMemory.current()
     trimmer = None if memory is None else HeapTrimmer(memory, environment.executor)
     if trimmer is not None:
         trimmer.start()

@@ -1,6 +1,6 @@
 """Pure work in slices: a generator that yields whenever other tasks may run, and finally returns its result.
 
-The work takes a callable `is_over` that says whether to pause. `broker.network.slices` provides one based on time.
+The work takes a callable `should_yield` that says whether to pause. `broker.network.slices` provides one based on time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 Sliced = Generator[None, None, T]
 
 
-def to_the_end(work: Sliced[T]) -> T:
+def run_to_end(work: Sliced[T]) -> T:
     """Run `work` to its end without pauses and return its result."""
     while True:
         try:
@@ -24,5 +24,5 @@ def to_the_end(work: Sliced[T]) -> T:
 
 
 def never() -> bool:
-    """An `is_over` that never pauses."""
+    """A `should_yield` that never pauses."""
     return False

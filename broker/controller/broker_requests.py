@@ -225,7 +225,7 @@ class BrokerRequests:
         context = self._context
         topics = tuple(each for each in topics if each.topic not in context.topics_to_be_deleted)
         gone = tuple(context.states_of(deleted))
-        live_brokers, knows_all = dict(context.live_brokers), not context.damaged_topics
+        live_brokers, marks_full = dict(context.live_brokers), not context.damaged_topics
         await self._send(
             {
                 broker.broker_id: UpdateMetadata(
@@ -235,8 +235,8 @@ class BrokerRequests:
                     live_brokers=live_brokers,
                     topics=topics,
                     deleted_topics=gone,
-                    is_full=is_full and knows_all,
-                    says_if_full=knows_all,
+                    is_full=is_full and marks_full,
+                    marks_full=marks_full,
                 )
                 for broker in self._receivers(only)
             }

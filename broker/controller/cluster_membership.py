@@ -117,17 +117,17 @@ class ClusterMembership:
         self._own_sessions[self.coordination.session_id] = None
         if self._cluster_id is not None:
             # The address may now lead to another ensemble, or to one that has lost its data.
-            await self._agree(self._cluster_id, is_shared=True)
+            await self._create_or_get(self._cluster_id, is_shared=True)
         await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
 
-    async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
+    async def create_or_get_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
         """Return the cluster id, generating one for a new cluster. `known` is the id in meta.properties, if any. Raises
         ClusterError if the ids differ, or if a shared tree lacks one: then it belongs to another cluster.
         """
         await self._await_renewal()  # the session may have ended while the logs were loading
-        return await self._agree(known, is_shared=is_shared)
+        return await self._create_or_get(known, is_shared=is_shared)
 
-    async def _agree(self, known: str | None, *, is_shared: bool) -> str:
+    async def _create_or_get(self, known: str | None, *, is_shared: bool) -> str:
         try:
             cluster_id = await self.zk_client.cluster_id()
         except znodes.ZnodeFormatError as error:
@@ -181,7 +181,7 @@ class ClusterMembership:
         try:
             epoch = await self.zk_client.register_broker(registration)
         except NodeExistsError:
-            await self._wait_for_the_end_of(registration)
+            await self._wait_until_expired(registration)
             try:
                 epoch = await self.zk_client.register_broker(registration)
             except NodeExistsError:
@@ -210,7 +210,7 @@ class ClusterMembership:
                 logger.error("%s was deleted by somebody else; a new session begins, to register again", path)
                 await session.close()
 
-    async def _wait_for_the_end_of(self, registration: znodes.BrokerRegistration) -> None:
+    async def _wait_until_expired(self, registration: znodes.BrokerRegistration) -> None:
         """Remove a registration that an earlier session left behind (KAFKA-7165). A registration with the same
         endpoints is taken for one of an earlier process: wait, once, for its session to end. Raises ClusterError.
         """
@@ -281,7 +281,7 @@ class ClusterMembership:
         try:
             while self._has_expired:
                 try:
-                    await self._begin_again()
+                    await self._restart()
                 except (ConnectionLossError, SessionExpiredError) as error:
                     logger.warning("No new session yet: %s", error)
                     self._has_expired = True
@@ -302,7 +302,7 @@ class ClusterMembership:
         finally:
             self._renewal = None
 
-    async def _begin_again(self) -> None:
+    async def _restart(self) -> None:
         self._take_session()
         await self._connect()
         if self._registration is None:

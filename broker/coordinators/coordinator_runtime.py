@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from broker.environment.contract import Clock
-from broker.network.registry import Later, make_later, settle
+from broker.network.registry import Later, complete_future, make_later
 from broker.network.slices import SLICE_S
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result, TransactionalProducer
@@ -116,7 +116,7 @@ class Responses:
         if not isinstance(outcome, PendingResponse):
             return translate(outcome)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        outcome.then(partial(self._enqueue, partial(settle, future, translate)))
+        outcome.then(partial(self._enqueue, partial(complete_future, future, translate)))
         return future
 
     def respond_later(

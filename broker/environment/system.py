@@ -106,7 +106,7 @@ def room_for_connections(files_of_logs: int) -> int | None:
     return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
 
 
-def memory_of_this_process() -> int | None:
+def available_memory() -> int | None:
     """Bytes of memory that this process may use: the machine's memory, or a lower limit of the process (ulimit -d, -v),
     its cgroup (v2, v1) or an ancestor of that cgroup.
     """
@@ -149,7 +149,7 @@ class ProcessMemory:
         self._trim = trim
 
     @staticmethod
-    def of_this_process() -> ProcessMemory | None:
+    def current() -> ProcessMemory | None:
         """The memory of this process, or None if the C library cannot return memory."""
         import ctypes
 
@@ -296,7 +296,7 @@ class TcpNetwork:
         return bound
 
 
-def environment_of_this_machine(config: BrokerConfig) -> Environment:
+def system_environment(config: BrokerConfig) -> Environment:
     """Real clocks, disks, threads and sockets."""
     # Only processes that run a whole broker need these.
     from broker.logs.cleaner_worker import ProcessWorker
@@ -313,7 +313,7 @@ def environment_of_this_machine(config: BrokerConfig) -> Environment:
         file_system=file_system,
         open_ensemble=open_ensemble,
         new_cleaner_worker=ProcessWorker,
-        memory_bytes=memory_of_this_process(),
+        memory_bytes=available_memory(),
         most_connections=room_for_connections(file_system.max_open_files),
     )
 

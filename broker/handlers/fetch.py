@@ -29,7 +29,7 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.security.access import OPEN, Access, Client
 from cluster.replication.isr import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
-from cluster.sliced import Sliced, never, to_the_end
+from cluster.sliced import Sliced, never, run_to_end
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
@@ -109,8 +109,8 @@ class FetchHandlers:
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         size = 0
         is_complete = request.max_wait_ms <= 0
-        for share in _PARTITIONS.shares(request, PARTITIONS_PER_SHARE, slices.is_over):
-            if slices.is_over():
+        for share in _PARTITIONS.shares(request, PARTITIONS_PER_SHARE, slices.should_yield):
+            if slices.should_yield():
                 await slices.pause()
             if not isinstance(share, FetchRequest):
                 continue
@@ -137,7 +137,7 @@ class FetchHandlers:
     def _fetch_timed(
         self, context: RequestContext, request: FetchRequest, *, min_one_message: bool = True
     ) -> FetchResponse | Waiting[FetchResponse]:
-        if not self._quotas.are_set or is_from_follower(request):
+        if not self._quotas.is_limited or is_from_follower(request):
             return self._fetch(context, request, min_one_message=min_one_message)
         work = Stopwatch(self._quotas.now_s)
         response = self._fetch(context, request, work, min_one_message=min_one_message)
@@ -161,7 +161,9 @@ class FetchHandlers:
                 return self._refuse_follower(context, request)
             client = client if replica_id < 0 else None
         slices = Slices(self._clock)
-        opening = self._sessions.open(request, context.api_version, self._replica_manager.topic_name, slices.is_over)
+        opening = self._sessions.open(
+            request, context.api_version, self._replica_manager.topic_name, slices.should_yield
+        )
         try:
             next(opening)
         except StopIteration as end:
@@ -194,7 +196,7 @@ class FetchHandlers:
         replica_id = request.replica_id if replica is None else replica.replica_id
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         if work is not None:
-            max_bytes = int(min(max_bytes, self._quotas.most_to_fetch(context)))
+            max_bytes = int(min(max_bytes, self._quotas.max_fetch_bytes(context)))
         isolation = IsolationLevel.of(request.isolation_level)
         is_consumer = replica_id == CONSUMER_REPLICA_ID
         params = FetchParams(
@@ -217,7 +219,7 @@ class FetchHandlers:
         """Reject a client that poses as a follower. It gets neither a session nor influence on high watermarks."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
         opening = self._sessions.open(request, context.api_version, self._replica_manager.topic_name, never)
-        fetch = to_the_end(opening)
+        fetch = run_to_end(opening)
         denied = [(each, _DENIED) for each in fetch.partitions]
         return self._answer(context, fetch, denied, None)(())
 

@@ -66,7 +66,7 @@ class MetadataHandlers:
         asked = request.topics
         if asked is not None and await self._asks_by_id_too_early(asked, context.api_version):
             return await self._refuse_all(asked, context.api_version)
-        if not self._metadata.knows_all_topics:
+        if not self._metadata.has_all_topics:
             # Some clients ask no other broker if the response lacks a controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
@@ -175,7 +175,7 @@ class MetadataHandlers:
             validate_topic_name(name)
         except ApiError as error:
             return error.error_code
-        if not self._metadata.knows_all_topics:
+        if not self._metadata.has_all_topics:
             # UNKNOWN_TOPIC_OR_PARTITION makes librdkafka drop its records for the topic.
             return ErrorCode.LEADER_NOT_AVAILABLE
         if may_create:

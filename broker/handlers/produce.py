@@ -211,7 +211,7 @@ class ProduceHandlers:
         waiting: list[_Unacknowledged] = []
         slices = Slices(self._clock)
         size = self._clock.elements_at_once(PARTITIONS_AT_ONCE)
-        for share in _PARTITIONS.shares(request, size, slices.is_over):
+        for share in _PARTITIONS.shares(request, size, slices.should_yield):
             topics: list[Topic] = []
             for data in share.topic_data if isinstance(share, ProduceRequest) else ():
                 partitions: list[Partition] = []
@@ -220,7 +220,7 @@ class ProduceHandlers:
                 if partitions:
                     topics.append(make_topic(name=data.name, partition_responses=partitions))
             answers.add(topics, is_complete=not waiting)
-            if slices.is_over():
+            if slices.should_yield():
                 await slices.pause()
         return waiting
 

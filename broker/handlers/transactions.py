@@ -12,7 +12,7 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
-from broker.transactions.marker_writer import Marker, MarkerWriter, Outcome
+from broker.transactions.marker_writer import Marker, MarkerResults, MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionVerifier, VerificationRequest
 from cluster.coordinators.results import PendingResponse
@@ -230,7 +230,7 @@ class MarkerHandlers:
         ]
         if any(marker.producer_id < 0 or marker.producer_epoch < 0 for marker in markers):
             # Such a producer cannot have batches. Kafka also fails on it, before it writes any marker.
-            outcome: Outcome = {
+            outcome: MarkerResults = {
                 (marker.producer_id, each): ErrorCode.UNKNOWN_SERVER_ERROR
                 for marker in markers
                 for each in marker.partitions

@@ -56,7 +56,7 @@ async def update_metadata_request(command: UpdateMetadata, slices: Slices) -> Up
         controller_id=command.controller_id,
         controller_epoch=command.controller_epoch,
         broker_epoch=command.broker_epoch,
-        type=FULL if command.is_full else INCREMENTAL if command.says_if_full else UNKNOWN,
+        type=FULL if command.is_full else INCREMENTAL if command.marks_full else UNKNOWN,
         topic_states=topics.array(),
         live_brokers=[_live_broker(broker) for broker in command.live_brokers.values()],
     )
@@ -120,7 +120,7 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int, 
         topics=tuple(topic for key, topic in states.items() if key not in deleted),
         deleted_topics=tuple(states[key] for key in deleted),
         is_full=request.type == FULL,
-        says_if_full=request.type != UNKNOWN,
+        marks_full=request.type != UNKNOWN,
     )
 
 

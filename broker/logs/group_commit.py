@@ -50,7 +50,7 @@ class _Waiter(NamedTuple):
 class _Rounds:
     """Consecutive rounds of one kind."""
 
-    __slots__ = ("requested", "running", "threads", "under_way", "waiting")
+    __slots__ = ("in_progress", "requested", "running", "threads", "waiting")
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -58,7 +58,7 @@ class _Rounds:
         """Logs for the next round, each with the least offset to flush up to, even if no caller waits."""
         self.waiting: dict[UnifiedLog, deque[_Waiter]] = {}
         """Waiting callers of each log, in order."""
-        self.under_way = False
+        self.in_progress = False
         self.running: asyncio.Future[list[BaseException | None]] | None = None
         """The round that runs on threads. This reference keeps it alive: the event loop holds none."""
 
@@ -134,8 +134,8 @@ class GroupCommit:
 
     def _schedule_round(self, directory: _Directory, rounds: _Rounds) -> None:
         """Start a round at the end of this event-loop turn, unless one is running."""
-        if not rounds.under_way:
-            rounds.under_way = True
+        if not rounds.in_progress:
+            rounds.in_progress = True
             self._idle.clear()
             asyncio.get_running_loop().call_soon(self._begin_round, directory, rounds)
 
@@ -155,7 +155,7 @@ class GroupCommit:
             except Exception as error:  # noqa: BLE001 - a bug; the other logs must be flushed
                 self._refuse(directory, log, _unexpected(log, error))
         if not tasks:
-            rounds.under_way = False
+            rounds.in_progress = False
             self._start_ready_rounds(directory)
             return
         directory.in_flight.update(log for log, _ in tasks)
@@ -176,7 +176,7 @@ class GroupCommit:
         self.statistics.logs += len(tasks)
         self.statistics.total_time_s += self._clock.monotonic_s() - began_s
         rounds.running = None
-        rounds.under_way = False
+        rounds.in_progress = False
         directory.in_flight.difference_update(log for log, _ in tasks)
         failure = next((each for each in done.result() if each is not None), None)
         for log, task in tasks:
@@ -195,10 +195,10 @@ class GroupCommit:
     def _start_ready_rounds(self, directory: _Directory) -> None:
         """Start the rounds that can start. Logs still in a round of the other kind follow when it ends."""
         for rounds in directory.both:
-            if not rounds.under_way and (rounds.requested.keys() | rounds.waiting.keys()) - directory.in_flight:
-                rounds.under_way = True
+            if not rounds.in_progress and (rounds.requested.keys() | rounds.waiting.keys()) - directory.in_flight:
+                rounds.in_progress = True
                 self._begin_round(directory, rounds)
-        if not any(rounds.under_way for each in self._directories.values() for rounds in each.both):
+        if not any(rounds.in_progress for each in self._directories.values() for rounds in each.both):
             self._idle.set()
 
     def _refuse(self, directory: _Directory, log: UnifiedLog, error: ApiError) -> None:

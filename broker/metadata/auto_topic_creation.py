@@ -30,7 +30,7 @@ class AutoTopicCreation:
         self._controller = controller
         self._settings = settings
         self._metadata = metadata
-        self._under_way: dict[str, None] = {}
+        self._in_progress: dict[str, None] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -41,13 +41,13 @@ class AutoTopicCreation:
         """Create a topic that appeared in a Metadata request. Returns the error code for the client:
         LEADER_NOT_AVAILABLE if the topic now exists.
         """
-        if name in self._under_way:
+        if name in self._in_progress:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._under_way[name] = None
+        self._in_progress[name] = None
         try:
             return await self._create(name)
         finally:
-            del self._under_way[name]
+            del self._in_progress[name]
 
     async def _create(self, name: str) -> ErrorCode:
         topic = self._settings().new_topic(name)

@@ -52,11 +52,11 @@ class Refreshing:
     def begin(self) -> None:
         """Start a refresh in the background."""
         if not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self._on_the_side(), name=self._name)
+            task = asyncio.get_running_loop().create_task(self._in_background(), name=self._name)
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
 
-    async def _on_the_side(self) -> None:
+    async def _in_background(self) -> None:
         while not self._is_closed:
             try:
                 await self.until_done()

@@ -25,9 +25,9 @@ class MetadataCache:
         self._fence = fence
         self._image = MetadataImage() if image is None else image
         self._listeners: list[ImageListener] = []
-        self._told = asyncio.Event()
+        self._has_topics = asyncio.Event()
         self._is_silent = False
-        """Whether the current controller does not mark full updates (see `UpdateMetadata.says_if_full`)."""
+        """Whether the current controller does not mark full updates (see `UpdateMetadata.marks_full`)."""
 
     @property
     def image(self) -> MetadataImage:
@@ -35,21 +35,21 @@ class MetadataCache:
         return self._image
 
     @property
-    def knows_all_topics(self) -> bool:
+    def has_all_topics(self) -> bool:
         """Whether this broker has received the complete list of topics. Until then, a topic missing from the image may
         exist.
         """
-        return self._told.is_set()
+        return self._has_topics.is_set()
 
     async def wait_for_topics(self, patience_s: float) -> None:
         """Return once this broker has received all topics, or after `patience_s`."""
         was_silent = self._is_silent
         try:
-            await asyncio.wait_for(self._told.wait(), patience_s)
+            await asyncio.wait_for(self._has_topics.wait(), patience_s)
         except TimeoutError:
             # The controller had enough time to send topics; assume that none exist.
             if was_silent and self._is_silent:
-                self._told.set()
+                self._has_topics.set()
 
     def add_listener(self, listener: ImageListener) -> None:
         """Call `listener(old, new)` after every change. Listeners are called in the order they were added. A deleted
@@ -73,15 +73,15 @@ class MetadataCache:
         )
         deleted = [each.topic for each in command.deleted_topics]
         if command.is_full:
-            told = {each.topic for each in command.topics}
-            deleted += [name for name in image.topics if name not in told]
+            named = {each.topic for each in command.topics}
+            deleted += [name for name in image.topics if name not in named]
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
-        self._become(image)
+        self._replace(image)
         # A new controller first sends itself and the live brokers, and sends the topics after the roles.
-        if command.is_full or (command.topics and not command.says_if_full):
-            self._told.set()
-        self._is_silent = not command.says_if_full
+        if command.is_full or (command.topics and not command.marks_full):
+            self._has_topics.set()
+        self._is_silent = not command.marks_full
 
     def _changed(self, states: tuple[TopicStates, ...]) -> Iterator[TopicImage]:
         for each in states:
@@ -94,9 +94,9 @@ class MetadataCache:
         """Replace configurations of topics and brokers; empty ones are removed."""
         image = self._image.with_configs(changed)
         if image is not self._image:
-            self._become(image)
+            self._replace(image)
 
-    def _become(self, image: MetadataImage) -> None:
+    def _replace(self, image: MetadataImage) -> None:
         old, self._image = self._image, image
         for listener in self._listeners:
             try:
@@ -109,9 +109,9 @@ def _unknown_before(partitions: Iterable[PartitionImage], known: int) -> list[Pa
     """Placeholders for partitions that the controller skipped because their state is unknown: those from `known` up to
     the highest partition received.
     """
-    told = {each.partition for each in partitions}
+    named = {each.partition for each in partitions}
     return [
         PartitionImage(number, NO_LEADER, NO_LEADER_EPOCH, (), (), 0, 0)
-        for number in range(known, max(told, default=-1))
-        if number not in told
+        for number in range(known, max(named, default=-1))
+        if number not in named
     ]

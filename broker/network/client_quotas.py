@@ -70,7 +70,7 @@ class UsageByContext(dict[RequestContext, Usage | None]):
 
 
 class ClientQuotas:
-    """The quotas of all kinds. `are_set` is False while no quota exists; then nothing is counted."""
+    """The quotas of all kinds. `is_limited` is False while no quota exists; then nothing is counted."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ClientQuotas:
         """The known addresses of hosts whose quota is set by name."""
         self._lookups: dict[asyncio.Task[None], None] = {}
         self._limited_addresses: Mapping[Name, Mapping[str, str]] = {}
-        self.are_set = False
+        self.is_limited = False
         if image is not None:
             self._apply(image)
 
@@ -121,7 +121,7 @@ class ClientQuotas:
             lookup = asyncio.get_running_loop().create_task(self.look_up_hosts(), name="quota-hosts")
             self._lookups[lookup] = None
             lookup.add_done_callback(self._lookups.pop)
-        self.are_set = False
+        self.is_limited = False
         for key, quota in (
             (PRODUCER_BYTE_RATE, self.produce),
             (CONSUMER_BYTE_RATE, self.fetch),
@@ -130,7 +130,7 @@ class ClientQuotas:
         ):
             limits = _limits(clients, key)
             quota.set_limits(limits)
-            self.are_set = self.are_set or bool(limits)
+            self.is_limited = self.is_limited or bool(limits)
 
     # -- all requests --------------------------------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class ClientQuotas:
         that time in milliseconds. The handler may already have set a throttle time.
         """
         now_ms = self.now_s() * 1000
-        told_ms: int = getattr(reply, "throttle_time_ms", 0)
-        throttle_ms, exceeded = told_ms, None
+        reported_ms: int = getattr(reply, "throttle_time_ms", 0)
+        throttle_ms, exceeded = reported_ms, None
         if api_key is ApiKey.PRODUCE and (usage := self._produced[context]) is not None:
             produce_ms = self.produce.charge(usage, size, now_ms)
             if produce_ms > throttle_ms:
@@ -166,7 +166,7 @@ class ClientQuotas:
 
     # -- fetches -------------------------------------------------------------------------------------------------------
 
-    def most_to_fetch(self, context: RequestContext) -> float:
+    def max_fetch_bytes(self, context: RequestContext) -> float:
         """The most bytes that a fetch may return within the quota; infinite without a quota."""
         return self.fetch.most_at_once(*clients_of(context), self.now_s() * 1000)
 
@@ -263,7 +263,7 @@ class MutationPermits:
         try:
             yield
         finally:
-            if self._quotas.are_set:
+            if self._quotas.is_limited:
                 self._quotas.count_time(self._context, self._quotas.now_s() - began_s)
 
     def take(self, partitions: int) -> None:

@@ -41,12 +41,12 @@ class Barriers(dict[frozenset[ApiKey], int]):
 
     __slots__ = ()
 
-    def put_up(self, lets_pass: frozenset[ApiKey]) -> None:
+    def add(self, lets_pass: frozenset[ApiKey]) -> None:
         """Add a waiting request that only these APIs may overtake."""
         if lets_pass is not ANYTHING:
             self[lets_pass] = self.get(lets_pass, 0) + 1
 
-    def take_down(self, lets_pass: frozenset[ApiKey]) -> None:
+    def remove(self, lets_pass: frozenset[ApiKey]) -> None:
         """Remove such a request, which no longer waits."""
         if lets_pass is ANYTHING:
             return
@@ -56,7 +56,7 @@ class Barriers(dict[frozenset[ApiKey], int]):
         else:
             del self[lets_pass]
 
-    def let_pass(self, frame: memoryview) -> bool:
+    def may_overtake(self, frame: memoryview) -> bool:
         """Whether the request in `frame` may overtake every waiting request."""
         api_key = int.from_bytes(frame[:2], "big")  # the frame may be shorter
         for lets_pass in self:  # noqa: SIM110  all() takes three times as long, on a hot path
@@ -102,7 +102,7 @@ class ThrottledChannel:
             return
         self._timer = None
         self._connection.resume_reading(REASON)
-        self._connection.take_up_again()
+        self._connection.schedule_processing()
 
     def close(self) -> None:
         """Cancel the timer of a connection that has closed."""
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         frame = None if self._replies or self._must_wait() else self._reader.only_frame(nbytes)
         if frame is None:
             self._reader.received(nbytes)
-            self._take_up_requests()
+            self._process_requests()
             if not self.closed and self._reader.received_of_frame is not None:
                 self._server.receiving_turn.count(self, nbytes)
             return
@@ -259,15 +259,15 @@ class Connection(asyncio.BufferedProtocol):
         if parts is not None:
             self._writer.send(parts)
             if self._writer.is_behind:
-                self._settle()
+                self._apply_limits()
         elif self._served_bytes and not self.closed:
-            self._settle()
+            self._apply_limits()
 
     def eof_received(self) -> bool:
         # A client that half-closes sends no more requests; its outstanding replies are dropped, as in Kafka.
         return False
 
-    def _take_up_requests(self) -> None:
+    def _process_requests(self) -> None:
         """Process the received requests one after another, and keep those that must wait."""
         reader = self._reader
         writer = self._writer
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = reader.next_frame()
                 if frame is None:
                     break
-                if self._barriers and not self._barriers.let_pass(frame):
+                if self._barriers and not self._barriers.may_overtake(frame):
                     reader.put_back()
                     break
                 parts = self._process(frame)
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
                     must_wait = self._must_wait()
                 now_s = monotonic_s()
                 if now_s >= ends_s:
-                    self.take_up_again()
+                    self.schedule_processing()
                     break
         except FrameError as error:
             self.close(str(error), level=logging.WARNING)
@@ -298,24 +298,24 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         writer.flush()
-        self._settle()
+        self._apply_limits()
 
     def _continue(self) -> None:
         self._continues = False
         if not self.closed:
             if self._replies:
                 self._queue_replies()
-            self._take_up_requests()
+            self._process_requests()
 
     def _must_wait(self) -> bool:
-        """Whether every request must wait. `_take_up_requests` is called when the cause is gone."""
+        """Whether every request must wait. `_process_requests` is called when the cause is gone."""
         return (
             self.closed
             or self._continues
             or (self._throttled is not None and self._throttled.is_muted)
             or self._writer.is_behind
             or len(self._replies) >= MAX_WAITING_REQUESTS
-            or (self._server.reply_memory.is_exhausted and self._server.reply_memory.keeps_waiting(self))
+            or (self._server.reply_memory.is_exhausted and self._server.reply_memory.must_wait(self))
         )
 
     def _process(self, frame: memoryview) -> Parts | None:
@@ -335,32 +335,32 @@ class Connection(asyncio.BufferedProtocol):
             return None
         if isinstance(reply, Later):
             self._replies.append(reply)
-            self._barriers.put_up(reply.lets_pass)
+            self._barriers.add(reply.lets_pass)
             return None
         if isinstance(reply, Waiting):
             self._replies.append(reply.future)
             if reply.effective is not None and not reply.effective.done():
-                self._barriers.put_up(NOTHING)
+                self._barriers.add(NOTHING)
                 reply.effective.add_done_callback(partial(self._on_effective, reply))
             else:
-                self._begin_to_wait(reply)
+                self._wait_for_reply(reply)
             return None
         if self._replies:
             self._replies.append(reply)
             return None
         return reply
 
-    def _begin_to_wait(self, waiting: Waiting[Parts | None]) -> None:
-        self._barriers.put_up(waiting.lets_pass)
+    def _wait_for_reply(self, waiting: Waiting[Parts | None]) -> None:
+        self._barriers.add(waiting.lets_pass)
         waiting.future.add_done_callback(partial(self._on_reply_ready, waiting.lets_pass))
 
     def _on_effective(self, waiting: Waiting[Parts | None], _: asyncio.Future[None]) -> None:
-        self._barriers.take_down(NOTHING)
-        self._begin_to_wait(waiting)
-        self.take_up_again()
+        self._barriers.remove(NOTHING)
+        self._wait_for_reply(waiting)
+        self.schedule_processing()
 
     def _on_reply_ready(self, lets_pass: frozenset[ApiKey], future: asyncio.Future[Parts | None]) -> None:
-        self._barriers.take_down(lets_pass)
+        self._barriers.remove(lets_pass)
         error = None if future.cancelled() else future.exception()
         if self.closed:
             if error is not None:
@@ -373,22 +373,22 @@ class Connection(asyncio.BufferedProtocol):
             self.reply_failed(error)
             return
         self._queue_replies()
-        self._take_up_requests()
+        self._process_requests()
 
-    def reply_is_there(self, later: Later[Any]) -> None:
+    def send_reply(self, later: Later[Any]) -> None:
         """Send the answer of a waiting request: at once when the connection is otherwise idle, else in the next
         event-loop turn, together with the others that arrive until then.
         """
-        self._barriers.take_down(later.lets_pass)
+        self._barriers.remove(later.lets_pass)
         replies, writer = self._replies, self._writer
         is_busy = self._continues or self._paused_reasons or writer.is_behind or self._reader.has_unread
         if is_busy or later.parts is None or len(replies) != 1 or replies[0] is not later:
-            self.take_up_again()
+            self.schedule_processing()
             return
         replies.clear()
         writer.send(later.parts)
         if writer.is_behind:
-            self._settle()
+            self._apply_limits()
 
     def reply_failed(self, error: BaseException) -> None:
         """Close the connection, because the request failed without an answer."""
@@ -425,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def replies_sent(self) -> None:
         """See `broker.network.reply_writer.Replying`."""
-        self.take_up_again()
+        self.schedule_processing()
 
     def reading_failed(self, path: str, error: OSError) -> None:
         """See `broker.network.reply_writer.Replying`."""
@@ -433,7 +433,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- flow control --------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _apply_limits(self) -> None:
         """Charge the memory that this connection holds, and pause reading while requests or replies are waiting."""
         reader = self._reader
         held_bytes = reader.held_bytes + self._served_bytes
@@ -467,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
             self._throttled = ThrottledChannel(self, self._loop)
         self.last_active_s = self._throttled.mute(time_ms)  # not idle until then
 
-    def take_up_again(self) -> None:
+    def schedule_processing(self) -> None:
         """Process the received requests in a later event-loop turn."""
         if not self._continues and not self.closed:
             self._continues = True
@@ -490,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release_held_bytes(self) -> None:
         if self._held_bytes:
-            self._server.request_memory.give_back(self)
+            self._server.request_memory.release(self)
             self._held_bytes = 0
 
     def hold_request(self, size: int) -> None:
@@ -503,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
         """See `hold_request`."""
         self._served_bytes -= size
         if not self.closed:
-            self._settle()
+            self._apply_limits()
         elif not self._served_bytes:
             self._release_held_bytes()
 

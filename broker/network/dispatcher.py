@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 from broker.environment.contract import Clock
 from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
 from broker.network.connection import Connection, Dispatched
-from broker.network.large_request import LargeRequest, give_up
+from broker.network.large_request import LargeRequest, abandon
 from broker.network.memory import LargeRequestMemory
 from broker.network.registry import (
     NOTHING,
@@ -163,12 +163,12 @@ class Dispatcher:
             statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG:
                 log_completed(route, kind.context, correlation_id, connection.peer_name, time_s)
-            if self._quotas.are_set:
+            if self._quotas.is_limited:
                 return self._charge(connection, kind, correlation_id, reply, len(frame), time_s)
             return None if reply is None else encode_reply(kind, correlation_id, reply)
         if isinstance(reply, Later):
             self._unanswered += 1
-            held_s = self._now_s() - started_s if self._quotas.are_set else 0.0
+            held_s = self._now_s() - started_s if self._quotas.is_limited else 0.0
             reply.arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, held_s)
             reply.then(self._answer)
             return reply
@@ -177,13 +177,13 @@ class Dispatcher:
         if isinstance(reply, Waiting):
             lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
         else:
-            if self._quotas.are_set:
+            if self._quotas.is_limited:
                 reply = timed = Timed(reply, self._now_s)
             lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
         arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, self._now_s() - started_s, timed)
         answer = self._when_done(arrival, work)
         if may_be_cancelled:
-            answer.add_done_callback(partial(give_up, work, effective))
+            answer.add_done_callback(partial(abandon, work, effective))
         return Waiting(answer, lets_pass, effective)
 
     def _serve_large(
@@ -201,14 +201,14 @@ class Dispatcher:
         large = LargeRequest(kind, correlation_id, kept(frame, kind.body_at), self._clock, turn)
         served: Awaitable[Reply] = large.serve()
         timed = None
-        if self._quotas.are_set:
+        if self._quotas.is_limited:
             served = timed = Timed(served, self._now_s)
         work = asyncio.ensure_future(served)
         work.add_done_callback(lambda _: connection.release_request(size))
         held_s = self._now_s() - started_s
         arrival = _arrive(connection, kind, correlation_id, size, started_s, held_s, timed)
         answer = self._when_done(arrival, work)
-        answer.add_done_callback(partial(large.give_up, work))
+        answer.add_done_callback(partial(large.abandon, work))
         if turn is not None:
             # Also after a cancellation: the memory is free once the work has ended.
             answer.add_done_callback(lambda _: work.add_done_callback(turn.end))
@@ -230,7 +230,7 @@ class Dispatcher:
             return
         try:
             response = later.response(outcome)
-            if self._quotas.are_set:
+            if self._quotas.is_limited:
                 later.parts = self._charge(connection, kind, correlation_id, response, arrival.size, arrival.held_s)
             else:
                 later.parts = encode_reply(kind, correlation_id, response)
@@ -238,7 +238,7 @@ class Dispatcher:
             kind.route.statistics.failures += 1
             connection.reply_failed(mistake)
             return
-        connection.reply_is_there(later)
+        connection.send_reply(later)
 
     def _kind_of(self, connection: Connection, start: int, frame: memoryview) -> RequestKind:
         """Decode a request header. Raises CloseConnection for an API that is not served."""
@@ -286,7 +286,7 @@ class Dispatcher:
         return reply
 
     def _count_time(self, kind: RequestKind, time_s: float) -> None:
-        if self._quotas.are_set and kind.route.api_key not in TIME_IS_FREE:
+        if self._quotas.is_limited and kind.route.api_key not in TIME_IS_FREE:
             self._quotas.count_time(kind.context, time_s)
 
     def _when_done(self, arrival: _Arrival, work: asyncio.Future[Reply]) -> asyncio.Future[Parts | None]:
@@ -305,7 +305,7 @@ class Dispatcher:
             if error is not None:
                 route.statistics.failures += 1
             if answer.done():
-                if self._quotas.are_set:  # a client cannot evade its produce quota by disconnecting
+                if self._quotas.is_limited:  # a client cannot evade its produce quota by disconnecting
                     self._quotas.charge(route.api_key, context, None, arrival.size, arrival.busy_s)
                 return
             if error is not None:
@@ -314,7 +314,7 @@ class Dispatcher:
                 answer.cancel()
             else:
                 reply = done.result()
-                if self._quotas.are_set:
+                if self._quotas.is_limited:
                     reply = self._charged(connection, kind, reply, arrival.size, arrival.busy_s)
                 if reply is None:
                     answer.set_result(None)
@@ -360,7 +360,7 @@ def _encode_in_slices(
     head = bytearray(kind.reply_head.pack(0, correlation_id))
     encode = RESPONSE_TYPES[kind.route.api_key].encoder_in_slices(kind.context.api_version)
     try:
-        parts: Parts = yield from encode(reply, head, slices.is_over)  # type: ignore[assignment]  # nothing else holds the list
+        parts: Parts = yield from encode(reply, head, slices.should_yield)  # type: ignore[assignment]  # nothing else holds the list
     except ApiError as error:
         raise EncodeError(str(error)) from error
     return _framed(head, parts)

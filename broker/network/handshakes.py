@@ -48,7 +48,7 @@ class Handshakes:
             most = max(self._stalled, key=lambda each: len(self._stalled[each]))
             oldest = next(iter(self._stalled[most]))
             self.leave(oldest, most)
-            oldest.give_way()
+            oldest.make_room()
 
     def leave(self, handshake: TlsTransport, peers: Peers) -> None:
         """Remove the handshake from both queues: it waits neither for its peer nor for a thread."""

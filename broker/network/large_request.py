@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.environment.contract import Clock
 from broker.network.memory import Turn
-from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting, settle
+from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting, complete_future
 from broker.network.reply_writer import Parts
 from broker.network.shares import SHARE, JoinedAnswers, Split, split_of
 from broker.network.slices import Slices
@@ -60,7 +60,7 @@ class LargeRequest:
         await slices.pause()
         body, self._body = self._body, memoryview(b"")
         decode = kind.route.request_type.decoder_in_slices(kind.context.api_version, lazy=kind.route.lazy)
-        request = await slices.finish(decode(body, 0, slices.is_over, self._found))
+        request = await slices.finish(decode(body, 0, slices.should_yield, self._found))
         await slices.pause()  # the handler starts its own slices
         self._is_decoded = True
         return request
@@ -73,13 +73,13 @@ class LargeRequest:
             return reply
         if isinstance(reply, Later):
             response = _response_of(reply)
-            self._lets_pass(reply.lets_pass)
+            self._mark_effective(reply.lets_pass)
             return await response
         if isinstance(reply, Waiting):
             if reply.effective is None or reply.effective.done():
-                self._lets_pass(reply.lets_pass)
+                self._mark_effective(reply.lets_pass)
             else:
-                reply.effective.add_done_callback(partial(self._lets_pass, reply.lets_pass))
+                reply.effective.add_done_callback(partial(self._mark_effective, reply.lets_pass))
             response = reply.future
             return await response
         return await reply
@@ -97,23 +97,23 @@ class LargeRequest:
         joined = JoinedAnswers(split, RESPONSE_TYPES[self._kind.route.api_key], self._kind.context.api_version)
         answers: deque[Response | asyncio.Future[Response]] = deque()
         lets_pass = NOTHING
-        for share in split.shares(request, size, slices.is_over):
+        for share in split.shares(request, size, slices.should_yield):
             if share is not None:
                 timeout_ms: int = getattr(share, "timeout_ms", 0)
                 if timeout_ms > 0:
                     share.timeout_ms = max(0, timeout_ms - int((now_s() - started_s) * 1000))  # type: ignore[attr-defined]
                 answer, lets_pass = await self._effect(share)
                 answers.append(answer)
-                while answers and not joined.is_refusal and _is_there(answers[0]):
+                while answers and not joined.is_refusal and _is_ready(answers[0]):
                     joined.add(await _response(answers.popleft()))
                 if joined.is_refusal:
                     break
-            if slices.is_over():
+            if slices.should_yield():
                 await slices.pause()
-        self._lets_pass(lets_pass)
+        self._mark_effective(lets_pass)
         while answers and not joined.is_refusal:
             joined.add(await _response(answers.popleft()))
-            if slices.is_over():
+            if slices.should_yield():
                 await slices.pause()
         return joined.response()
 
@@ -137,25 +137,25 @@ class LargeRequest:
             raise TypeError(f"a share of {kind.route.name} has no answer")
         return response, NOTHING
 
-    def _lets_pass(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
+    def _mark_effective(self, lets_pass: frozenset[ApiKey], _: object = None) -> None:
         """Mark the effects as complete, so that requests of these APIs may overtake."""
         if not self.effective.done():
             self.waiting.lets_pass = lets_pass
             self.effective.set_result(None)
 
-    def give_up(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
+    def abandon(self, work: asyncio.Future[Reply], answer: asyncio.Future[Parts | None]) -> None:
         """Cancel the work for an answer that is no longer wanted, once its effects are complete or if it has none.
         Called for every answer.
         """
         if answer.cancelled():
             has_effects = self._is_decoded and not self._kind.route.reads_only
-            give_up(work, self.effective if has_effects else None, answer)
+            abandon(work, self.effective if has_effects else None, answer)
         else:
             # An answer may be an error whose traceback refers to this object: a cycle that would keep all decoded data.
             del self.waiting
 
 
-def give_up(
+def abandon(
     work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
 ) -> None:
     """Cancel the work for an answer that is no longer wanted, once its effects are complete."""
@@ -169,11 +169,11 @@ def give_up(
 
 def _response_of(later: Later[Any]) -> asyncio.Future[Response]:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    later.then(lambda _, value: settle(response, later.response, value))
+    later.then(lambda _, value: complete_future(response, later.response, value))
     return response
 
 
-def _is_there(answer: Response | asyncio.Future[Response]) -> bool:
+def _is_ready(answer: Response | asyncio.Future[Response]) -> bool:
     return isinstance(answer, Response) or answer.done()
 
 

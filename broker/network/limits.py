@@ -229,14 +229,14 @@ class ReceivingTurn:
         if self._received >= TURN_BYTES:
             self._paused.append(connection)
             connection.pause_reading(TURN)
-        self._go_on()
+        self._continue()
 
     def free(self, memory: Memory) -> None:
         """Free the received part of a frame whose connection has closed. 80 MB take 4 ms; forty may close at once."""
         self._unused.append(memory)
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self._continues:
             self._continues = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -249,4 +249,4 @@ class ReceivingTurn:
         if self._unused:
             self._unused.popleft()
         if self._unused:
-            self._go_on()
+            self._continue()

@@ -61,7 +61,7 @@ class RequestMemory:
         else:
             self._charge(connection, size)
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return the charge of `take`, if any; waiting connections are served in order."""
         if connection in self._waiting:
             self._leave(connection)
@@ -159,7 +159,7 @@ class Turn:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._memory.give_back(self._size)
+            self._memory.release(self._size)
 
 
 class LargeRequestMemory:
@@ -182,7 +182,7 @@ class LargeRequestMemory:
         self._grant()
         return turn
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Called by a turn that has ended."""
         self._held_bytes -= size
         self._grant()
@@ -232,10 +232,10 @@ class ReplyMemory:
         elif self._waiting:
             waiting, self._waiting = self._waiting, {}
             for each in waiting:
-                each.take_up_again()
+                each.schedule_processing()
 
-    def keeps_waiting(self, connection: Connection) -> bool:
-        """Whether `connection` must wait; its `take_up_again` is called when the wait is over."""
+    def must_wait(self, connection: Connection) -> bool:
+        """Whether `connection` must wait; its `schedule_processing` is called when the wait is over."""
         if not self.is_exhausted:
             return False
         is_hoarder = self._by_address[connection.client_address] > self._limit_bytes // 4

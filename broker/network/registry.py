@@ -94,7 +94,7 @@ class Later(Value, Generic[_T], frozen=False, eq=False):
 make_later = maker(Later)
 
 
-def settle(future: asyncio.Future[_T], make: Callable[[_R], _T], value: _R) -> None:
+def complete_future(future: asyncio.Future[_T], make: Callable[[_R], _T], value: _R) -> None:
     """Complete a pending future with `make(value)`. If `make` raises, pass the error on to the connection."""
     if not future.done():
         try:

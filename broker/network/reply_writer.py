@@ -238,13 +238,13 @@ class ReplyWriter:
     def resume(self) -> None:
         """The socket has accepted everything (asyncio's resume_writing)."""
         self._socket_full = False
-        self._go_on()
+        self._continue()
 
     def _on_next_turn(self) -> None:
         self._holds = False
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self.flush()
         if not self.is_behind:
             self._connection.replies_sent()
@@ -261,7 +261,7 @@ class ReplyWriter:
             else:
                 chunk = part.try_read(size)
         except OSError as error:
-            self._give_up(part, error)
+            self._fail_read(part, error)
             return None
         if chunk is None:
             self._read_on_thread(part, size)
@@ -272,7 +272,7 @@ class ReplyWriter:
     def _advance(self, part: FileSlice, size: int) -> bool:
         """Count `size` bytes as sent or read. Returns whether any are left."""
         if not size:
-            self._give_up(part, None)
+            self._fail_read(part, None)
             return False
         part.advance(size)
         if not len(part):
@@ -293,15 +293,15 @@ class ReplyWriter:
         assert isinstance(part, FileSlice)
         error = future.exception()
         if error is not None:
-            self._give_up(part, error)
+            self._fail_read(part, error)
             return
         chunk = future.result()
         self._advance(part, len(chunk))
         if chunk:
             self._transport.write(chunk)
-            self._go_on()
+            self._continue()
 
-    def _give_up(self, part: FileSlice, error: BaseException | None) -> None:
+    def _fail_read(self, part: FileSlice, error: BaseException | None) -> None:
         """Close the connection after a failed read: part of the reply may already be sent, so it cannot become an
         error.
         """

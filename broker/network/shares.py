@@ -28,24 +28,26 @@ class Split(Value):
     path: str
     unique: tuple[str, ...] = ()
 
-    def shares(self, request: Request, size: int, is_over: Callable[[], bool]) -> Generator[Request | None, None, None]:
+    def shares(
+        self, request: Request, size: int, should_yield: Callable[[], bool]
+    ) -> Generator[Request | None, None, None]:
         """Yield the elements of `request` in requests of up to `size` elements, or slightly more if some must stay
-        together. Yields None when `is_over` reports the end of the slice.
+        together. Yields None when `should_yield` reports the end of the slice.
         """
         path = tuple(self.path.split("."))
         share: list[_Element] = []
-        for elements in self._together(request, path, is_over) if self.unique else _single(request, path):
+        for elements in self._together(request, path, should_yield) if self.unique else _single(request, path):
             share += elements
             if len(share) >= size:
                 yield _assembled(request, path, share)
                 share = []
-            elif is_over():
+            elif should_yield():
                 yield None
         if share:
             yield _assembled(request, path, share)
 
     def _together(
-        self, request: Request, path: tuple[str, ...], is_over: Callable[[], bool]
+        self, request: Request, path: tuple[str, ...], should_yield: Callable[[], bool]
     ) -> Iterator[Sequence[_Element]]:
         """Yield the elements of `request`, duplicates last and in groups of two or three: two duplicates are refused
         like any number. Yields an empty group at the end of a slice.
@@ -55,7 +57,7 @@ class Split(Value):
         for element in _elements(request, path):
             number = hash(self._key(element))
             (repeated if number in seen else seen).add(number)
-            if is_over():
+            if should_yield():
                 yield ()
         del seen
         equal: dict[tuple[Any, ...], list[_Element]] = {}

@@ -32,11 +32,11 @@ class Slices:
     def __init__(self, clock: Clock, slice_s: float = SLICE_S) -> None:
         self._clock = clock
         self._slice_s = slice_s
-        self._is_over = clock.begin_slice(slice_s)
+        self._should_yield = clock.begin_slice(slice_s)
 
-    def is_over(self) -> bool:
+    def should_yield(self) -> bool:
         """Whether the slice is over: the work should `pause`."""
-        return self._is_over()
+        return self._should_yield()
 
     async def pause(self) -> None:
         """Let the event loop serve others, then start the next slice.
@@ -49,10 +49,10 @@ class Slices:
             await asyncio.sleep(0)
         finally:
             Slices._paused -= 1
-        self._is_over = self._clock.begin_slice(self._slice_s / (1 + Slices._paused))
+        self._should_yield = self._clock.begin_slice(self._slice_s / (1 + Slices._paused))
 
     async def finish(self, work: Generator[None, None, T]) -> T:
-        """Run a generator that yields when `is_over` says so, and return its result."""
+        """Run a generator that yields when `should_yield` says so, and return its result."""
         while True:
             try:
                 next(work)
@@ -69,10 +69,10 @@ class Slices:
         owner = message.pop()
         # The variable and the argument hold one reference each.
         if sys.getrefcount(owner) == 2 and isinstance(owner, Message):
-            await self.finish(_freed(owner, self.is_over))
+            await self.finish(_freed(owner, self.should_yield))
 
 
-def _freed(owner: Struct, is_over: Callable[[], bool]) -> Generator[None, None, None]:
+def _freed(owner: Struct, should_yield: Callable[[], bool]) -> Generator[None, None, None]:
     """Remove large lists from `owner`, which must have no other reference, and empty them."""
     for name in owner.declared_fields:
         items = getattr(owner, name)
@@ -86,8 +86,8 @@ def _freed(owner: Struct, is_over: Callable[[], bool]) -> Generator[None, None, 
         while items:
             item = items.pop()
             if isinstance(item, Struct) and sys.getrefcount(item) == 2:
-                yield from _freed(item, is_over)
-            if is_over():
+                yield from _freed(item, should_yield)
+            if should_yield():
                 yield
 
 
@@ -101,5 +101,5 @@ async def in_slices(items: Iterable[T], clock: Clock | Slices, slice_s: float = 
     slices = clock if isinstance(clock, Slices) else Slices(clock, slice_s)
     for item in items:
         yield item
-        if slices.is_over():
+        if slices.should_yield():
             await slices.pause()

@@ -109,7 +109,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._early += received
         else:
             self._incoming.write(received)
-            self._go_on()
+            self._process_received()
 
     def eof_received(self) -> bool:
         return False
@@ -139,9 +139,9 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Start the handshake once the first record is complete: before that, a client costs next to no memory."""
         if self._has_entered and _has_record(self._early):
             self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-            self._go_on()
+            self._process_received()
 
-    def _go_on(self) -> None:
+    def _process_received(self) -> None:
         """Process the received bytes."""
         if self._object is None or self._is_stepping:
             return
@@ -167,7 +167,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         if isinstance(error, ssl.SSLWantReadError):
             self._adapt_reading()
             if self._early:
-                self._go_on()
+                self._process_received()
             else:
                 self._handshakes.wait_for_peer(self, self._peers)
         elif error is not None:
@@ -190,7 +190,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._connection.handshake_done(user)
         self._adapt_reading()
         # The thread has decrypted nothing, but the client's first requests may have come with its last message.
-        self._go_on()
+        self._process_received()
 
     def _fail(self, error: BaseException) -> None:
         """End the connection after connection.failed.authentication.delay.ms, without holding memory for it.
@@ -213,7 +213,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _on_deadline(self) -> None:
         self._connection.close(f"its TLS handshake took longer than {HANDSHAKE_S:.0f} s")
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         """See `broker.network.handshakes.Handshaking`."""
         self._connection.close(f"too many TLS handshakes wait, and most of them for {self._connection.client_address}")
 
@@ -274,15 +274,15 @@ class TlsTransport(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         """Pass received data to the connection, in a later event-loop turn, and all that follows."""
         self._is_paused = False
-        asyncio.get_running_loop().call_soon(self._go_on_reading)
+        asyncio.get_running_loop().call_soon(self._continue_reading)
 
-    def _go_on_reading(self) -> None:
+    def _continue_reading(self) -> None:
         if not self._is_paused and not self._raw.is_closing():
             if not self._has_entered:
                 self._enter()
             self._adapt_reading()
             if self._is_open:
-                self._go_on()
+                self._process_received()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send; keeps no reference to `data`."""

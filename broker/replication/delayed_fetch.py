@@ -176,12 +176,12 @@ class DelayedFetch(Generic[T]):
         }
         return self._positions.keys()
 
-    def read_some(self, is_over: Callable[[], bool]) -> bool:
-        """Read the partitions in order until `is_over` returns True. Returns whether all were read."""
+    def read_some(self, should_yield: Callable[[], bool]) -> bool:
+        """Read the partitions in order until `should_yield` returns True. Returns whether all were read."""
         last = len(self._wanted) - 1
         for at in range(len(self._wanted)):
             self.read(at)
-            if at < last and is_over():
+            if at < last and should_yield():
                 return False
         return True
 

@@ -247,7 +247,7 @@ class FetchSessionCache:
         return session is not None and session.is_follower
 
     def open(
-        self, request: FetchRequest, version: int, resolve: ResolveTopic, is_over: Callable[[], bool]
+        self, request: FetchRequest, version: int, resolve: ResolveTopic, should_yield: Callable[[], bool]
     ) -> Sliced[FetchContext]:
         """The context of `request`; creates, continues or closes its session. The request is read in slices; a session
         changes at once.
@@ -257,14 +257,14 @@ class FetchSessionCache:
             known = self._sessions.get(request.session_id)
             if known is not None:
                 self._end(known)
-            partitions = list((yield from _asked(request, uses_topic_ids, resolve, is_over)).values())
+            partitions = list((yield from _asked(request, uses_topic_ids, resolve, should_yield)).values())
             if request.session_epoch == INITIAL_EPOCH:
                 return FullFetchContext(self, partitions, uses_topic_ids, is_from_follower(request))
             return FetchContext(partitions)
         session = self._continued(request, uses_topic_ids)
         if isinstance(session, FetchContext):
             return session
-        asked = yield from _asked(request, uses_topic_ids, resolve, is_over)
+        asked = yield from _asked(request, uses_topic_ids, resolve, should_yield)
         session = self._continued(request, uses_topic_ids)  # it may have ended meanwhile
         return session if isinstance(session, FetchContext) else self._continue(session, request, asked, resolve)
 
@@ -372,7 +372,7 @@ def _key(partition: CachedPartition, uses_topic_ids: bool) -> _Key:
 
 
 def _asked(
-    request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic, is_over: Callable[[], bool]
+    request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic, should_yield: Callable[[], bool]
 ) -> Sliced[dict[_Key, CachedPartition]]:
     partitions: dict[_Key, CachedPartition] = {}
     for topic in request.topics:
@@ -380,7 +380,7 @@ def _asked(
         for asked in topic.partitions:
             partition = CachedPartition(name, topic.topic_id, asked)
             partitions[_key(partition, uses_topic_ids)] = partition
-            if is_over():
+            if should_yield():
                 yield
     return partitions
 

@@ -222,7 +222,7 @@ class ReplicaFetcher:
                 await self._round()
             except Exception:  # a bug, but without a restart nothing would be fetched from this leader
                 logger.exception("Fetching from broker %d failed; it begins again", self.leader_id)
-                self._begin_again()
+                self._restart_session()
 
     async def _round(self) -> None:
         """One fetch, with the work before and after it."""
@@ -245,9 +245,9 @@ class ReplicaFetcher:
         finally:
             self._is_waiting = False
         self._is_unreachable = False
-        await self._work_off(response)
+        await self._process_response(response)
 
-    def _begin_again(self) -> None:
+    def _restart_session(self) -> None:
         """Pause all replicas, then fetch in a new session."""
         self._replicas.delay(list(self._followed))
         self._session.reset()
@@ -256,12 +256,12 @@ class ReplicaFetcher:
         """A position confirms everything below it. So the flush that flush.messages requires comes before the position
         is sent, whether the records came from this leader or existed before.
         """
-        while under_way := [
+        while in_progress := [
             self._begin_flush(topic_partition, self._followed[topic_partition], target)
             for topic_partition in self._replicas.due
             if (target := self._followed[topic_partition].flush_target) is not None
         ]:
-            await asyncio.gather(*under_way)
+            await asyncio.gather(*in_progress)
 
     async def _keep_log_starts_due(self) -> None:
         """A position also confirms the log start offset, and DeleteRecords is answered when all replicas have confirmed
@@ -338,7 +338,7 @@ class ReplicaFetcher:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    async def _work_off(self, response: FetchResponse) -> None:
+    async def _process_response(self, response: FetchResponse) -> None:
         """Process the answers. Slow work runs for all partitions at once, and is awaited: the next fetch confirms the
         state of the logs after it.
         """
@@ -346,7 +346,7 @@ class ReplicaFetcher:
             logger.info("Broker %d ended the fetch session: %d", self.leader_id, response.error_code)
             if response.error_code not in SESSION_ERRORS:
                 self._replicas.delay(list(self._followed))
-        under_way: list[asyncio.Future[None]] = []
+        in_progress: list[asyncio.Future[None]] = []
         async for topic_partition, asked, data in in_slices(self._session.accept(response), self._clock):
             followed = self._followed.get(topic_partition)
             if followed is None:
@@ -354,9 +354,9 @@ class ReplicaFetcher:
             work = self._answered(topic_partition, followed, asked, data)
             if work is not None:
                 followed.work = work
-                under_way.append(work)
-        if under_way:
-            await asyncio.gather(*under_way)
+                in_progress.append(work)
+        if in_progress:
+            await asyncio.gather(*in_progress)
 
     def _answered(
         self,

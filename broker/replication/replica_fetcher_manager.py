@@ -67,9 +67,9 @@ class ReplicaFetcherManager:
         self._close_idle()
         if not self._by_partition:
             return
-        under_way = [work for each in topic_partitions if (work := self._drop(each)) is not None]
-        if under_way:
-            await asyncio.gather(*under_way, return_exceptions=True)
+        in_progress = [work for each in topic_partitions if (work := self._drop(each)) is not None]
+        if in_progress:
+            await asyncio.gather(*in_progress, return_exceptions=True)
 
     def _close_idle(self) -> None:
         """End the fetchers without replicas: their leader may be gone."""

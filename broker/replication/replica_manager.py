@@ -287,7 +287,7 @@ class ReplicaManager:
         return self._fetch(fetch, watch or self.follower_fetches, slices)
 
     def _fetch(self, fetch: DelayedFetch[T], changes: Changes, slices: Slices) -> T | asyncio.Future[T]:
-        if fetch.read_some(slices.is_over) and not fetch.cold:
+        if fetch.read_some(slices.should_yield) and not fetch.cold:
             if fetch.is_satisfied:
                 return fetch.respond()
             return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)

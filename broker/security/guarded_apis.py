@@ -148,12 +148,12 @@ class _LargeGuard:
             _put_behind(allowed, share, self._asked)
             return self._nothing()
 
-        for share in Split(self._asked).shares(request, size, slices.is_over):
+        for share in Split(self._asked).shares(request, size, slices.should_yield):
             if share is not None:
                 refusal = self._guard(client, context, share, allow)
                 assert isinstance(refusal, Response), f"the guard of {self._name} waits for something"
                 _put_behind(refused, refusal, self._answered)
-            if slices.is_over():
+            if slices.should_yield():
                 await slices.pause()
         return await self._handled(context, allowed, refused)
 

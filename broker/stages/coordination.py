@@ -51,7 +51,7 @@ class OpenCoordination(Value):
         )
         stored = await membership.connect()
         try:
-            cluster_id = await membership.agree_on_cluster_id(identity.cluster_id, is_shared=ensemble.is_shared)
+            cluster_id = await membership.create_or_get_cluster_id(identity.cluster_id, is_shared=ensemble.is_shared)
             if identity.broker_id == NO_BROKER_ID:
                 broker_id = await membership.zk_client.generate_broker_id(config.reserved_broker_max_id)
                 identity = identity.replace(broker_id=broker_id)

@@ -83,13 +83,13 @@ class CommitQueue:
         """The tree, for reading."""
         return self._durable.tree
 
-    def is_over(self) -> bool:
+    def should_yield(self) -> bool:
         """Whether work in slices should pause."""
-        return self._slices.is_over()
+        return self._slices.should_yield()
 
     def apply(self, transaction: Transaction) -> Sliced[Applied]:
         """Change the tree, and fire the watches on the changed nodes."""
-        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms(), self.is_over)
+        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms(), self.should_yield)
         self._fired.extend(self.watches.take(applied.events))
         return applied
 
@@ -148,7 +148,7 @@ class CommitQueue:
         self._slices = Slices(self._clock)
         for waiting in batch:
             await self._take_turn(waiting)
-            if self.is_over():
+            if self.should_yield():
                 await self._slices.pause()
         if self._durable.dirty:
             try:

@@ -151,12 +151,12 @@ class ServedRequests:
         return path + wire.encode_stat(self._queue.tree.get(result)[1]) if code == OpCode.CREATE2 else path
 
     def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: Identities) -> Sliced[bytes]:
-        codes, operations = yield from wire.read_multi(reader, resolve, self._queue.is_over)
+        codes, operations = yield from wire.read_multi(reader, resolve, self._queue.should_yield)
         try:
             applied = yield from self._queue.apply(Multi(self._session_id, tuple(operations), who))
         except MultiError as error:
             return wire.encode_multi_error(codes, error)
-        encoding = wire.encode_multi_results(codes, applied.results, self._stat_of_created, self._queue.is_over)
+        encoding = wire.encode_multi_results(codes, applied.results, self._stat_of_created, self._queue.should_yield)
         return (yield from encoding)
 
     def _stat_of_created(self, path: str) -> ZnodeStat:
@@ -196,7 +196,7 @@ class ServedRequests:
                 results.append((code, detached(error)))
             else:
                 results.append((code, body))
-            if self._queue.is_over():
+            if self._queue.should_yield():
                 yield
         return wire.encode_multi_read(results)
 

@@ -81,14 +81,14 @@ class StopReplica(Command):
 class UpdateMetadata(Command):
     """Metadata for clients: all live brokers, and the changed topics. `deleted_topics` are gone with their
     configurations; their partitions are the last known ones. With `is_full`, no topics exist except `topics`. Apache
-    Kafka's controller never sets it, so `says_if_full` is then False.
+    Kafka's controller never sets it, so `marks_full` is then False.
     """
 
     live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: tuple[TopicStates, ...] = ()
     deleted_topics: tuple[TopicStates, ...] = ()
     is_full: bool = False
-    says_if_full: bool = True
+    marks_full: bool = True
 
 
 class CommandFence:

@@ -12,7 +12,7 @@ import errno
 import posixpath
 from collections.abc import Callable
 
-from cluster.sliced import Sliced, never, to_the_end
+from cluster.sliced import Sliced, never, run_to_end
 from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
@@ -76,14 +76,16 @@ class DurableTree:
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
         """Apply `transaction` in memory. Raises the tree's CoordinationError, with the tree unchanged."""
-        return to_the_end(self.apply_in_slices(transaction, now_ms, never))
+        return run_to_end(self.apply_in_slices(transaction, now_ms, never))
 
-    def apply_in_slices(self, transaction: Transaction, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
-        """As `apply`, with a pause whenever `is_over` says so. The tree must not be used in between."""
+    def apply_in_slices(
+        self, transaction: Transaction, now_ms: int, should_yield: Callable[[], bool]
+    ) -> Sliced[Applied]:
+        """As `apply`, with a pause whenever `should_yield` says so. The tree must not be used in between."""
         zxid = self.tree.last_zxid + 1
         # Encode first: a transaction that the journal cannot store must not change the tree.
-        encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms, is_over)
-        applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms, is_over)
+        encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms, should_yield)
+        applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms, should_yield)
         self._noted.append(encoded)
         return applied
 

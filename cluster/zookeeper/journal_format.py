@@ -98,8 +98,10 @@ def find_frame(buffer: memoryview, position: int) -> int | None:
     return None
 
 
-def encode_transaction(transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]) -> Sliced[bytes]:
-    """One transaction of a TRANSACTIONS payload, with a pause after an operation whenever `is_over` says so."""
+def encode_transaction(
+    transaction: Transaction, zxid: int, now_ms: int, should_yield: Callable[[], bool]
+) -> Sliced[bytes]:
+    """One transaction of a TRANSACTIONS payload, with a pause after an operation whenever `should_yield` says so."""
     match transaction:
         case CreateSession(session_id, resumable):
             if resumable is None:
@@ -112,7 +114,7 @@ def encode_transaction(transaction: Transaction, zxid: int, now_ms: int, is_over
             parts = [_TRANSACTION_HEAD.pack(zxid, now_ms, _MULTI, session_id), _COUNT.pack(len(operations))]
             for operation in operations:
                 parts.append(_encode_operation(operation))
-                if is_over():
+                if should_yield():
                     yield
             return b"".join(parts)
 

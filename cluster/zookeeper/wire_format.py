@@ -244,9 +244,9 @@ def read_acl(reader: RecordReader, resolve: ResolveAcl) -> Acl:
 
 
 def read_multi(
-    reader: RecordReader, resolve: ResolveAcl, is_over: Callable[[], bool]
+    reader: RecordReader, resolve: ResolveAcl, should_yield: Callable[[], bool]
 ) -> Sliced[tuple[list[int], list[Operation]]]:
-    """The codes and operations of a multi, with a pause whenever `is_over` says so. Raises as `read_operation`."""
+    """The codes and operations of a multi, with a pause whenever `should_yield` says so. Raises as `read_operation`."""
     codes: list[int] = []
     operations: list[Operation] = []
     while True:
@@ -255,7 +255,7 @@ def read_multi(
             return codes, operations
         codes.append(code)
         operations.append(read_operation(code, reader, resolve))
-        if is_over():
+        if should_yield():
             yield
 
 
@@ -329,10 +329,10 @@ def encode_multi_results(
     codes: Sequence[int],
     results: Sequence[OperationResult],
     stat_of: Callable[[str], ZnodeStat],
-    is_over: Callable[[], bool],
+    should_yield: Callable[[], bool],
 ) -> Sliced[bytes]:
-    """The response to a multi that succeeded, with a pause whenever `is_over` says so. `stat_of` returns the stat of a
-    created node, for Create2.
+    """The response to a multi that succeeded, with a pause whenever `should_yield` says so. `stat_of` returns the
+    stat of a created node, for Create2.
     """
     parts = []
     for code, result in zip(codes, results, strict=True):
@@ -343,7 +343,7 @@ def encode_multi_results(
             parts.append(encode_string(result))
             if code == OpCode.CREATE2:
                 parts.append(encode_stat(stat_of(result)))
-        if is_over():
+        if should_yield():
             yield
     return b"".join((*parts, _END_OF_MULTI))
 

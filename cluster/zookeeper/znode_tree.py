@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cluster.sliced import Sliced, never, to_the_end
+from cluster.sliced import Sliced, never, run_to_end
 from cluster.zookeeper.access_control import Acl, Identities, Permission, is_allowed
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
@@ -175,16 +175,16 @@ class ZnodeTree:
         Raises ZooKeeper's CoordinationError (a MultiError for a Multi); the tree is then unchanged, and `zxid` stays
         unused.
         """
-        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms, never))
+        return run_to_end(self.apply_in_slices(transaction, zxid, now_ms, never))
 
     def apply_in_slices(
-        self, transaction: Transaction, zxid: int, now_ms: int, is_over: Callable[[], bool]
+        self, transaction: Transaction, zxid: int, now_ms: int, should_yield: Callable[[], bool]
     ) -> Sliced[Applied]:
         """As `apply`, with pauses. The tree must not be read or changed before the last slice."""
         if zxid <= self.last_zxid:
             raise ValueError(f"zxid {zxid} does not follow {self.last_zxid}")
         if isinstance(transaction, Multi):
-            applied = yield from self._apply_multi(transaction, zxid, now_ms, is_over)
+            applied = yield from self._apply_multi(transaction, zxid, now_ms, should_yield)
         elif isinstance(transaction, CreateSession):
             if transaction.session_id < self.next_session_id:
                 raise ValueError(f"session id {transaction.session_id} was used before")
@@ -192,7 +192,7 @@ class ZnodeTree:
             self.next_session_id = transaction.session_id + 1
             applied = Applied([], [])
         else:
-            applied = yield from self._close_session(transaction.session_id, zxid, is_over)
+            applied = yield from self._close_session(transaction.session_id, zxid, should_yield)
         self.last_zxid = zxid
         return applied
 
@@ -219,7 +219,7 @@ class ZnodeTree:
             raise NoNodeError(f"no node {path}")
         return node
 
-    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
+    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int, should_yield: Callable[[], bool]) -> Sliced[Applied]:
         if multi.session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {multi.session_id} has ended")
         change = _Change(multi.session_id, multi.identities, zxid, now_ms)
@@ -231,7 +231,7 @@ class ZnodeTree:
                 for step in reversed(change.undo):
                     step()
                 raise MultiError(index, error) from error
-            if is_over():
+            if should_yield():
                 yield
         return change.applied
 
@@ -345,14 +345,14 @@ class ZnodeTree:
         change.tell(EventType.DELETED, path, node)
         change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
 
-    def _close_session(self, session_id: int, zxid: int, is_over: Callable[[], bool]) -> Sliced[Applied]:
+    def _close_session(self, session_id: int, zxid: int, should_yield: Callable[[], bool]) -> Sliced[Applied]:
         if session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {session_id} has ended")
         change = _Change(session_id, None, zxid, 0)
         # Ephemeral nodes cannot have children, so any order works; sorting makes a replay fire the same events.
         for path in sorted(self._ephemerals[session_id]):
             self._delete(path, ANY_VERSION, change)
-            if is_over():
+            if should_yield():
                 yield
         del self._ephemerals[session_id]
         self.resumable.pop(session_id, None)

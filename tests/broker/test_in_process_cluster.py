@@ -190,7 +190,7 @@ def test_a_quota_that_one_broker_sets_counts_at_all() -> None:
         def limits() -> list[float]:
             """The limits of bytes fetched at once, at each broker."""
             context = RequestContext(0, "app", "127.0.0.1", "PLAINTEXT")
-            return [cluster.brokers[each].serving.quotas.most_to_fetch(context) for each in range(3)]
+            return [cluster.brokers[each].serving.quotas.max_fetch_bytes(context) for each in range(3)]
 
         await alter_client_quotas(client, {"user": "ANONYMOUS", "client-id": "app"}, {"consumer_byte_rate": 1000.0})
         await eventually_on_loop("all brokers know it", lambda: limits() == [10_000.0] * 3, pause_s=0.01)

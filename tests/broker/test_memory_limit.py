@@ -29,7 +29,7 @@ IN_SO_MUCH_MEMORY = """
 import runpy, sys
 from broker.environment import system
 memory_bytes = int(sys.argv.pop(1))
-system.memory_of_this_process = lambda: memory_bytes
+system.available_memory = lambda: memory_bytes
 runpy.run_module("broker", run_name="__main__", alter_sys=True)
 """
 """Starts a broker that assumes this memory. The test measures its use, as the kernel would kill it at a real limit."""

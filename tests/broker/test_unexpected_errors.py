@@ -61,7 +61,9 @@ def test_an_answer_about_the_isr_that_cannot_be_processed_is_asked_for_again(mon
     """Otherwise the change stays pending, and the ISR never changes again."""
     bugs = Bugs()
     monkeypatch.setattr(alter_partition_manager, "PAUSE_AFTER_BUG_S", 0)
-    monkeypatch.setattr(alter_partition_manager, "settle", bugs.before(alter_partition_manager.settle))
+    monkeypatch.setattr(
+        alter_partition_manager, "complete_change", bugs.before(alter_partition_manager.complete_change)
+    )
 
     class Controller:
         """Has already applied the change, and says so each time."""

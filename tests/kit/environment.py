@@ -22,12 +22,12 @@ def slice_of(checks: int) -> Callable[[], bool]:
     """A slice that ends at the check with this number."""
     left = checks
 
-    def is_over() -> bool:
+    def should_yield() -> bool:
         nonlocal left
         left -= 1
         return left <= 0
 
-    return is_over
+    return should_yield
 
 
 class ManualClock(Clock):

@@ -193,7 +193,7 @@ def _requests_pass_a_large_one() -> Iterator[None]:
     original = LargeRequest.serve
 
     async def serve(self: LargeRequest) -> Any:
-        self._lets_pass(ANYTHING)
+        self._mark_effective(ANYTHING)
         return await original(self)
 
     with replaced(LargeRequest, "serve", serve):

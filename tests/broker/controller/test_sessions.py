@@ -200,7 +200,7 @@ async def test_a_broker_that_has_not_registered_does_not_join_another_cluster_in
     cluster = await ControllerCluster().start(1)
     member = Member(cluster, 2)
     await member.membership.connect()
-    await member.membership.agree_on_cluster_id(CLUSTER_ID)
+    await member.membership.create_or_get_cluster_id(CLUSTER_ID)
     await cluster.members[1].membership.coordination.set(znodes.CLUSTER_ID, znodes.encode_cluster_id("another"))
     await cluster.ensemble.expire(member.session_id)
     with pytest.raises(ClusterError, match="Expected another, but read"):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.environment.system import ThreadExecutor, _memory_limits_of_cgroups, memory_of_this_process
+from broker.environment.system import ThreadExecutor, _memory_limits_of_cgroups, available_memory
 
 MEGABYTE = 1 << 20
-PRINT_MEMORY = "from broker.environment.system import memory_of_this_process; print(memory_of_this_process())"
+PRINT_MEMORY = "from broker.environment.system import available_memory; print(available_memory())"
 
 
 @pytest.mark.parametrize("option", ["-d", "-v"])
@@ -21,7 +21,7 @@ def test_memory_is_what_limits_of_the_process_leave(option: str) -> None:
     limited = f'ulimit {option} {512 * MEGABYTE >> 10}; exec "$@"'
     command = ["sh", "-c", limited, "sh", sys.executable, "-c", PRINT_MEMORY]
     assert int(subprocess.run(command, check=True, capture_output=True).stdout) == 512 * MEGABYTE
-    assert (memory_of_this_process() or 0) > 512 * MEGABYTE
+    assert (available_memory() or 0) > 512 * MEGABYTE
 
 
 def test_the_limits_of_all_cgroups_above_count(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_update_metadata_is_understood_in_every_version(version: int) -> None:
         live_brokers={1: BrokerImage(1, NO_EPOCH, endpoints, "r" if version >= 2 else None)},
         topics=(TopicStates("t", ID if version >= 7 else ZERO_UUID, (state,)),),
         deleted_topics=(TopicStates("gone", OTHER_ID if version >= 7 else ZERO_UUID, (state.replace(leader=-2),)),),
-        says_if_full=False,
+        marks_full=False,
     )
 
 

@@ -60,9 +60,9 @@ def test_what_a_full_command_does_not_name_is_gone() -> None:
     assert sorted(cache.image.topics) == ["u"]
 
 
-def update(*, is_full: bool = False, says_if_full: bool = True) -> UpdateMetadata:
+def update(*, is_full: bool = False, marks_full: bool = True) -> UpdateMetadata:
     """An UpdateMetadata without topics."""
-    return UpdateMetadata(1, 7, -1, is_full=is_full, says_if_full=says_if_full)
+    return UpdateMetadata(1, 7, -1, is_full=is_full, marks_full=marks_full)
 
 
 def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics() -> None:
@@ -77,7 +77,7 @@ def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics
         assert not asked.done()
         cache.update_metadata(update(is_full=True))
         await asked
-        assert cache.knows_all_topics
+        assert cache.has_all_topics
         await cache.wait_for_topics(0)
 
     asyncio.run(wait())
@@ -90,7 +90,7 @@ def test_waiting_for_topics_has_an_end() -> None:
     async def wait() -> None:
         for _ in range(2):
             await cache.wait_for_topics(0.001)
-            assert not cache.knows_all_topics
+            assert not cache.has_all_topics
             cache.update_metadata(update())
 
     asyncio.run(wait())
@@ -99,8 +99,8 @@ def test_waiting_for_topics_has_an_end() -> None:
 def test_a_controller_of_apache_kafka_tells_of_all_topics_at_once() -> None:
     cache = MetadataCache(CommandFence())
     states = TopicStates("t", ID, (partition(0),))
-    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(states,), says_if_full=False))
-    assert cache.knows_all_topics
+    cache.update_metadata(UpdateMetadata(1, 7, -1, topics=(states,), marks_full=False))
+    assert cache.has_all_topics
 
 
 def test_a_controller_of_apache_kafka_that_is_silent_for_long_has_no_topics() -> None:
@@ -109,10 +109,10 @@ def test_a_controller_of_apache_kafka_that_is_silent_for_long_has_no_topics() ->
     async def wait() -> None:
         asked_before = asyncio.ensure_future(cache.wait_for_topics(0.001))
         await turns(1)
-        cache.update_metadata(update(says_if_full=False))
+        cache.update_metadata(update(marks_full=False))
         await asked_before
-        assert not cache.knows_all_topics
+        assert not cache.has_all_topics
         await cache.wait_for_topics(0.001)
-        assert cache.knows_all_topics
+        assert cache.has_all_topics
 
     asyncio.run(wait())

@@ -358,7 +358,7 @@ async def change_quotas(broker: InProcessBroker, client: Wire) -> None:
     assert await produced(broker.connect("limited"), 1_000) > 0, "the quota of user and client id goes before"
     for entity in ({"user": "ANONYMOUS", "client-id": "limited"}, {"client-id": "limited"}):
         assert await alter(client, (entity, {"producer_byte_rate": None})) == [DONE]
-    assert not broker.server.serving.quotas.are_set
+    assert not broker.server.serving.quotas.is_limited
     assert await produced(broker.connect("limited"), 500_000) == 0
 
 

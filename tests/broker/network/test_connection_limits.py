@@ -89,7 +89,7 @@ def test_a_request_that_is_served_keeps_its_memory_when_its_client_hangs_up() ->
             assert await first.readexactly(1) == b"x"
             (served,) = scripted.server.connections
             served.hold_request(100_000)
-            served._settle()
+            served._apply_limits()
             second, second_writer = await scripted.connect()
             second_writer.write(framed(b"y" * 200_000)[:150_000])
             await eventually_on_loop("the second request waits", lambda: memory._waiting)

@@ -133,7 +133,7 @@ def test_what_is_written_is_charged_to_who_hangs_up() -> None:
         quotas = ClientQuotas(clock)
         dispatcher = Dispatcher(HandlerRegistry([Producing()]), clock, quotas)
         quotas.produce.set_limits(QuotaLimits({("alice", None): 1000.0}))
-        quotas.are_set = True
+        quotas.is_limited = True
         for _ in range(2):
             dispatched(dispatcher, produce("t", [b"x" * 10_000], acks=-1), 9).future.cancel()
         await asyncio.sleep(0.01)

@@ -119,10 +119,10 @@ def test_request_memory_is_given_in_order_and_never_starves_the_last() -> None:
         assert not second.paused
         memory.take(third, 500)
         assert third.paused
-        memory.give_back(first)
+        memory.release(first)
         assert not third.paused
-        memory.give_back(second)
-        memory.give_back(third)
+        memory.release(second)
+        memory.release(third)
         fourth = FakeConnection()
         memory.take(fourth, 1)
         assert not fourth.paused
@@ -137,8 +137,8 @@ def test_request_memory_forgets_those_that_hang_up_while_they_wait() -> None:
         memory.take(first, 10)
         memory.take(second, 10)
         memory.take(third, 10)
-        memory.give_back(second)
-        memory.give_back(first)
+        memory.release(second)
+        memory.release(first)
         assert not third.paused
         assert second.paused  # a closed connection is never resumed
 
@@ -170,10 +170,10 @@ def test_a_connection_that_waits_for_more_memory_keeps_what_it_has() -> None:
         assert first.paused
         assert second.paused
         assert not memory.shrink(first, 60)
-        memory.give_back(first)
+        memory.release(first)
         assert not second.paused
         assert first.paused  # it stopped waiting, and has no memory
-        memory.give_back(second)
+        memory.release(second)
         third = FakeConnection()
         memory.take(third, 100)
         assert not third.paused
@@ -195,7 +195,7 @@ def test_frames_that_do_not_arrive_are_closed_once_others_wait() -> None:
         slow.received_of_frame = 8
         memory._close_stalled()
         assert [each.is_closed for each in (moving, slow, stalled, complete)] == [False, False, True, False]
-        memory.give_back(stalled)
+        memory.release(stalled)
         assert not waiting.paused
         memory._close_stalled()
         assert not slow.is_closed, "nobody waits any more"
@@ -215,8 +215,8 @@ def test_the_newest_of_an_address_is_closed_when_too_much_waits_for_request_memo
         assert [each.is_closed for each in strangers] == [False, False, False, True, True]
         assert not client.is_closed
         for each in strangers[3:]:
-            memory.give_back(each)
-        memory.give_back(holder)
+            memory.release(each)
+        memory.release(holder)
         assert not client.paused
 
     asyncio.run(scenario())
@@ -274,7 +274,7 @@ class FakeAnswered:
         self.taken_up = 0
         self.is_closed = False
 
-    def take_up_again(self) -> None:
+    def schedule_processing(self) -> None:
         self.taken_up += 1
 
     def close(self, _reason: str) -> None:
@@ -285,20 +285,20 @@ def test_reply_memory_lets_an_address_wait_while_too_much_of_its_replies_is_unre
     async def scenario() -> None:
         memory = ReplyMemory(100)
         hog, other, gone, stranger = FakeAnswered(), FakeAnswered(), FakeAnswered(), FakeAnswered("127.0.0.2")
-        assert not memory.keeps_waiting(other)
+        assert not memory.must_wait(other)
         memory.hold(hog, 60)
         memory.hold(hog, 101)
         assert memory.is_exhausted
-        assert memory.keeps_waiting(other)
-        assert memory.keeps_waiting(gone)
-        assert not memory.keeps_waiting(stranger)
+        assert memory.must_wait(other)
+        assert memory.must_wait(gone)
+        assert not memory.must_wait(stranger)
         memory.forget(gone)
         memory.hold(hog, 201)
-        assert memory.keeps_waiting(stranger), "twice the limit"
+        assert memory.must_wait(stranger), "twice the limit"
         memory.hold(hog, 100)
         assert (hog.taken_up, other.taken_up, gone.taken_up, stranger.taken_up) == (0, 1, 0, 1)
         memory.hold(other, 50)
-        assert memory.keeps_waiting(other)
+        assert memory.must_wait(other)
         memory.forget(hog)
         assert not memory.is_exhausted
         assert other.taken_up == 2

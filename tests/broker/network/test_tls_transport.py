@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.environment.system import ThreadExecutor, environment_of_this_machine
+from broker.environment.system import ThreadExecutor, system_environment
 from broker.network import tls_transport
 from broker.network.handshakes import Handshakes
 from broker.network.reply_writer import FileSlice
@@ -49,7 +49,7 @@ def server_tls(client_auth: str = "none", most_stalled: int = 256) -> SecuredLis
             "ssl.principal.mapping.rules": RULES,
         }
     )
-    environment = environment_of_this_machine(config)
+    environment = system_environment(config)
 
     async def nobody(_user_or_token: str, _mechanism: str) -> None:
         return None
@@ -270,7 +270,7 @@ class Stalled:
     def __init__(self) -> None:
         self.gave_way = False
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         self.gave_way = True
 
 

@@ -11,7 +11,7 @@ from broker.replication.fetch_session import (
     FetchSessionCache,
     PartitionResult,
 )
-from cluster.sliced import never, to_the_end
+from cluster.sliced import never, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid
@@ -61,7 +61,7 @@ def opened(
     cache: FetchSessionCache, asked: FetchRequest, version: int, resolve: Callable[[Uuid], str | None]
 ) -> FetchContext:
     """The context of a request, opened in one go."""
-    return to_the_end(cache.open(asked, version, resolve, never))
+    return run_to_end(cache.open(asked, version, resolve, never))
 
 
 def answer(context: FetchContext, **changes: FetchResponse.PartitionData) -> tuple[int, list[int]]:
@@ -207,7 +207,7 @@ def test_a_session_that_ends_while_a_large_request_is_read_is_not_changed() -> N
     opening = cache.open(request(session, 1, 2, 3, 4), 12, NAMES.get, lambda: True)
     next(opening)
     opened(cache, request(session, FINAL_EPOCH), 12, NAMES.get)
-    assert isinstance(to_the_end(opening), ErrorFetchContext)
+    assert isinstance(run_to_end(opening), ErrorFetchContext)
     assert not len(cache)
 
 

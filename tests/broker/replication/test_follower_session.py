@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker.replication.fetch_session import ErrorFetchContext, FetchSessionCache, PartitionResult
 from broker.replication.follower_session import VERSION_WITH_IDS, VERSION_WITH_NAMES, FollowerSession
 from cluster.replication.follower import FetchPosition
-from cluster.sliced import never, to_the_end
+from cluster.sliced import never, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
@@ -36,7 +36,7 @@ class Both:
 
     def serve(self, request: FetchRequest, version: int, high_watermark: int) -> FetchResponse:
         """The leader's answer; the request must match the follower's positions."""
-        context = to_the_end(self.leader.open(request, version, NAMES.get, never))
+        context = run_to_end(self.leader.open(request, version, NAMES.get, never))
         if not isinstance(context, ErrorFetchContext):
             wanted = {
                 TopicPartition(each.topic or "", each.partition): FetchPosition(

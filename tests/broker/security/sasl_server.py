@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import TypeVar
 
-from broker.environment.system import environment_of_this_machine
+from broker.environment.system import system_environment
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from config.broker_config import BrokerConfig
@@ -49,7 +49,7 @@ def security_of(settings: dict[str, str], token_lifetime_ms: int = 0) -> Secured
     async def user(_user: str, mechanism: str) -> ScramCredential:
         return ScramCredential.from_password(mechanism, "secret", b"salt")
 
-    environment = environment_of_this_machine(config)
+    environment = system_environment(config)
 
     async def token(_token_id: str, mechanism: str) -> TokenCredential:
         credential = ScramCredential.from_password(mechanism, TOKEN.password, b"salt")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.environment.system import environment_of_this_machine
+from broker.environment.system import system_environment
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.security.listener_security import SecuredListener, renewables_of, security_of_listeners
@@ -65,7 +65,7 @@ class Site:
         )
         self.cache = MetadataCache(CommandFence(), MetadataImage())
         self.configs = ConfigService(self.config, self.cache)
-        environment = environment_of_this_machine(self.config)
+        environment = system_environment(self.config)
         self.listeners: dict[str, SecuredListener] = security_of_listeners(self.config, environment, _none, _none)
         assert self.config.inter_broker_channel is not None
         network = SecuredNetwork(self.config.inter_broker_channel)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
 from broker.environment.contract import Clock
-from broker.environment.system import SystemClock, ThreadExecutor, environment_of_this_machine
+from broker.environment.system import SystemClock, ThreadExecutor, system_environment
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
 from config.broker_config import BrokerConfig
@@ -56,7 +56,7 @@ def tokens(url: str, **others: Any) -> Tokens:
     """The token validator of a listener whose keys are at `url`."""
     rules = TokenRules("url", url, None, (AUDIENCE,), ISSUER, 30, "scope", "sub", 3_600_000, 50, 100)
     config = BrokerConfig({"broker.id": "0"})
-    return tokens_of(rules._replace(**others), environment_of_this_machine(config))
+    return tokens_of(rules._replace(**others), system_environment(config))
 
 
 async def answer(listener: Tokens, token: str) -> str | bytes:
@@ -206,7 +206,7 @@ def with_time(provider: IdentityProvider, scenario: Callable[[Tokens, Time], Awa
     """Run the scenario with tokens on a test clock."""
     clock = Time()
     rules = TokenRules("url", provider.url("keys"), None, (AUDIENCE,), ISSUER, 30, "scope", "sub", 60_000, 1000, 4000)
-    environment = environment_of_this_machine(BrokerConfig({"broker.id": "0"}))
+    environment = system_environment(BrokerConfig({"broker.id": "0"}))
     assert isinstance(environment.executor, ThreadExecutor)
     asyncio.run(_run(scenario(tokens_of(rules, environment.replace(clock=clock)), clock)))
 
@@ -317,7 +317,7 @@ def test_an_endpoint_with_tls_is_asked_by_whom_it_is_known(tmp_path: Path) -> No
             config = BrokerConfig.of({**settings, **given})
             rules = config.sasl["SASL_PLAINTEXT"].tokens
             assert rules is not None
-            assert outcome(tokens_of(rules, environment_of_this_machine(config)), provider.key.token()) == expected
+            assert outcome(tokens_of(rules, system_environment(config)), provider.key.token()) == expected
 
 
 def test_no_bytes_are_an_error_or_somebody(shared: IdentityProvider) -> None:

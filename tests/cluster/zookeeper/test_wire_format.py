@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from cluster.sliced import never, to_the_end
+from cluster.sliced import never, run_to_end
 from cluster.zookeeper.coordination import (
     Check,
     CoordinationError,
@@ -49,7 +49,7 @@ def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
         with contextlib.suppress(CoordinationError):
             read_operation(code, RecordReader(data), tuple)
     with contextlib.suppress(CoordinationError):
-        to_the_end(read_multi(RecordReader(data), tuple, never))
+        run_to_end(read_multi(RecordReader(data), tuple, never))
     with contextlib.suppress(MarshallingError):
         read_set_watches(RecordReader(data))
     with contextlib.suppress(WireError):
@@ -67,7 +67,7 @@ def test_what_kazoo_sends_is_understood() -> None:
             kazoo.CheckVersion("/b", 0),
         ]
     )
-    codes, operations = to_the_end(read_multi(RecordReader(bytes(request.serialize())), tuple, never))
+    codes, operations = run_to_end(read_multi(RecordReader(bytes(request.serialize())), tuple, never))
     assert codes == [1, 1, 15, 5, 2, 13]
     assert operations == [
         Create("/a", None),
@@ -81,7 +81,7 @@ def test_what_kazoo_sends_is_understood() -> None:
 
 def test_kazoo_understands_the_answer_to_a_transaction() -> None:
     stat = ZnodeStat(*range(10))
-    answer = to_the_end(encode_multi_results([1, 5, 2], ["/a", stat, None], lambda _: stat, never))
+    answer = run_to_end(encode_multi_results([1, 5, 2], ["/a", stat, None], lambda _: stat, never))
     path, changed, deleted = kazoo.Transaction.deserialize(answer, 0)
     assert (path, deleted) == ("/a", True)
     assert (changed.czxid, changed.version, changed.acl_version, changed.pzxid) == (0, 4, 0, 9)

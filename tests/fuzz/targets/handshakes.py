@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.environment.system import environment_of_this_machine
+from broker.environment.system import system_environment
 from broker.network.connection import Connection
 from broker.network.handshakes import Handshakes
 from broker.network.limits import ConnectionLimits
@@ -90,7 +90,7 @@ class Server:
         async def no_user(_user: str, _mechanism: str) -> None:
             return None
 
-        environment = environment_of_this_machine(config).replace(executor=self.executor)
+        environment = system_environment(config).replace(executor=self.executor)
         listener = security_of_listeners(config, environment, no_user, no_user)["SSL"]
         assert isinstance(listener.tls, Tls)
         listener.tls.handshakes = Handshakes(self.executor)

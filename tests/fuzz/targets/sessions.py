@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from broker.environment.system import environment_of_this_machine
+from broker.environment.system import system_environment
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory
@@ -81,7 +81,7 @@ class Listener:
         )
         self.clock = ManualClock()
         self.executor = InlineExecutor()
-        environment = environment_of_this_machine(config).replace(
+        environment = system_environment(config).replace(
             clock=self.clock, random=SeededRandom(), executor=self.executor
         )
         credentials = {

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.environment.system import environment_of_this_machine
+from broker.environment.system import system_environment
 from broker.security.issuer_keys import parse_keys
 from broker.security.token_validator import tokens_of
 from config.broker_config import BrokerConfig
@@ -82,7 +82,7 @@ class SignedTokens:
         rules = TokenRules("url", path.as_uri(), None, (AUDIENCE,), ISSUER, 30, "scope", "sub", 3_600_000, 50, 100)
         clock = ManualClock()
         clock.ms = claims_of()["iat"] * 1000
-        environment = environment_of_this_machine(BrokerConfig({"broker.id": "0"}))
+        environment = system_environment(BrokerConfig({"broker.id": "0"}))
         environment = environment.replace(executor=InlineExecutor(), clock=clock)
         self._tokens = tokens_of(rules, environment)
         self._users = {key.token(sub=user): user for key in (rsa, elliptic) for user in ("alice", "Zoë")}

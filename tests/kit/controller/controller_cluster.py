@@ -123,7 +123,7 @@ class Member:
     async def start(self) -> None:
         """Join, and take part in the election."""
         await self.membership.connect()
-        await self.membership.agree_on_cluster_id(CLUSTER_ID)
+        await self.membership.create_or_get_cluster_id(CLUSTER_ID)
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092 + self.broker_id, "PLAINTEXT")
         broker = await self.membership.register(BrokerRegistration(self.broker_id, (endpoint,)))
         await self.configs.start()

@@ -98,7 +98,7 @@ class Cluster:
     async def join(self, cluster_id: str | None = CLUSTER_ID) -> Cluster:
         """Do everything that precedes the registration; returns itself."""
         configs = await self.membership.connect()
-        cluster_id = await self.membership.agree_on_cluster_id(cluster_id)
+        cluster_id = await self.membership.create_or_get_cluster_id(cluster_id)
         self.cache = MetadataCache(self.fence, MetadataImage(cluster_id=cluster_id, configs=configs))
         self.cache.add_listener(lambda old, new: self.published.append((old, new)))
         self.channel = RecordingChannel(self.cache)
