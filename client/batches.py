@@ -136,14 +136,14 @@ class Batch:
                 RecordMetadata(self.partition, base_offset + index if base_offset >= 0 else -1, timestamp)
             )
 
-    def fail(self, error: Exception, *, is_told: bool = False) -> None:
-        """Fail the futures with the reason. If another call reports it (`is_told`), asyncio does not log unretrieved
-        exceptions.
+    def fail(self, error: Exception, *, is_reported: bool = False) -> None:
+        """Fail the futures with the reason. If another call reports it (`is_reported`), asyncio does not log
+        unretrieved exceptions.
         """
         for future in self.futures:
             if not future.done():
                 future.set_exception(detached(error))
-                if is_told:
+                if is_reported:
                     future.exception()
 
 
@@ -222,7 +222,7 @@ class PartitionQueue:
 
     def due_s(self, linger_s: float) -> float | None:
         """Loop time when the oldest batch should be sent, or None if that is not known yet."""
-        if not self.batches or (self.in_flight and (self.is_retrying or self.begins_anew or self._has_to_wait)):
+        if not self.batches or (self.in_flight and (self.is_retrying or self.needs_new_epoch or self._has_to_wait)):
             return None
         batch = self.batches[0]
         if batch.attempts:
@@ -231,11 +231,11 @@ class PartitionQueue:
             return None if self.in_flight else self.not_before_s
         return max(self.not_before_s, batch.created_s + (0 if batch.is_full else linger_s))
 
-    def may_go_to(self, leader: int) -> bool:
+    def may_send_to(self, leader: int) -> bool:
         """Whether a batch may be sent to `leader`: only when all batches in flight to another leader are settled."""
         return not self.in_flight or self._leader == leader
 
-    def go_to(self, leader: int) -> None:
+    def set_leader(self, leader: int) -> None:
         """Set the leader of the next batch; a new leader may not know the producer."""
         if leader != self._leader:
             self._leader = leader
@@ -249,18 +249,18 @@ class PartitionQueue:
         return not self._is_known or self._sent - self.in_flight[0].number >= BATCHES_KEPT
 
     @property
-    def begins_anew(self) -> bool:
+    def needs_new_epoch(self) -> bool:
         """Whether the oldest batch needs a new epoch."""
         return self.has_gap or (self._is_in_doubt and self.batches[0].base_sequence == NO_SEQUENCE)
 
     def take(self, producer: ProducerId | None) -> Batch:
         """Move the oldest batch to those in flight and return it. With idempotence it has a sequence number under the
-        partition's producer, or under `producer` if the partition has none or `begins_anew`.
+        partition's producer, or under `producer` if the partition has none or `needs_new_epoch`.
         """
         batch = self.batches[0]
         if producer is not None:
-            if self.begins_anew or self.producer.producer_id == NO_PRODUCER_ID:
-                self.begin_anew(producer)
+            if self.needs_new_epoch or self.producer.producer_id == NO_PRODUCER_ID:
+                self.restart_sequence(producer)
             if batch.base_sequence == NO_SEQUENCE:
                 batch.base_sequence = self._next_sequence
                 self._next_sequence = increment_sequence(self._next_sequence, len(batch))
@@ -273,7 +273,7 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def begin_anew(self, producer: ProducerId) -> None:
+    def restart_sequence(self, producer: ProducerId) -> None:
         """Restart the sequence numbers at 0 under another producer; no batch may be in flight."""
         self.producer = producer
         self._next_sequence = 0
@@ -303,7 +303,7 @@ class PartitionQueue:
         self._newest_delivered = max(self._newest_delivered, batch.number)
         self._is_known = True
 
-    def given_up(self, batch: Batch) -> None:
+    def abandoned(self, batch: Batch) -> None:
         """Note that a batch will not be retried; the broker may or may not have it."""
         if batch.base_sequence != NO_SEQUENCE:
             self._is_in_doubt = True
@@ -317,7 +317,7 @@ class PartitionQueue:
             place += 1
         self.batches.insert(place, batch)
 
-    def settled(self, batch: Batch) -> None:
+    def completed(self, batch: Batch) -> None:
         """Remove `batch` from those in flight; after the last one, failed batches may be retried."""
         self.in_flight.remove(batch)
         if not self.in_flight:

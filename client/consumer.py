@@ -72,17 +72,17 @@ class Consumer:
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read the partitions that the group assigns from these topics. Raises ClientError without `group.id`."""
-        self._become_member(listener)
+        self._start_membership(listener)
         self._topics = sorted(topics)
         self._metadata.track(self._topics)
 
     def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None = None) -> None:
         """Read the partitions that the group assigns from all topics whose full name matches, including future ones."""
-        self._become_member(listener)
+        self._start_membership(listener)
         self._pattern = pattern
         self._metadata.track(None)
 
-    def _become_member(self, listener: RebalanceListener | None) -> None:
+    def _start_membership(self, listener: RebalanceListener | None) -> None:
         self._member = ConsumerCoordinator(self._client, self.settings, self._group_id, self._news)
         self._listener = listener
 
@@ -141,7 +141,7 @@ class Consumer:
             self._news.clear()
             await self._refresh_metadata()
             if self._member is not None:
-                await self._tend_group(self._member, deadline)
+                await self._poll_group(self._member, deadline)
             await self._find_positions(deadline)
             # Take buffered records first: a new fetch would leave out their partitions and delay the next fetch of
             # these.
@@ -220,7 +220,7 @@ class Consumer:
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
-    async def _tend_group(self, member: ConsumerCoordinator, deadline: float) -> None:
+    async def _poll_group(self, member: ConsumerCoordinator, deadline: float) -> None:
         """Join if necessary, apply the result of a join, and auto-commit."""
         member.last_poll_s = self._loop.time()
         if member.failure is not None:

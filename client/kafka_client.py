@@ -120,10 +120,10 @@ class KafkaClient:
             except DisconnectedError as error:
                 failure = detached(error)
                 logger.warning("%s. Broker may not be available.", error)
-        self._give_up_in_time(failure)
+        self._check_bootstrap_timeout(failure)
         raise failure or DisconnectedError("no broker is known")
 
-    def _give_up_in_time(self, failure: DisconnectedError | None) -> None:
+    def _check_bootstrap_timeout(self, failure: DisconnectedError | None) -> None:
         """Raise NoBrokerError if no broker has ever responded and `bootstrap_timeout_ms` is over."""
         limit_ms = self.settings.bootstrap_timeout_ms
         if limit_ms is None or self._connections:

@@ -172,7 +172,7 @@ class Sender:
         if isinstance(error, ApiError) and not error.error_code.retriable:
             for queue in self.queues:
                 while queue.batches:
-                    self._give_up(queue.batches.popleft(), error)
+                    self._abandon(queue.batches.popleft(), error)
 
     def _expire(self) -> None:
         """Fail batches that are older than `delivery.timeout.ms`."""
@@ -181,7 +181,7 @@ class Sender:
             while queue.batches and (now_s - queue.batches[0].created_s) * 1000 > self._settings.delivery_timeout_ms:
                 batch = queue.batches.popleft()
                 elapsed_ms = round((now_s - batch.created_s) * 1000)
-                self._give_up(
+                self._abandon(
                     batch,
                     ClientTimeoutError(
                         f"Expiring {len(batch)} record(s) for {batch.partition}:{elapsed_ms} ms has passed since "
@@ -195,7 +195,7 @@ class Sender:
         if self._needs_producer_id:
             return False
         now_s = self._loop.time()
-        linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
+        linger_s = 0.0 if self._must_not_linger else self._settings.linger_ms / 1000
         requests: dict[int, list[Batch]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
         for queue in self.queues:
@@ -203,7 +203,7 @@ class Sender:
             if due_s is None or due_s > now_s:
                 continue
             known = self._metadata.leader_of(queue.partition)
-            if known is None or not self._is_ready(known.leader) or not queue.may_go_to(known.leader):
+            if known is None or not self._is_ready(known.leader) or not queue.may_send_to(known.leader):
                 continue
             size = queue.batches[0].size_bytes
             if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
@@ -211,7 +211,7 @@ class Sender:
             if not (self._is_in_transaction(queue) if self._transactions else self._has_epoch(queue)):
                 continue
             sizes[known.leader] += size
-            queue.go_to(known.leader)
+            queue.set_leader(known.leader)
             requests[known.leader].append(queue.take(self._producer if self._settings.enable_idempotence else None))
         for leader, batches in requests.items():
             self._requests_in_flight[leader] += 1
@@ -234,7 +234,7 @@ class Sender:
             for batch in queue.batches:
                 if batch not in kept:
                     self._buffered_bytes -= batch.payload_bytes
-                    batch.fail(reason, is_told=True)
+                    batch.fail(reason, is_reported=True)
             queue.batches.clear()
             queue.batches.extend(kept)
         self._progress.set()
@@ -245,14 +245,14 @@ class Sender:
             return False
         self._producer = self._transactions.producer
         if queue.producer != self._producer:
-            queue.begin_anew(self._producer)
-        return not queue.begins_anew
+            queue.restart_sequence(self._producer)
+        return not queue.needs_new_epoch
 
     def _has_epoch(self, queue: PartitionQueue) -> bool:
         """Give the partition a higher epoch if it needs one; returns False if epochs are used up and a new producer id
         is necessary.
         """
-        if not queue.begins_anew:
+        if not queue.needs_new_epoch:
             return True
         if self._producer.epoch == _MAX_PRODUCER_EPOCH:
             self._needs_producer_id = True
@@ -281,7 +281,7 @@ class Sender:
             self._work.set()
 
     @property
-    def _is_in_a_hurry(self) -> bool:
+    def _must_not_linger(self) -> bool:
         return self._flushing > 0 or self._waiting_for_room > 0
 
     def _time_to_next(self) -> float | None:
@@ -290,7 +290,7 @@ class Sender:
             return None
         if self._metadata.needs_refresh or self._needs_producer_id:
             return self._client.settings.retry_backoff_ms / 1000
-        linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
+        linger_s = 0.0 if self._must_not_linger else self._settings.linger_ms / 1000
         now_s = self._loop.time()
         waits = [due_s - now_s for queue in self.queues if (due_s := queue.due_s(linger_s)) is not None]
         # A due batch that was not sent waits for a pending request or connection, which wakes the sender when it ends.
@@ -315,10 +315,10 @@ class Sender:
         for batch in batches:
             queue = self.queues.of(batch.partition)
             if failure is not None:
-                self._give_up(batch, failure)
+                self._abandon(batch, failure)
             else:
-                self._conclude(queue, batch, outcomes[batch.partition])
-            queue.settled(batch)
+                self._complete(queue, batch, outcomes[batch.partition])
+            queue.completed(batch)
         self._progress.set()
         self._work.set()
 
@@ -353,7 +353,7 @@ class Sender:
         missing = _Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for the partition")
         return {batch.partition: outcomes.get(batch.partition, missing) for batch in batches}
 
-    def _conclude(self, queue: PartitionQueue, batch: Batch, outcome: _Outcome) -> None:
+    def _complete(self, queue: PartitionQueue, batch: Batch, outcome: _Outcome) -> None:
         """Complete one batch, queue it for a retry, or fail it."""
         code = outcome.error_code
         if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
@@ -365,21 +365,21 @@ class Sender:
             self._metadata.mark_stale()
         age_ms = (self._loop.time() - batch.created_s) * 1000
         may_retry = batch.attempts <= self._settings.retries and age_ms < self._settings.delivery_timeout_ms
-        if may_retry and (code.retriable or (code in _SEQUENCE_ERRORS and self._explains(queue, batch))):
+        if may_retry and (code.retriable or (code in _SEQUENCE_ERRORS and self._may_retry_sequence(queue, batch))):
             logger.debug("Sending batch to %s again: %s", batch.partition, code.name)
             queue.put_back(batch, self._loop.time() + self._client.settings.retry_backoff_ms / 1000)
             return
-        self._give_up(batch, ApiError(code, outcome.message))
+        self._abandon(batch, ApiError(code, outcome.message))
 
-    def _explains(self, queue: PartitionQueue, batch: Batch) -> bool:
+    def _may_retry_sequence(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Whether to retry a batch with a refused sequence number. A gap fails a transaction."""
         is_transactional = self._transactions is not None
         return queue.refused(batch, is_transactional=is_transactional) and not (is_transactional and queue.has_gap)
 
-    def _give_up(self, batch: Batch, error: Exception) -> None:
+    def _abandon(self, batch: Batch, error: Exception) -> None:
         self._buffered_bytes -= batch.payload_bytes
-        self.queues.of(batch.partition).given_up(batch)
-        batch.fail(error, is_told=self._transactions is not None)
+        self.queues.of(batch.partition).abandoned(batch)
+        batch.fail(error, is_reported=self._transactions is not None)
         if self._transactions is not None:
             self._transactions.batch_failed(error)
         self._progress.set()

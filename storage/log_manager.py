@@ -278,7 +278,7 @@ class LogManager:
 
     def _delete(self, log: UnifiedLog, now_ms: int) -> None:
         directory, delay_ms = log.directory, log.config.file_delete_delay_ms
-        directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
+        directory.defer_tree(self._rename_away(log, DELETE_SUFFIX, now_ms), delay_ms)
 
     def reading_failed(self, path: str, error: OSError) -> None:
         """Handle a failed read of the log file at `path` for a reply, like any failed read of its log. A file that is
@@ -296,7 +296,7 @@ class LogManager:
         """Rename the directory of a log that belongs to no topic, so that it is neither used nor lost; returns the new
         path. Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        return self._take_away(self.logs[topic_partition], STRAY_SUFFIX, now_ms)
+        return self._rename_away(self.logs[topic_partition], STRAY_SUFFIX, now_ms)
 
     def replace_with_future(self, topic_partition: TopicPartition) -> UnifiedLog:
         """Complete a move: the future log becomes the log; see `FutureLogs.replace`. Raises ApiError
@@ -318,7 +318,7 @@ class LogManager:
         self.checkpoints.forget(log.topic_partition)
         log.directory.log_count -= 1
 
-    def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
+    def _rename_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
         directory = log.directory
         target = rename_away(self._file_system, log, suffix, now_ms)
         directory.note_stale(log.topic_partition, CHECKPOINTS)

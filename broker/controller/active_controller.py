@@ -13,7 +13,7 @@ from broker.controller.controller_term import ControllerSettings, ControllerTerm
 from broker.controller.topic_changes import TopicChanges, TopicDeletions, TopicRules
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, not_set_back, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, keep_leader_epochs, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
@@ -135,7 +135,7 @@ class ActiveController:
             topics, context.damaged_topics = await term.zk_client.topics.read_all(names)
         read_ms = round((loop.time() - began_s) * 1000)
         for found in topics:
-            read = not_set_back(found, self._rules.known_topic(found.name))
+            read = keep_leader_epochs(found, self._rules.known_topic(found.name))
             changes, topic = take_over(read, context, unclean=unclean or read is not found)
             if changes:
                 operations.extend(changes)

@@ -38,7 +38,11 @@ class Reassignments:
         moving = {}
         for name in list(self._moving):
             partition = context.partition(name)
-            if partition is None or not decisions.is_moving(partition) or name.topic in context.topics_to_be_deleted:
+            if (
+                partition is None
+                or not decisions.is_being_reassigned(partition)
+                or name.topic in context.topics_to_be_deleted
+            ):
                 del self._moving[name]
             else:
                 moving[name] = partition
@@ -157,7 +161,7 @@ class Reassignments:
             TopicPartition(topic.name, each.partition): None
             for topic in context.topics.values()
             for each in topic.partitions
-            if decisions.is_moving(each)
+            if decisions.is_being_reassigned(each)
         }
         operations: list[Operation] = []
         changed: dict[str, list[PartitionImage]] = {}

@@ -134,8 +134,8 @@ def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicP
         for each in topic.partitions:
             wanted = each.replicas[0]
             totals[wanted] = totals.get(wanted, 0) + 1
-            is_moving = bool(each.adding_replicas or each.removing_replicas)
-            if each.leader != wanted and each.partition_epoch >= 0 and not is_moving:
+            is_being_reassigned = bool(each.adding_replicas or each.removing_replicas)
+            if each.leader != wanted and each.partition_epoch >= 0 and not is_being_reassigned:
                 elsewhere.setdefault(wanted, []).append((TopicPartition(topic.name, each.partition), each))
     return [
         topic_partition

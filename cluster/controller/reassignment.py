@@ -23,7 +23,7 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 
 
-def is_moving(partition: PartitionImage) -> bool:
+def is_being_reassigned(partition: PartitionImage) -> bool:
     """Whether the partition is being reassigned."""
     return bool(partition.adding_replicas or partition.removing_replicas)
 
@@ -66,7 +66,7 @@ def plan(
     partition = context.partition(topic_partition)
     if target is not None:
         _check_target(partition, target, context, waits_for_brokers=waits_for_brokers)
-    elif partition is None or not is_moving(partition):
+    elif partition is None or not is_being_reassigned(partition):
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     if partition is None or topic_partition.topic in context.topics_to_be_deleted:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
@@ -145,7 +145,7 @@ def completion(topic: str, partition: PartitionImage, context: ControllerContext
     lead.
     """
     target = target_replicas(partition)
-    if not is_moving(partition) or not all(each in partition.isr for each in target):
+    if not is_being_reassigned(partition) or not all(each in partition.isr for each in target):
         return None
     leader, isr = _among(target, partition, context)
     return None if leader == NO_LEADER else next_state(topic, partition.replace(replicas=target), leader, isr, context)

@@ -125,7 +125,7 @@ class ReadTopic(Value):
         return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
 
 
-def not_set_back(topic: ReadTopic, known: TopicImage | None) -> ReadTopic:
+def keep_leader_epochs(topic: ReadTopic, known: TopicImage | None) -> ReadTopic:
     """The topic with leader epochs at least as high as the `known` ones. A tree restored from a backup has lower ones,
     although the logs contain records with the higher epochs, which followers would not find on a leader with a lower
     epoch.

@@ -27,7 +27,7 @@ class DurableGroup(Value, frozen=False):
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
-    def is_void(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the group is completely empty."""
         return self.metadata is None and not self.offsets and not self.pending
 
@@ -66,7 +66,7 @@ class DurableGroups:
             return
         group = self._group(record.group_id)
         group.metadata = record.value
-        self._drop_void(record.group_id, group)
+        self._drop_empty(record.group_id, group)
 
     def replay_offset(
         self,
@@ -85,7 +85,7 @@ class DurableGroups:
             offsets[topic_partition] = offset
         else:
             offsets.pop(topic_partition, None)
-            self._drop_void(group_id, group)
+            self._drop_empty(group_id, group)
 
     def _end(self, producer_id: int, *, commit: bool) -> None:
         """Apply or drop the offsets of a transaction. Offsets older than a later plain commit are dropped."""
@@ -97,7 +97,7 @@ class DurableGroups:
                 standing = group.offsets.get(topic_partition)
                 if commit and (standing is None or standing.log_offset < offset.log_offset):
                     group.offsets[topic_partition] = offset
-            self._drop_void(group_id, group)
+            self._drop_empty(group_id, group)
 
     def _group(self, group_id: str) -> DurableGroup:
         group = self.groups.get(group_id)
@@ -105,8 +105,8 @@ class DurableGroups:
             group = self.groups[group_id] = DurableGroup()
         return group
 
-    def _drop_void(self, group_id: str, group: DurableGroup) -> None:
-        if group.is_void():
+    def _drop_empty(self, group_id: str, group: DurableGroup) -> None:
+        if group.is_empty():
             del self.groups[group_id]
 
 

@@ -30,7 +30,7 @@ class Rate:
         "_begin_ms",
         "_kept_ms",
         "_over",
-        "_settled_until_ms",
+        "_rolled_until_ms",
         "_sum",
         "_whole",
         "_window_ms",
@@ -50,20 +50,20 @@ class Rate:
         """The sum of the open window."""
         self.last_ms = NEVER
         """The time of the last record, or of the start of a window."""
-        self._settled_until_ms = NEVER
+        self._rolled_until_ms = NEVER
         """Until this time the open window stays open and none expires."""
 
     def record(self, value: float, now_ms: float) -> None:
         """Record `value`; a negative one undoes earlier records."""
-        if now_ms >= self._settled_until_ms:
-            self._settle(now_ms)
+        if now_ms >= self._rolled_until_ms:
+            self._roll_windows(now_ms)
         self._sum += value
         self.last_ms = now_ms
 
     def record_within(self, value: float, now_ms: float, most: float) -> bool:
         """Record `value`; whether the sum over all windows is at most `most`."""
-        if now_ms >= self._settled_until_ms:
-            self._settle(now_ms)
+        if now_ms >= self._rolled_until_ms:
+            self._roll_windows(now_ms)
         self._sum = total = self._sum + value
         self.last_ms = now_ms
         return self._before + total <= most
@@ -92,10 +92,10 @@ class Rate:
         self._forget(now_ms)
         if self.last_ms == NEVER:
             # Measuring starts a window, as in Kafka.
-            self._settle(now_ms)
+            self._roll_windows(now_ms)
         return now_ms - (self._over[0][0] if self._over else self._begin_ms)
 
-    def _settle(self, now_ms: float) -> None:
+    def _roll_windows(self, now_ms: float) -> None:
         """Start a new window if the last one is over."""
         self._forget(now_ms)
         over = self._over
@@ -106,14 +106,14 @@ class Rate:
             self._begin_ms = self.last_ms = now_ms
             self._sum = 0.0
         ends_ms = self._begin_ms + self._window_ms
-        self._settled_until_ms = min(ends_ms, over[0][1] + self._kept_ms) if over else ends_ms
+        self._rolled_until_ms = min(ends_ms, over[0][1] + self._kept_ms) if over else ends_ms
 
     def _forget(self, now_ms: float) -> None:
         over = self._over
         if now_ms - self.last_ms >= self._kept_ms:
             over.clear()
             self._before = self._sum = 0.0
-            self.last_ms = self._settled_until_ms = NEVER
+            self.last_ms = self._rolled_until_ms = NEVER
         elif over and now_ms - over[0][1] >= self._kept_ms:
             while over and now_ms - over[0][1] >= self._kept_ms:
                 over.popleft()

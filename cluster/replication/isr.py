@@ -295,7 +295,7 @@ def complete_change(partition: Partition, change: IsrChange, answer: PartitionIm
         if answer not in NOT_APPLIED:
             return LeaderActions(change=change)
         if answer is ErrorCode.INELIGIBLE_REPLICA:
-            in_sync.refuse()
+            in_sync.mark_ineligible()
         else:
             in_sync.complete_change()
         return LeaderActions(partition.advance_high_watermark())
@@ -375,7 +375,7 @@ class InSyncReplicas:
         self.pending = None
         self._joining = -1
 
-    def refuse(self) -> None:
+    def mark_ineligible(self) -> None:
         """The follower that the pending change adds is ineligible for now."""
         follower = self.followers.get(self._joining)
         if follower is not None:

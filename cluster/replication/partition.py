@@ -180,11 +180,11 @@ class Partition:
         elif found.size:
             if info.aborted is None:
                 info.records = found
-            elif self.aborted_transactions.are_known(log):
+            elif self.aborted_transactions.are_loaded(log):
                 info.records = found
                 info.aborted = self.aborted_transactions.between(log, fetch_offset, end)
             else:
-                info.cold = partial(self.aborted_transactions.learn, log)
+                info.cold = partial(self.aborted_transactions.load, log)
         return info
 
     def redirect_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:

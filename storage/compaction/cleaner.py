@@ -238,7 +238,7 @@ class _Cleaner:
         targets: list[SegmentSize] = []
         for source in sources:
             for batch in source.batches(self._throttle):
-                left = self._what_is_left(batch, end_offset, transactions)
+                left = self._filtered(batch, end_offset, transactions)
                 is_far = batch.last_offset - base_offset > MAX_RELATIVE_OFFSET
                 if cleaned is None and (left is not batch.buffer or is_far):
                     cleaned = self._copy_before(batch.base_offset, source)
@@ -287,7 +287,7 @@ class _Cleaner:
                 cleaned.append(batch)
         return cleaned
 
-    def _what_is_left(
+    def _filtered(
         self, batch: RecordBatch, end_offset: int, transactions: CleanedTransactions
     ) -> memoryview | bytes | None:
         """The result of `filter_batch`: None, `batch.buffer`, or another batch."""

@@ -69,14 +69,14 @@ class ReplacementTask:
         after = log.segments[first + len(old) :]
         for segment, following in pairwise([*new, after[0]]):
             segment.batches.limit_offset = following.base_offset
-        put_in_place(new, lambda: self._take_away(old))
+        put_in_place(new, lambda: self._rename_old(old))
         log.local.segments = (*log.segments[:first], *new, *after)
         log.durability.has_unsynced_names = True
         # The snapshot at the base of the first source is still valid. Recovery no longer starts at those in between.
         log.local.defer_deletion(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]))
         return True
 
-    def _take_away(self, old: Sequence[LogSegment]) -> None:
+    def _rename_old(self, old: Sequence[LogSegment]) -> None:
         log = self._log
         log.replacements += 1
         for segment in old:

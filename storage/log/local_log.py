@@ -200,7 +200,7 @@ class LocalLog:
             self.directory.report_corruption(segment.path, corrupt_range.start, message)
 
 
-def take_away(segments: Iterable[LogSegment]) -> list[str]:
+def rename_to_deleted(segments: Iterable[LogSegment]) -> list[str]:
     """Rename the files of `segments` out of the way; returns the new paths, to be removed later. Raises OSError."""
     paths: list[str] = []
     for segment in segments:

@@ -214,7 +214,7 @@ class LogAppender:
         """Write everything that must be on disk before the first batch of a new epoch."""
         local = self._local
         local.refuse_while_truncated()
-        if local.durability.has_unsynced_cut:
+        if local.durability.has_unsynced_truncation:
             self.prepare_flush(now_ms).finish()  # the previous process died during a truncation
         if leader_epoch < 0:
             return

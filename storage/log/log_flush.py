@@ -26,8 +26,8 @@ class LogDurability:
         "flush_in_flight",
         "gaps_end",
         "has_unflushed_sealed_segments",
-        "has_unsynced_cut",
         "has_unsynced_names",
+        "has_unsynced_truncation",
         "highest_recovery_point",
         "last_flushed_ms",
         "recovery_point",
@@ -49,12 +49,12 @@ class LogDurability:
         """Whether files were created since the directories were fsynced."""
         self.has_unflushed_sealed_segments = False
         """Whether the log rolled since a FlushTask last reached its active segment."""
-        self.has_unsynced_cut = False
+        self.has_unsynced_truncation = False
         """Whether a power cut could undo the last truncation; until it is durable, nothing may be appended."""
         self.truncation_marker: int | None = None
-        """The offset in the name of the TRUNCATION_MARKER, if the file exists. It exists while `has_unsynced_cut`,
-        which the next process must know after a crash, and until `recovery_point` has reached `highest_recovery_point`
-        again.
+        """The offset in the name of the TRUNCATION_MARKER, if the file exists. It exists while
+        `has_unsynced_truncation`, which the next process must know after a crash, and until `recovery_point` has
+        reached `highest_recovery_point` again.
         """
         self.gaps_end = 0
         """Below this offset, a sealed segment may end before the next one begins although nothing was lost. A start
@@ -69,7 +69,7 @@ class LogDurability:
         write_truncation_marker(self._file_system, path, self.truncation_marker, noted)
         self.truncation_marker = noted
         self.gaps_end = min(self.gaps_end, recovery_point)
-        self.has_unsynced_names = self.has_unsynced_cut = True
+        self.has_unsynced_names = self.has_unsynced_truncation = True
 
     def advance(self, offset: int) -> int | None:
         """Advance the recovery point: everything below `offset`, and any truncation, is on stable storage. Returns the
@@ -79,7 +79,7 @@ class LogDurability:
         if self.recovery_point < self.highest_recovery_point:
             return None
         self.highest_recovery_point = self.recovery_point
-        if self.has_unsynced_cut:
+        if self.has_unsynced_truncation:
             return None
         marker, self.truncation_marker = self.truncation_marker, None
         return marker
@@ -163,10 +163,10 @@ class FlushTask:
         self.error: OSError | None = None
         try:
             # Closing a log that was always empty does not need an fsync: its first flush will do it.
-            is_worth_it = (log.active_segment.files.was_used or log.log_end_offset > 0) and not is_as_loaded(
+            is_worth_it = (log.active_segment.files.was_used or log.log_end_offset > 0) and not is_unchanged_since_load(
                 durability, producers, epochs
             )
-            has_work = self.offset > durability.recovery_point or durability.has_unsynced_cut
+            has_work = self.offset > durability.recovery_point or durability.has_unsynced_truncation
             if has_work or (is_worth_it and (closing or durability.has_unsynced_names)):
                 self._collect(epochs, closing)
         except OSError as error:
@@ -192,7 +192,7 @@ class FlushTask:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         if closing:  # the next start trusts this file
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
-        if durability.has_unsynced_cut and log.active_segment.file not in self.files:
+        if durability.has_unsynced_truncation and log.active_segment.file not in self.files:
             self.files.append(log.active_segment.file)
         epoch_path = epochs.take_unsynced()
         if epoch_path is not None:
@@ -230,7 +230,7 @@ class FlushTask:
                 # It was sealed meanwhile. Recovery must read it until a flush has covered its indexes.
                 offset = min(offset, segment.base_offset)
             # Appends wait for an unsynced truncation, so a task that reaches the truncation reaches the end.
-            durability.has_unsynced_cut = durability.has_unsynced_cut and self.offset < log.log_end_offset
+            durability.has_unsynced_truncation = durability.has_unsynced_truncation and self.offset < log.log_end_offset
             marker = durability.advance(offset)
             if marker is not None:
                 self._remove_marker(marker)
@@ -250,7 +250,7 @@ class FlushTask:
         self.complete()
 
 
-def is_as_loaded(durability: LogDurability, producers: LogProducers, epochs: LogEpochs) -> bool:
+def is_unchanged_since_load(durability: LogDurability, producers: LogProducers, epochs: LogEpochs) -> bool:
     """Whether the log was not changed since it was opened after a clean stop. Then closing it has nothing to do."""
     return producers.loaded is None and not epochs.is_loaded and not durability.has_unsynced_names
 

@@ -185,7 +185,7 @@ def _cut(
     return cut, next_offset
 
 
-def of_one_moment(log: LocalLog, look: Callable[[], T]) -> T:
+def retry_if_truncated(log: LocalLog, look: Callable[[], T]) -> T:
     """Call `look` and return its result, repeating it if the log was truncated meanwhile. Any thread may call it."""
     has_missed = False
     while True:
@@ -279,7 +279,7 @@ def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
 
 
 class AbortedTransactions:
-    """The aborted transactions that readers of a log need; `learn` reads them from the `.txnindex` files, and the
+    """The aborted transactions that readers of a log need; `load` reads them from the `.txnindex` files, and the
     segments cache them.
 
     Later appends update the cache; segments replaced by compaction or a truncation are read again. (A cleaner drops
@@ -291,9 +291,9 @@ class AbortedTransactions:
 
     def __init__(self) -> None:
         self._known_segments: Sequence[LogSegment] = ()
-        """`log.segments` when `learn` last read them; every change makes a new tuple."""
+        """`log.segments` when `load` last read them; every change makes a new tuple."""
 
-    def are_known(self, log: UnifiedLog) -> bool:
+    def are_loaded(self, log: UnifiedLog) -> bool:
         """Whether `between` may be called for `log`."""
         segments = log.local.segments
         if segments is not self._known_segments:
@@ -302,7 +302,7 @@ class AbortedTransactions:
             self._known_segments = segments
         return segments[-1].files.knows_transactions
 
-    def learn(self, log: UnifiedLog) -> None:
+    def load(self, log: UnifiedLog) -> None:
         """Read the entries. May wait for the disk, on any thread. Raises as `read_aborted`."""
         read_aborted(log)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, detached
 from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, NO_EPOCH_WRITTEN, LeaderEpochFileCache
-from storage.log.local_log import take_away
+from storage.log.local_log import rename_to_deleted
 from storage.log.log_flush import write_truncation_marker
 from storage.log.producer_state import ProducerStateManager, load_producers
 from storage.segment.log_segment import LogSegment, segment_index
@@ -143,7 +143,7 @@ class TruncationTask:
 
     def _drop(self, segments: Iterable[LogSegment]) -> None:
         """Rename the files out of the way; they are removed later, because readers may still use them."""
-        self._paths += take_away(segments)
+        self._paths += rename_to_deleted(segments)
         self._paths += self._producer_state.mark_deleted(segment.base_offset for segment in self._dropped)
 
     def _begin_segment(self) -> None:
@@ -211,7 +211,7 @@ class TruncationTask:
         durability.truncation_marker = self._known_marker
         durability.gaps_end = min(durability.gaps_end, self._recovery_point)
         durability.has_unsynced_names = True
-        durability.has_unsynced_cut = False
+        durability.has_unsynced_truncation = False
         if unified.cleaner_checkpoint is not None:
             unified.cleaner_checkpoint = min(unified.cleaner_checkpoint, self.offset)
         if self._leader_epochs is not None:

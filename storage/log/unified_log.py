@@ -15,10 +15,16 @@ from protocol.uuids import Uuid
 from storage.directory.log_directory import FailedLog, LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache, LogEpochs
-from storage.log.local_log import LocalLog, take_away
+from storage.log.local_log import LocalLog, rename_to_deleted
 from storage.log.log_appender import ANY_EPOCH, LogAppender, LogAppendInfo
-from storage.log.log_flush import FlushTask, LogDurability, is_as_loaded
-from storage.log.log_reader import FetchDataInfo, of_one_moment, offset_for_timestamp, offset_of_max_timestamp, read
+from storage.log.log_flush import FlushTask, LogDurability, is_unchanged_since_load
+from storage.log.log_reader import (
+    FetchDataInfo,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
+    read,
+    retry_if_truncated,
+)
 from storage.log.log_validator import AppendOrigin
 from storage.log.producer_state import LogProducers, ProducerStateManager
 from storage.log.retention import Expiry, check_new_start, find_expired
@@ -240,7 +246,7 @@ class UnifiedLog:
         """
         log, bound = self.local, upper_bound_offset
         look = partial(read, log, offset, max_bytes, bound, min_one_message=min_one_message, may_wait=True)
-        return of_one_moment(log, look)
+        return retry_if_truncated(log, look)
 
     def try_read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
@@ -265,14 +271,14 @@ class UnifiedLog:
         below `upper_bound_offset`. May wait for the disk, on any thread. Raises ApiError CORRUPT_MESSAGE,
         OFFSET_NOT_AVAILABLE during a truncation.
         """
-        return of_one_moment(self.local, partial(offset_for_timestamp, self.local, timestamp, upper_bound_offset))
+        return retry_if_truncated(self.local, partial(offset_for_timestamp, self.local, timestamp, upper_bound_offset))
 
     def offset_of_max_timestamp(self, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of the log, or None if it is not below `upper_bound_offset`.
 
         May wait for the disk, on any thread. Raises ApiError CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE during a truncation.
         """
-        return of_one_moment(self.local, partial(offset_of_max_timestamp, self.local, upper_bound_offset))
+        return retry_if_truncated(self.local, partial(offset_of_max_timestamp, self.local, upper_bound_offset))
 
     def earliest(self) -> TimestampAndOffset:
         """The log start and the leader epoch of its record."""
@@ -330,7 +336,7 @@ class UnifiedLog:
         if not dropped:
             return []
         try:
-            paths = take_away(dropped)
+            paths = rename_to_deleted(dropped)
             paths += self.producer_state.mark_deleted(segment.base_offset for segment in dropped)
         except OSError as error:
             doing = f"Error while deleting segments for {local.topic_partition} in dir {local.directory.path}"
@@ -377,7 +383,7 @@ class UnifiedLog:
         try:
             # A segment whose records were all deleted receives appends after the next start, like any other.
             is_empty = local.log_end_offset == local.log_start_offset and not local.active_segment.size
-            if not is_empty and not is_as_loaded(self.durability, self.producers, self.epochs):
+            if not is_empty and not is_unchanged_since_load(self.durability, self.producers, self.epochs):
                 local.active_segment.seal()
                 self.producer_state.take_snapshot()
             self.epochs.write_if_changed()

@@ -112,14 +112,14 @@ class LogLoader:
         files = {info.name: info for info in listed if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = finish_interrupted_swaps(self._file_system, self._path, files)
-        noted = self._heed_truncation_marker(files)
+        noted = self._find_truncation_marker(files)
         segments = self._find_segments(files)
         snapshots = [
             int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
         ]
         if not segments:
             result = self._create_first_segment(topic_id, snapshots)
-            self._pass_on_cut(result.log, noted)
+            self._carry_over_truncation(result.log, noted)
             return result
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
@@ -157,14 +157,14 @@ class LogLoader:
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
         if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
-        self._pass_on_cut(log, noted)
+        self._carry_over_truncation(log, noted)
         return LoadResult(
             log, self._recovered, self._truncated_bytes, high_watermark, lost_its_end, self._split_segments
         )
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _heed_truncation_marker(self, files: dict[str, FileInfo]) -> int | None:
+    def _find_truncation_marker(self, files: dict[str, FileInfo]) -> int | None:
         """Find a TRUNCATION_MARKER and return its offset: after a truncation the checkpointed recovery point may still
         be too high, unless the log was closed since.
         """
@@ -178,11 +178,11 @@ class LogLoader:
         self._options = self._options.replace(recovery_point=min(noted, self._options.recovery_point))
         return noted
 
-    def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
+    def _carry_over_truncation(self, log: UnifiedLog, noted: int | None) -> None:
         """Write a truncation marker for the next process that opens the log. Raises OSError."""
         log.durability.highest_recovery_point = max(self._checkpointed, log.recovery_point)
         if noted is not None:
-            log.durability.has_unsynced_cut, log.durability.truncation_marker = True, noted
+            log.durability.has_unsynced_truncation, log.durability.truncation_marker = True, noted
         elif log.log_end_offset < self._checkpointed:
             log.durability.mark_truncation(log.path, log.log_end_offset)
 

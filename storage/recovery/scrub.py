@@ -60,7 +60,7 @@ class ScrubTask(SegmentCheck):
 
     def complete(self) -> None:
         super().complete()
-        self._scrub.came_to(self.segment, self.place, self.checked_bytes)
+        self._scrub.advance_to(self.segment, self.place, self.checked_bytes)
 
 
 class Scrub:
@@ -106,7 +106,7 @@ class Scrub:
             self._waiting, self.last_pass_ended_ms = None, now_ms
         return None
 
-    def came_to(self, segment: LogSegment, place: Place | None, checked_bytes: int) -> None:
+    def advance_to(self, segment: LogSegment, place: Place | None, checked_bytes: int) -> None:
         """Record that a task has read up to `place`, which is None after a read error."""
         self.checked_bytes += checked_bytes
         if place is None or place.position >= segment.size:

@@ -85,7 +85,7 @@ def recover_segment(
     corrupt_ranges: list[CorruptRange] = []
     if next_offset < recovery_point and valid_bytes < segment.size:
         place = Place(valid_bytes, next_offset, latest_epoch)
-        valid_bytes, next_offset, corrupt_ranges = _go_on_behind_damage(
+        valid_bytes, next_offset, corrupt_ranges = _recover_after_damage(
             segment, place, limit, end_offset, recovery_point, builder, on_batch
         )
     segment.cut(valid_bytes)
@@ -94,7 +94,7 @@ def recover_segment(
     return next_offset
 
 
-def _go_on_behind_damage(
+def _recover_after_damage(
     segment: LogSegment,
     place: Place,
     limit: int,

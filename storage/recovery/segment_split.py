@@ -77,7 +77,7 @@ def find_overflow(
             continue
         position, batch = each
         is_last = end_offset is None and isinstance(following, CorruptRange) and following.end == segment.size
-        if is_last and _is_far(batch, base_offset) and not _did_come_to(batch, next_offset, recovery_point):
+        if is_last and _is_far(batch, base_offset) and not _has_reached(batch, next_offset, recovery_point):
             break
         is_found = is_found or _is_far(batch, segment.base_offset)
         if position == 0 or _is_far(batch, base_offset):
@@ -93,7 +93,7 @@ def _is_far(batch: RecordBatch, base_offset: int) -> bool:
     return batch.last_offset - base_offset > MAX_RELATIVE_OFFSET
 
 
-def _did_come_to(batch: RecordBatch, next_offset: int, recovery_point: int) -> bool:
+def _has_reached(batch: RecordBatch, next_offset: int, recovery_point: int) -> bool:
     """Whether the offset of the last batch of a log is credible although `next_offset` was expected."""
     if recovery_point > next_offset:
         return recovery_point >= batch.next_offset

@@ -73,7 +73,7 @@ class CopyTask:
         self.copied_bytes += end
 
 
-class Cut(Value):
+class FutureTruncation(Value):
     """A truncation of a future log to `offset`. With `is_full` the future log restarts empty at `offset`."""
 
     offset: int
@@ -90,7 +90,7 @@ class AdjustTask:
 
     __slots__ = ("_cut", "_future", "_on_complete", "_truncation")
 
-    def __init__(self, future: UnifiedLog, cut: Cut, now_ms: int, on_complete: Callable[[], None]) -> None:
+    def __init__(self, future: UnifiedLog, cut: FutureTruncation, now_ms: int, on_complete: Callable[[], None]) -> None:
         self._future = future
         self._cut = cut
         self._on_complete = on_complete
@@ -109,7 +109,7 @@ class AdjustTask:
         self._on_complete()
 
 
-class Begin(Value):
+class CopyStart(Value):
     """A copy of a log begins at `offset` as long as the log still has this log start and number of truncations."""
 
     log_start_offset: int
@@ -117,7 +117,7 @@ class Begin(Value):
     offset: int
 
 
-class BeginTask:
+class CopyStartTask:
     """Finds the offset where a copy of a log begins: its log start, or the base of the batch that contains it.
 
     The owner of the logs creates and completes it; any thread may call `run`.
@@ -125,10 +125,10 @@ class BeginTask:
 
     __slots__ = ("_error", "_found", "_log", "_on_found")
 
-    def __init__(self, log: UnifiedLog, on_found: Callable[[Begin], None]) -> None:
+    def __init__(self, log: UnifiedLog, on_found: Callable[[CopyStart], None]) -> None:
         self._log = log
         self._on_found = on_found
-        self._found: Begin | None = None
+        self._found: CopyStart | None = None
         self._error: ApiError | None = None
 
     def run(self) -> None:
@@ -136,7 +136,7 @@ class BeginTask:
         log = self._log
         start, truncations = log.log_start_offset, log.truncations
         try:
-            self._found = Begin(start, truncations, self._first_base_offset(start))
+            self._found = CopyStart(start, truncations, self._first_base_offset(start))
         except ApiError as error:
             self._error = detached(error)
 

@@ -39,7 +39,7 @@ from storage.log.partition_directory import (
     rename_away,
 )
 from storage.log.unified_log import UnifiedLog
-from storage.relocation.future_log_tasks import AdjustTask, Begin, BeginTask, CopyTask, Cut
+from storage.relocation.future_log_tasks import AdjustTask, CopyStart, CopyStartTask, CopyTask, FutureTruncation
 from storage.segment.log_segment import segment_index
 
 LAST_BYTES = 1 << 20
@@ -60,8 +60,8 @@ class FutureLogs:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._truncations: dict[TopicPartition, int] = {}
         """`truncations` of the log when the future log was last adjusted to it."""
-        self._begins: dict[TopicPartition, Begin] = {}
-        """The results of `BeginTask`s."""
+        self._begins: dict[TopicPartition, CopyStart] = {}
+        """The results of `CopyStartTask`s."""
 
     # -- preferred directories ----------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class FutureLogs:
         (`set_superseded_aside`).
         """
         is_tie = further(log, other) is log and further(other, log) is other
-        best = max(log, other, key=self._made_ms) if is_tie else further(log, other)
+        best = max(log, other, key=self._created_ms) if is_tie else further(log, other)
         worse = other if best is log else log
         start = min(worse.log_start_offset, best.log_end_offset)
         if start > best.log_start_offset:
@@ -165,7 +165,7 @@ class FutureLogs:
         self.superseded_logs.append(worse)
         return best
 
-    def _made_ms(self, log: UnifiedLog) -> int:
+    def _created_ms(self, log: UnifiedLog) -> int:
         """The creation time of the log's directory: the time of its topic id file, which is written first and only
         once; -1 without one.
         """
@@ -205,7 +205,7 @@ class FutureLogs:
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
-    def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | BeginTask | None:
+    def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | CopyStartTask | None:
         """Adjust the future log of `log`, so that it can be appended to, after DeleteRecords, retention, truncation, a
         start or a change of configuration. Call it before each CopyTask.
 
@@ -215,7 +215,7 @@ class FutureLogs:
         future = self.logs[log.topic_partition]
         future.config = log.config
         due = self._due(log, future)
-        if isinstance(due, BeginTask):
+        if isinstance(due, CopyStartTask):
             return due
         if due is not None:
             return AdjustTask(future, due, now_ms, partial(self._was_adjusted, log, log.truncations))
@@ -229,27 +229,27 @@ class FutureLogs:
             future.delete_records_before(log.log_start_offset, log.log_start_offset)
         return None
 
-    def _due(self, log: UnifiedLog, future: UnifiedLog) -> Cut | BeginTask | None:
+    def _due(self, log: UnifiedLog, future: UnifiedLog) -> FutureTruncation | CopyStartTask | None:
         """The next truncation of `future` that `log` requires, or the task that finds the information to decide."""
         compared = self._truncations.get(log.topic_partition)
         must_restart = compared is None and _was_cleaned_since(log, future)
         if not must_restart and compared != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
-                return Cut(end)
+                return FutureTruncation(end)
         start, end = future.log_start_offset, future.log_end_offset
         if must_restart or log.log_start_offset > end or start == end == log.log_start_offset:
             begin = self._begin_of(log)
             if begin is None:
-                return BeginTask(log, partial(self._begins.__setitem__, log.topic_partition))
+                return CopyStartTask(log, partial(self._begins.__setitem__, log.topic_partition))
             if must_restart:
-                return Cut(begin, is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
+                return FutureTruncation(begin, is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
             if not start == end == begin:
-                return Cut(begin, is_full=True)
+                return FutureTruncation(begin, is_full=True)
         return None
 
     def _begin_of(self, log: UnifiedLog) -> int | None:
-        """The offset where a copy of `log` begins, or None if a `BeginTask` must find it."""
+        """The offset where a copy of `log` begins, or None if a `CopyStartTask` must find it."""
         start = log.log_start_offset
         if start in {log.log_end_offset, log.segments[segment_index(log.segments, start)].base_offset}:
             return start

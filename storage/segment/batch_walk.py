@@ -85,9 +85,9 @@ class BatchWalk:
         """Yield all results at least up to the position `stop`. Call it only once."""
         position = self.place.position
         batches = self._reader.batches(position)
-        while position < self._end and (position < stop or not self._is_settled()):
-            if not self._gives_batches and self._is_settled():
-                yield from self._settle("")
+        while position < self._end and (position < stop or not self._is_final()):
+            if not self._gives_batches and self._is_final():
+                yield from self._finish_held("")
                 batch = self._pass_sound(batches, stop)
                 if batch is None:
                     return
@@ -98,7 +98,7 @@ class BatchWalk:
             if reason and not held_reason and not self._is_due():
                 self._fault_behind = self._fault_behind or (position, reason)
             else:
-                yield from self._settle(held_reason)
+                yield from self._finish_held(held_reason)
                 if position >= stop and self._corrupt_range is None:
                     return
                 if reason:
@@ -110,7 +110,7 @@ class BatchWalk:
             if not reason:
                 self._held = position, batch
             position += batch.size_in_bytes
-        yield from self._settle("")
+        yield from self._finish_held("")
         if self._corrupt_range is not None:
             first_offset = self.place.next_offset
             yield CorruptRange(
@@ -177,7 +177,7 @@ class BatchWalk:
         batch = self._next(self._reader.batches(position))
         return isinstance(batch, RecordBatch) and _is_inside(batch, first_offset, self._limit)
 
-    def _is_settled(self) -> bool:
+    def _is_final(self) -> bool:
         """Whether the verdict on everything read so far is final."""
         return self._corrupt_range is None and self._is_due()
 
@@ -224,7 +224,7 @@ class BatchWalk:
         following = self._next(self._reader.batches(after))
         return isinstance(following, RecordBatch) and following.base_offset == batch.next_offset
 
-    def _settle(self, reason: str) -> Iterator[Found]:
+    def _finish_held(self, reason: str) -> Iterator[Found]:
         """Finish the held batch: it is sound, or (with `reason`) part of a corrupt range."""
         if self._held is None:
             return

@@ -419,14 +419,14 @@ def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[Record
             yield segment.batches.read_batch(each[0], batch.size_in_bytes) if batch.is_control else batch
 
 
-def put_in_place(new: Sequence[LogSegment], take_away_old: Callable[[], None]) -> None:
-    """Replace the segments that `take_away_old` renames with the `.cleaned` segments `new`, whose content is on stable
+def put_in_place(new: Sequence[LogSegment], rename_old: Callable[[], None]) -> None:
+    """Replace the segments that `rename_old` renames with the `.cleaned` segments `new`, whose content is on stable
     storage. Raises OSError.
 
     The last becomes `.swap` first: if a start finds a `.cleaned` file below it, the replacement had only begun.
     """
     for segment in reversed(new):
         segment.change_suffix(SWAP_SUFFIX)
-    take_away_old()
+    rename_old()
     for segment in new:
         segment.change_suffix("")

@@ -322,7 +322,7 @@ def test_no_batch_leaves_so_far_behind_an_open_one_that_the_broker_would_not_rec
 
         def deliver(batch: Batch) -> None:
             queue.delivered(batch)
-            queue.settled(batch)
+            queue.completed(batch)
 
         (first,) = take_all()
         deliver(first)

@@ -107,7 +107,7 @@ class MovingPartition(RuleBasedStateMachine):
         except ApiError as error:
             assert error.error_code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
-    @precondition(lambda self: reassignment.is_moving(self.partition))
+    @precondition(lambda self: reassignment.is_being_reassigned(self.partition))
     @rule(written=st.integers(0, 2))
     def cancel(self, written: int) -> None:
         origin = reassignment.origin_replicas(self.partition)
@@ -181,7 +181,7 @@ class MovingPartition(RuleBasedStateMachine):
             self.join(broker_id)
         self.complete()
         self.the_isr_has_everything_that_was_committed()
-        assert not reassignment.is_moving(self.partition)
+        assert not reassignment.is_being_reassigned(self.partition)
         assert not self.assignment.adding_replicas
         assert not self.assignment.removing_replicas
         assert self.assignment.partitions[0] == self.partition.replicas

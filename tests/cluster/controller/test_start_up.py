@@ -6,7 +6,7 @@ import pytest
 
 from cluster.controller.context import ControllerContext
 from cluster.controller.elections import elect_at_start, initial_state
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, not_set_back, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, keep_leader_epochs, take_over
 from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
@@ -122,8 +122,8 @@ def test_brokers_that_came_back_together_are_trusted_once() -> None:
 def test_leader_epochs_continue_those_known_where_the_tree_was_set_back(known_id: Uuid, becomes: int) -> None:
     found = ReadTopic("t", TopicAssignment(ID, {0: (1, 2)}), {0: (PartitionState(1, 4, (1, 2), 5), 8)}, True)
     known = TopicImage("t", known_id, (partition(2, (1, 2), (1, 2)).replace(leader_epoch=7),))
-    assert not_set_back(found, None) is found
-    read = not_set_back(found, known)
+    assert keep_leader_epochs(found, None) is found
+    read = keep_leader_epochs(found, known)
     _, image = take_over(read, context_of(1, 2), unclean=read is not found)
     assert image.partitions[0].leader_epoch == becomes
 

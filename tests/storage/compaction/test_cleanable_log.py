@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.records.control_records import ControlRecordType
 from storage.compaction.cleanable_log import cleanable_log, filthiest
 from storage.compaction.cleaner import GroupingSize, group_by_size
-from storage.log.log_flush import is_as_loaded
+from storage.log.log_flush import is_unchanged_since_load
 from storage.log_config import LogConfig
 from tests.storage.compaction.cleaning import COMPACT, Stand, end_transaction, keys, put
 from tests.storage.support import DIR, T0, TP, close_cleanly, open_manager
@@ -143,7 +143,7 @@ class TestChoosing:
         close_cleanly(stand.manager)
         log = stand.restart().logs[TP]
         assert cleanable_log(log, 1, T0) is not None
-        assert is_as_loaded(log.durability, log.producers, log.epochs)
+        assert is_unchanged_since_load(log.durability, log.producers, log.epochs)
 
 
 class TestGrouping:

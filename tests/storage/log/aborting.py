@@ -93,9 +93,9 @@ def on_disk(file_system: MemoryFileSystem) -> list[AbortedTxn]:
 def told(log: UnifiedLog, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
     """The aborted transactions that a reader gets, from memory once they were read."""
     aborted = AbortedTransactions()
-    if not aborted.are_known(log):
-        aborted.learn(log)
-    assert aborted.are_known(log)
+    if not aborted.are_loaded(log):
+        aborted.load(log)
+    assert aborted.are_loaded(log)
     return list(aborted.between(log, start, log.log_end_offset if end is None else end))
 
 

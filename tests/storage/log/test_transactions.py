@@ -50,22 +50,22 @@ def test_what_is_aborted_after_a_read_is_known_to_the_next_one() -> None:
     writer.send(ONE)
     writer.abort(ONE)
     known = AbortedTransactions()
-    assert known.are_known(log), "nothing has to be read of a segment that this process began"
+    assert known.are_loaded(log), "nothing has to be read of a segment that this process began"
     assert [each.producer_id for each in known.between(log, 0, 2)] == [ONE]
     close_cleanly(manager)
     log = reopen(file_system)
     writer = Writer(log)
     known = AbortedTransactions()
-    assert not known.are_known(log)
-    known.learn(log)
+    assert not known.are_loaded(log)
+    known.load(log)
     writer.send(TWO)
     writer.abort(TWO)
-    assert known.are_known(log)
+    assert known.are_loaded(log)
     assert [each.producer_id for each in known.between(log, 0, 4)] == [ONE, TWO]
     log.roll(T0)
     writer.send(ONE)
     writer.abort(ONE)
-    assert known.are_known(log)
+    assert known.are_loaded(log)
     assert [each.first_offset for each in known.between(log, 4, 6)] == [4]
     assert on_disk(file_system) == whole(log)
 

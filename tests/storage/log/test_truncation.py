@@ -150,7 +150,11 @@ def test_a_clean_stop_settles_it() -> None:
     log.truncate_to(3, T0)
     close_cleanly(manager)
     log = reopen(file_system)
-    assert (log.recovery_point, log.durability.has_unsynced_cut, log.durability.truncation_marker) == (3, False, None)
+    assert (log.recovery_point, log.durability.has_unsynced_truncation, log.durability.truncation_marker) == (
+        3,
+        False,
+        None,
+    )
     assert not [each for each in file_system.list_dir(log.path) if each.name.startswith(TRUNCATION_MARKER)]
 
 

@@ -11,7 +11,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directories import take_clean_shutdown
 from storage.log_config import LogConfig
-from storage.relocation.future_log_tasks import AdjustTask, BeginTask, CopyTask
+from storage.relocation.future_log_tasks import AdjustTask, CopyStartTask, CopyTask
 from storage.relocation.future_logs import LAST_BYTES
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.relocation.moving import (
@@ -162,7 +162,7 @@ class TestMoving:
         future = manager.futures.create(log, manager.futures.directory_at(B), T0)
         assert not manager.futures.catch_up(log, T0)
         task = manager.futures.adjust(log, T0)
-        assert isinstance(task, BeginTask)
+        assert isinstance(task, CopyStartTask)
         assert reads == []
         task.run()
         assert "pread" in reads
@@ -185,7 +185,7 @@ class TestMoving:
         log.delete_records_before(11, 16)
         future = manager.futures.create(log, manager.futures.directory_at(B), T0)
         task = manager.futures.adjust(log, T0)
-        assert isinstance(task, BeginTask)
+        assert isinstance(task, CopyStartTask)
         task.run()
         log.delete_records_before(14, 16)
         task.complete()
