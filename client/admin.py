@@ -304,7 +304,7 @@ async def ask_leaders(
     outcomes: dict[TopicPartition, T | ApiError] = {}
     open_partitions = list(partitions)
 
-    def tell(done: list[TopicPartition]) -> None:
+    def report(done: list[TopicPartition]) -> None:
         for each in sorted(done):
             if on_outcome is not None and each in outcomes:
                 on_outcome(each, outcomes[each])
@@ -322,7 +322,7 @@ async def ask_leaders(
         for answers in await asyncio.gather(*(ask(leader, group) for leader, group in by_leader.items())):
             outcomes.update(answers)
         asked, open_partitions = open_partitions, [each for each in open_partitions if _is_passing(outcomes[each])]
-        tell([each for each in asked if each not in open_partitions])
+        report([each for each in asked if each not in open_partitions])
         if open_partitions:
             failure = outcomes[open_partitions[0]]
             raise failure if isinstance(failure, ApiError) else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -333,7 +333,7 @@ async def ask_leaders(
         except ApiError:
             if not outcomes:
                 raise
-            tell(open_partitions)
+            report(open_partitions)
     return outcomes
 
 

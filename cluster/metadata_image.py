@@ -41,8 +41,8 @@ class BrokerImage(Value):
     def of(cls, registration: BrokerRegistration, epoch: int) -> BrokerImage:
         """Build it from the broker's registration."""
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
-        cut, previous = registration.truncated_replicas, registration.previous_epoch
-        return cls(registration.broker_id, epoch, endpoints, registration.rack, cut, previous)
+        truncated, previous = registration.truncated_replicas, registration.previous_epoch
+        return cls(registration.broker_id, epoch, endpoints, registration.rack, truncated, previous)
 
     def address(self, listener_name: str) -> tuple[str, int] | None:
         """Host and port of a listener, or None if the broker lacks it."""

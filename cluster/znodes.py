@@ -176,10 +176,12 @@ class BrokerRegistration(Value):
             protocols = value["listener_security_protocol_map"]
             endpoints = tuple(_endpoint(text, protocols) for text in value["endpoints"])
             timestamp = int(value.get("timestamp", 0))
-            cut = {str(topic): tuple(map(int, numbers)) for topic, numbers in value.get(TRUNCATED_REPLICAS, {}).items()}
+            truncated = {
+                str(topic): tuple(map(int, numbers)) for topic, numbers in value.get(TRUNCATED_REPLICAS, {}).items()
+            }
             jmx_port, previous = int(value.get("jmx_port", -1)), value.get(PREVIOUS_EPOCH)
             previous = None if previous is None else int(previous)
-            return cls(broker_id, endpoints, value.get("rack"), timestamp, jmx_port, cut, previous)
+            return cls(broker_id, endpoints, value.get("rack"), timestamp, jmx_port, truncated, previous)
 
         return _parse(broker_path(broker_id), data, build)
 

@@ -32,28 +32,28 @@ class BrokerChanges:
         """
         context = self._term.context
         known = dict(context.live_brokers)
-        gone = [each for each in known if each not in found or found[each].epoch != known[each].epoch]
+        dead = [each for each in known if each not in found or found[each].epoch != known[each].epoch]
         came = [each for each in found if each not in known or not _is_same(found[each], known[each])]
-        if not gone and not came:
+        if not dead and not came:
             context.set_live_brokers(found.values())
             return
-        logger.info("Brokers gone: %s, come or bounced: %s, live now: %s", gone, came, list(found))
-        changed = {**dict.fromkeys(gone), **dict.fromkeys(came)}
+        logger.info("Brokers gone: %s, come or bounced: %s, live now: %s", dead, came, list(found))
+        changed = {**dict.fromkeys(dead), **dict.fromkeys(came)}
         for broker_id in changed:
             await self._term.requests.remove_broker(broker_id)
         self._deletions.forget_commands(changed)
         topics: dict[str, None] = {}
-        if gone:
-            topics |= await self._on_broker_failure(gone)
+        if dead:
+            topics |= await self._on_broker_failure(dead)
         context.set_live_brokers(found.values())
         if came:
             topics |= await self._on_broker_startup(came)
         await self._state_machine.send_update_metadata((), topics)
         await self._deletions.on_broker_startup(came)
 
-    async def _on_broker_failure(self, gone: Sequence[int]) -> dict[str, None]:
+    async def _on_broker_failure(self, dead: Sequence[int]) -> dict[str, None]:
         """Elect new leaders and inform the remaining brokers. Returns the topics that changed."""
-        for broker_id in gone:
+        for broker_id in dead:
             self._term.context.remove_live_broker(broker_id)
         self._deletions.on_broker_failure()
         return await self._elect()

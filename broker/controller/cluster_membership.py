@@ -61,7 +61,7 @@ class ClusterMembership:
         self._is_leaving = False
         self._has_expired = False
         self._renewal: asyncio.Task[None] | None = None
-        self._given_up: str | None = None
+        self._failure: str | None = None
         self._registration: znodes.BrokerRegistration | None = None
         self._cluster_id: str | None = None
         self._damaged = DamagedNodes()
@@ -171,8 +171,8 @@ class ClusterMembership:
         """If the session has ended, wait for the next. Raises ClusterError when there will never be one."""
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
-        if self._given_up is not None:
-            raise ClusterError(self._given_up)
+        if self._failure is not None:
+            raise ClusterError(self._failure)
 
     async def _register(self, wanted: znodes.BrokerRegistration) -> BrokerImage:
         if wanted.previous_epoch is not None and self.broker_epoch >= 0:
@@ -297,8 +297,8 @@ class ClusterMembership:
                         await self.coordination.close()
                     await asyncio.sleep(PAUSE_AFTER_BUG_S)
         except (ClusterError, CoordinationError) as error:
-            self._given_up = str(error)
-            self.lost(self._given_up)
+            self._failure = str(error)
+            self.lost(self._failure)
         finally:
             self._renewal = None
 

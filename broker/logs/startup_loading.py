@@ -90,17 +90,17 @@ def log_progress(progress: LoadProgress, elapsed_s: float) -> None:
     """Log one directory's progress, unless it is done."""
     if progress.logs_done == progress.logs_total:
         return
-    said = f"Loading logs of {progress.directory}: {progress.logs_done} of {progress.logs_total} done"
+    logged = f"Loading logs of {progress.directory}: {progress.logs_done} of {progress.logs_total} done"
     done, total = progress.recovered_bytes, progress.total_bytes
     if total:
-        said += f", {done // _MEGABYTE} of {total // _MEGABYTE} MB recovered"
+        logged += f", {done // _MEGABYTE} of {total // _MEGABYTE} MB recovered"
     rate = f"{done / elapsed_s / _MEGABYTE:.0f} MB/s"
     if total < _WORTH_A_RATE_BYTES:  # so little data that the number of logs determines the time
         done, total = progress.logs_done, progress.logs_total
         rate = f"{done / elapsed_s:.0f} logs/s"
     if done:
-        said += f", {rate}, about {(total - done) / done * elapsed_s:.0f} s left"
-    logger.info("%s", said)
+        logged += f", {rate}, about {(total - done) / done * elapsed_s:.0f} s left"
+    logger.info("%s", logged)
 
 
 def _log_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:

@@ -73,7 +73,7 @@ class ReplicaAlterLogDirsManager:
         """Future logs whose entry in their directory's cleaner checkpoint has been written."""
         self._flushed: dict[TopicPartition, UnifiedLog] = {}
         """Future logs that were flushed when they had caught up; only a small remainder is copied after that."""
-        self._given_up: set[TopicPartition] = set()
+        self._abandoned: set[TopicPartition] = set()
         """Failed moves; they are not retried until a client asks for them."""
         self.copied_bytes = 0
         """Bytes copied by all moves since the start."""
@@ -114,7 +114,7 @@ class ReplicaAlterLogDirsManager:
 
     def _begin(self, topic_partition: TopicPartition) -> None:
         self._moves[topic_partition] = None
-        self._given_up.discard(topic_partition)
+        self._abandoned.discard(topic_partition)
         if self._task is None and not self._is_closing:
             self._task = asyncio.create_task(self._run(), name="replica-alter-log-dirs")
 
@@ -135,7 +135,7 @@ class ReplicaAlterLogDirsManager:
     @property
     def failed_partitions(self) -> int:
         """Number of failed moves that were not requested again."""
-        return sum(each in self._futures.logs for each in self._given_up)
+        return sum(each in self._futures.logs for each in self._abandoned)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class ReplicaAlterLogDirsManager:
         except Exception:  # a bug; the other moves continue
             logger.exception("The move of %s has stopped; the next request or start resumes it", topic_partition)
             self._moves.pop(topic_partition, None)
-            self._given_up.add(topic_partition)
+            self._abandoned.add(topic_partition)
             return False
         if is_done:
             if topic_partition not in self._futures.logs:  # the next move may have been requested already
@@ -216,7 +216,7 @@ class ReplicaAlterLogDirsManager:
             logger.error("The move of %s is held up: %s", topic_partition, error)
         if error.error_code in GIVEN_UP_AFTER:
             self._moves.pop(topic_partition, None)
-            self._given_up.add(topic_partition)
+            self._abandoned.add(topic_partition)
         else:
             self._moves[topic_partition] = detached(error)
         return False

@@ -293,11 +293,11 @@ class ReplicaManager:
             return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)
         # The operation watches for changes from now on, so that none is missed between two slices.
         operation = DelayedOperation(changes, fetch.keys(), fetch.when_ready)
-        answer = asyncio.ensure_future(self._fetch_on(fetch, operation, slices))
+        answer = asyncio.ensure_future(self._continue_fetch(fetch, operation, slices))
         answer.add_done_callback(lambda _: operation.leave())
         return answer
 
-    async def _fetch_on(
+    async def _continue_fetch(
         self, fetch: DelayedFetch[T], operation: DelayedOperation[DelayedFetch[T]], slices: Slices
     ) -> T:
         """Complete a fetch that takes some time."""

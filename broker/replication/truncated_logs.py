@@ -24,7 +24,7 @@ class TruncatedLogs:
 
     def __init__(self, broker_id: int, log_manager: LogManager) -> None:
         self._broker_id = broker_id
-        self._cut = log_manager.checkpoints.truncated_below
+        self._truncated_below = log_manager.checkpoints.truncated_below
 
     def refuses(self, log: UnifiedLog, state: PartitionImage) -> bool:
         """Whether a replica with a truncated log must refuse this role.
@@ -33,7 +33,7 @@ class TruncatedLogs:
         unclean.leader.election.enable prefers a leader to complete records.
         """
         topic_partition = log.topic_partition
-        high_watermark = self._cut.get(topic_partition)
+        high_watermark = self._truncated_below.get(topic_partition)
         if high_watermark is None:
             return False
         end_offset, is_in_sync = log.log_end_offset, self._broker_id in state.isr
@@ -47,7 +47,7 @@ class TruncatedLogs:
                 list(state.isr),
             )
             return True
-        del self._cut[topic_partition]
+        del self._truncated_below[topic_partition]
         if is_in_sync:
             logger.error(
                 "%s ends at %d here, below its high watermark %d, and no other replica is in sync or waited for. "

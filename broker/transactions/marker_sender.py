@@ -130,8 +130,8 @@ class MarkerSender:
                     markers.transactional_id, topic_partition, error_code,
                 )  # fmt: skip
                 return
-            is_gone = image.partition(topic_partition) is None and TRANSACTION_STATE in image.topics
-            if error_code is ErrorCode.NONE or is_gone or error_code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            is_deleted = image.partition(topic_partition) is None and TRANSACTION_STATE in image.topics
+            if error_code is ErrorCode.NONE or is_deleted or error_code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
                 done.append(topic_partition)
             else:
                 again.append(topic_partition)

@@ -169,7 +169,7 @@ def _is_eligible(member: int, epoch: int, topic: str, partition: PartitionImage,
     if not context.is_online(member, partition):
         return False
     broker = context.live_brokers[member]
-    is_cut = partition.partition in broker.truncated_replicas.get(topic, ())
-    if (is_cut or member in context.shutting_down) and member not in partition.isr:
+    is_truncated = partition.partition in broker.truncated_replicas.get(topic, ())
+    if (is_truncated or member in context.shutting_down) and member not in partition.isr:
         return False
     return epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)

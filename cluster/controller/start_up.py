@@ -189,12 +189,12 @@ def _at_start(
             state = next_state(topic.name, known, partition.leader, partition.isr, context)
         return partition, state
     bounced = _bounced(partition, written_at, context)
-    knows_more = any(each not in bounced and context.may_lead(each, partition) for each in partition.isr)
-    if knows_more:
+    has_trusted = any(each not in bounced and context.may_lead(each, partition) for each in partition.isr)
+    if has_trusted:
         partition = partition.replace(offline_replicas=(*partition.offline_replicas, *bounced))
     # Otherwise trust all usable members. Rewriting the state lets the next controller tell them from brokers that
     # restart later.
-    is_renewed = unclean or (bool(bounced) and not knows_more and len(partition.isr) > 1)
+    is_renewed = unclean or (bool(bounced) and not has_trusted and len(partition.isr) > 1)
     return partition, elect_at_start(topic.name, partition, context, unclean=is_renewed)
 
 

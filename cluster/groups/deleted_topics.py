@@ -49,10 +49,10 @@ class DeletedTopics:
             return ()
         durable = self._durable(group_id)
         known = durable.offsets.keys() | _pending_partitions(group, durable)
-        gone = {each: first_kept for each in known if each.topic in topics}
-        if not gone:
+        deleted = {each: first_kept for each in known if each.topic in topics}
+        if not deleted:
             return ()
-        self._left.setdefault(group_id, {}).update(gone)
+        self._left.setdefault(group_id, {}).update(deleted)
         return self.write_tombstones(now, group_id, is_first=True)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class DeletedTopics:
             return ()
         durable = self._durable(group_id)
         pending = _pending_partitions(group, durable)  # may include commits to the new topic
-        gone: dict[TopicPartition, int] = {}
+        deleted: dict[TopicPartition, int] = {}
         for topic_partition, first_kept in list(left.items()):
             standing = durable.offsets.get(topic_partition)
             if topic_partition in pending:
@@ -83,16 +83,16 @@ class DeletedTopics:
             if standing is None or standing.number >= first_kept:
                 del left[topic_partition]
             else:
-                gone[topic_partition] = first_kept
+                deleted[topic_partition] = first_kept
         if not left:
             del self._left[group_id]
-        if not gone:
+        if not deleted:
             return ()
         self._being_written.add(group_id)
-        return self._clean_up(group, gone, partial(self._tombstones_written, group_id, gone, is_first))
+        return self._clean_up(group, deleted, partial(self._tombstones_written, group_id, deleted, is_first))
 
     def _tombstones_written(
-        self, group_id: str, gone: dict[TopicPartition, int], is_first: bool, error_code: ErrorCode
+        self, group_id: str, deleted: dict[TopicPartition, int], is_first: bool, error_code: ErrorCode
     ) -> None:
         self._being_written.remove(group_id)
         if error_code is not ErrorCode.NONE:
@@ -101,7 +101,7 @@ class DeletedTopics:
                 logger.warning(text, group_id, error_code.name)
             return
         left = self._left.get(group_id, {})
-        for topic_partition, first_kept in gone.items():
+        for topic_partition, first_kept in deleted.items():
             if left.get(topic_partition) == first_kept:
                 del left[topic_partition]
         if not left:
@@ -120,7 +120,7 @@ class DeletedTopics:
         return self._table.durable.get(group_id) or DurableGroup()
 
 
-def _write_nothing(_: Group, _gone: Collection[TopicPartition], _completed: OnCompleted) -> Appends:
+def _write_nothing(_: Group, _deleted: Collection[TopicPartition], _completed: OnCompleted) -> Appends:
     return ()
 
 

@@ -126,7 +126,7 @@ def error_code(error: Exception) -> int:
 
 
 class ConnectRequest(NamedTuple):
-    """The first frame of a client. `session_id` is 0 for a new session. `says_read_only` tells whether the last field
+    """The first frame of a client. `session_id` is 0 for a new session. `has_read_only` tells whether the last field
     was present; clients before ZooKeeper 3.4 do not send it.
     """
 
@@ -134,7 +134,7 @@ class ConnectRequest(NamedTuple):
     timeout_ms: int
     session_id: int
     password: bytes
-    says_read_only: bool
+    has_read_only: bool
 
 
 class SetWatches(NamedTuple):
@@ -282,7 +282,7 @@ def read_set_watches(reader: RecordReader) -> SetWatches:
 
 def connect_response(request: ConnectRequest, timeout_ms: int, session_id: int, password: bytes) -> bytes:
     """The response to a ConnectRequest; a timeout of 0 means that the session has expired."""
-    end = _BOOL.pack(False) if request.says_read_only else b""
+    end = _BOOL.pack(False) if request.has_read_only else b""
     body = _CONNECT_RESPONSE.pack(0, timeout_ms, session_id, PASSWORD_BYTES, password) + end
     return _I32.pack(len(body)) + body
 

@@ -97,7 +97,7 @@ class _Change:
         if self.identities is not None and not is_allowed(node.acl, permission, self.identities):
             raise NoAuthError(f"{path} is not allowed")
 
-    def tell(self, kind: EventType, path: str, node: Znode) -> None:
+    def notify(self, kind: EventType, path: str, node: Znode) -> None:
         """Record an event for watches."""
         self.applied.events.append(WatchEvent(kind, path, node.acl))
 
@@ -285,8 +285,8 @@ class ZnodeTree:
             parent.pzxid = pzxid
 
         change.undo.append(back)
-        change.tell(EventType.CREATED, path, node)
-        change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
+        change.notify(EventType.CREATED, path, node)
+        change.notify(EventType.CHILDREN_CHANGED, parent_path, parent)
         return path
 
     def _set_data(self, operation: SetData, change: _Change) -> ZnodeStat:
@@ -302,7 +302,7 @@ class ZnodeTree:
             node.data, node.version, node.mzxid, node.mtime_ms = before
 
         change.undo.append(back)
-        change.tell(EventType.DATA_CHANGED, path, node)
+        change.notify(EventType.DATA_CHANGED, path, node)
         return node.stat()
 
     def _set_acl(self, operation: SetAcl, change: _Change) -> ZnodeStat:
@@ -342,8 +342,8 @@ class ZnodeTree:
                 self._ephemerals[node.ephemeral_owner].add(path)
 
         change.undo.append(back)
-        change.tell(EventType.DELETED, path, node)
-        change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
+        change.notify(EventType.DELETED, path, node)
+        change.notify(EventType.CHILDREN_CHANGED, parent_path, parent)
 
     def _close_session(self, session_id: int, zxid: int, should_yield: Callable[[], bool]) -> Sliced[Applied]:
         if session_id not in self._ephemerals:

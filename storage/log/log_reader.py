@@ -113,7 +113,7 @@ def _read_segment(
         if end > sound_end:
             end, next_offset = sound_end, segment.batches.offset_at(sound_end)
         if end > limit:
-            end, next_offset = _cut(segment, start, end, limit, min_one_message, may_wait)
+            end, next_offset = _whole_batches_within(segment, start, end, limit, min_one_message, may_wait)
             if end == start:
                 return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
     if end <= start:
@@ -170,19 +170,19 @@ def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: b
     return size if position is None else position
 
 
-def _cut(
+def _whole_batches_within(
     segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
 ) -> tuple[int, int]:
     """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even one
     fits. The index has no entry between them.
     """
-    cut, next_offset = start, -1
+    whole_end, next_offset = start, -1
     for position, size, _, _, fields in segment.batches.headers(start, may_wait=may_wait):
         after = position + size
         if after > limit and (position > start or not min_one_message):
             break
-        cut, next_offset = min(after, end), fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
-    return cut, next_offset
+        whole_end, next_offset = min(after, end), fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
+    return whole_end, next_offset
 
 
 def retry_if_truncated(log: LocalLog, look: Callable[[], T]) -> T:
@@ -297,10 +297,10 @@ class AbortedTransactions:
         """Whether `between` may be called for `log`."""
         segments = log.local.segments
         if segments is not self._known_segments:
-            if not all(segment.files.knows_transactions for segment in segments):
+            if not all(segment.files.has_transactions for segment in segments):
                 return False
             self._known_segments = segments
-        return segments[-1].files.knows_transactions
+        return segments[-1].files.has_transactions
 
     def load(self, log: UnifiedLog) -> None:
         """Read the entries. May wait for the disk, on any thread. Raises as `read_aborted`."""

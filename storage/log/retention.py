@@ -142,7 +142,7 @@ class TimestampLookup:
             for log in logs
             if log.config.is_deleted
             and log.config.retention_ms > UNLIMITED_RETENTION
-            and not log.segments[0].knows_max_timestamp
+            and not log.segments[0].has_max_timestamp
         ]
         self._found: list[tuple[LogSegment, TimestampOffset]] = []
 
@@ -158,7 +158,7 @@ class TimestampLookup:
         """
         for segments, oldest_ms in self._unknown:
             for segment in segments:
-                if segment.knows_max_timestamp:
+                if segment.has_max_timestamp:
                     break
                 index = TimeIndex(self._file_system, segment.files.path_of(TIME_INDEX_SUFFIX), segment.base_offset)
                 try:

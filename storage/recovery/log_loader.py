@@ -389,7 +389,9 @@ class LogLoader:
         return not is_far
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
-        """Drop the segments after a torn batch for good (`LogSegment.cut`): the records before them are unknown."""
+        """Drop the segments after a torn batch for good, like `LogSegment.truncate_file`: the records before them are
+        unknown.
+        """
         self._truncated_bytes += sum(segment.size for segment in segments[at:])
         self._drop(segments[at:])
         if len(segments) > at:

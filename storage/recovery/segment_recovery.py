@@ -88,7 +88,7 @@ def recover_segment(
         valid_bytes, next_offset, corrupt_ranges = _recover_after_damage(
             segment, place, limit, end_offset, recovery_point, builder, on_batch
         )
-    segment.cut(valid_bytes)
+    segment.truncate_file(valid_bytes)
     segment.use_indexes(builder)
     segment.batches.take_checked(tuple(corrupt_ranges))
     return next_offset

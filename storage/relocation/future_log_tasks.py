@@ -88,14 +88,16 @@ class AdjustTask:
     The owner of the logs creates and completes it; any thread may call `run`, while nothing else uses the future log.
     """
 
-    __slots__ = ("_cut", "_future", "_on_complete", "_truncation")
+    __slots__ = ("_future", "_on_complete", "_target", "_truncation")
 
-    def __init__(self, future: UnifiedLog, cut: FutureTruncation, now_ms: int, on_complete: Callable[[], None]) -> None:
+    def __init__(
+        self, future: UnifiedLog, target: FutureTruncation, now_ms: int, on_complete: Callable[[], None]
+    ) -> None:
         self._future = future
-        self._cut = cut
+        self._target = target
         self._on_complete = on_complete
-        prepare = future.prepare_full_truncation if cut.is_full else future.prepare_truncation
-        self._truncation = prepare(cut.offset, now_ms)
+        prepare = future.prepare_full_truncation if target.is_full else future.prepare_truncation
+        self._truncation = prepare(target.offset, now_ms)
 
     def run(self) -> None:
         """Truncate the files; an error is kept for `complete`."""
@@ -104,8 +106,8 @@ class AdjustTask:
     def complete(self) -> None:
         """Apply the truncation to the future log. Raises ApiError KAFKA_STORAGE_ERROR, also if the log was dropped."""
         self._truncation.complete()
-        if self._cut.cleaner_checkpoint is not None:
-            self._future.cleaner_checkpoint = self._cut.cleaner_checkpoint
+        if self._target.cleaner_checkpoint is not None:
+            self._future.cleaner_checkpoint = self._target.cleaner_checkpoint
         self._on_complete()
 
 

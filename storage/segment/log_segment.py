@@ -190,7 +190,7 @@ class LogSegment:
         return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
 
     @property
-    def knows_max_timestamp(self) -> bool:
+    def has_max_timestamp(self) -> bool:
         """Whether `max_timestamp_and_offset` is in memory."""
         return self._max_timestamp != _UNKNOWN
 
@@ -325,7 +325,7 @@ class LogSegment:
 
     # -- shortening and removing --------------------------------------------------------------------------------------
 
-    def cut(self, size: int) -> None:
+    def truncate_file(self, size: int) -> None:
         """Cut the file to the `size` bytes of valid batches that recovery found. Raises OSError.
 
         The cut is durable before the next append: otherwise a power cut could restore removed bytes after newer

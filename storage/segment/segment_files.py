@@ -132,7 +132,7 @@ class SegmentFiles:
         return () if self._transactions is None and self._is_new else self.transactions.entries()
 
     @property
-    def knows_transactions(self) -> bool:
+    def has_transactions(self) -> bool:
         """Whether the `transactions` are in memory."""
         return self._is_new if self._transactions is None else self._transactions.is_known
 

@@ -87,14 +87,14 @@ def checkpoint_is_written_in_place(patch: Patch) -> None:
 
 @mutant("torn")
 def cut_of_recovery_is_not_fsynced(patch: Patch) -> None:
-    cut_and_fsync = LogSegment.cut
+    cut_and_fsync = LogSegment.truncate_file
 
-    def cut(self: LogSegment, size: int) -> None:
+    def truncate_file(self: LogSegment, size: int) -> None:
         with Patch.context() as inner:
             inner.setattr(MemoryFile, "flush", nothing)
             cut_and_fsync(self, size)
 
-    patch.setattr(LogSegment, "cut", cut)
+    patch.setattr(LogSegment, "truncate_file", truncate_file)
 
 
 @mutant("leader")

@@ -54,7 +54,7 @@ def adopt(trial: Trial) -> None:
         log.appender.skip_to(log.log_end_offset + 4, trial.now_ms)
         log.flush(trial.now_ms)
         first = log.segments[0]
-        first.cut(first.size - size)
+        first.truncate_file(first.size - size)
         history.now.rows = [row for row in history.now.rows if row not in compacted]
         history.now.end = history.now.acked_end = history.now.flushed_end = log.log_end_offset
         trial.file_system.write_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}", b"0\n1\nt 0 0\n")

@@ -99,6 +99,6 @@ def test_a_large_transaction_is_read_and_answered_in_slices() -> None:
 @pytest.mark.parametrize("cut", [4, 12, 20, 27])
 def test_a_connect_request_that_ends_early_is_named(cut: int) -> None:
     whole = struct.pack(">iqiq", 0, 0, 6000, 0) + struct.pack(">i", 16) + bytes(16)
-    assert read_connect_request(whole).says_read_only is False
+    assert read_connect_request(whole).has_read_only is False
     with pytest.raises(WireError, match="not a ConnectRequest"):
         read_connect_request(whole[:cut])
