@@ -32,6 +32,12 @@ SOLE_IMPLEMENTATIONS: dict[str, str] = {
 }
 """Interfaces next to their only implementation, as `path:name`, each with the reason."""
 
+NAMESAKES: dict[str, str] = {
+    "Network": "the client and the broker each say what they need of sockets; neither imports the other",
+    "Random": "the client and the broker each say what they need of randomness; neither imports the other",
+}
+"""Names of several classes, each with the reason."""
+
 
 def product() -> Iterator[Module]:
     """The modules of the product, including jobs and tools."""
@@ -101,3 +107,13 @@ def test_one_class_has_no_interface_in_its_own_package() -> None:
         if len(met) == 1 and folders == {PurePosixPath(path).parent}:
             alone[f"{path}:{name}"] = len(wanted)
     excepted(alone, SOLE_IMPLEMENTATIONS)
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    """Classes of the protocol's messages are nested in their message, where Kafka's schemas repeat some names."""
+    modules_of: defaultdict[str, set[str]] = defaultdict(set)
+    for module in product():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules_of[node.name].add(module.path)
+    excepted({name: len(paths) for name, paths in modules_of.items() if len(paths) > 1}, NAMESAKES)
