@@ -120,7 +120,7 @@ async def alter_scram_user(
         raise_for(each.error_code, each.error_message)
 
 
-class Principal(NamedTuple):
+class TokenPrincipal(NamedTuple):
     """A user."""
 
     kind: str
@@ -135,9 +135,9 @@ class Token(NamedTuple):
 
     token_id: str
     hmac: bytes
-    owner: Principal
-    requester: Principal
-    renewers: tuple[Principal, ...]
+    owner: TokenPrincipal
+    requester: TokenPrincipal
+    renewers: tuple[TokenPrincipal, ...]
     issue_ms: int
     expiry_ms: int
     max_ms: int
@@ -147,7 +147,7 @@ class Token(NamedTuple):
 
 
 async def create_token(
-    client: KafkaClient, renewers: Iterable[Principal], max_lifetime_ms: int, owner: Principal | None = None
+    client: KafkaClient, renewers: Iterable[TokenPrincipal], max_lifetime_ms: int, owner: TokenPrincipal | None = None
 ) -> Token:
     """Create a token of `owner`, or of the requester; -1 leaves the maximum lifetime to the broker. Raises ApiError."""
     renewing = tuple(renewers)
@@ -162,7 +162,7 @@ async def create_token(
         request.owner_principal_type, request.owner_principal_name = owner
     answer = await client.ask_any("createDelegationToken", request, CreateDelegationTokenResponse)
     raise_for(answer.error_code, None)
-    owner = Principal(answer.principal_type, answer.principal_name)
+    owner = TokenPrincipal(answer.principal_type, answer.principal_name)
     return Token(
         answer.token_id,
         bytes(answer.hmac),
@@ -191,7 +191,7 @@ async def expire_token(client: KafkaClient, hmac: bytes, period_ms: int) -> int:
     return answer.expiry_timestamp_ms
 
 
-async def describe_tokens(client: KafkaClient, owners: Iterable[Principal] | None) -> list[Token]:
+async def describe_tokens(client: KafkaClient, owners: Iterable[TokenPrincipal] | None) -> list[Token]:
     """The visible tokens of these owners, or of all. Raises ApiError."""
     asked = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     request = DescribeDelegationTokenRequest(
@@ -203,22 +203,22 @@ async def describe_tokens(client: KafkaClient, owners: Iterable[Principal] | Non
 
 
 def _token(each: DescribeDelegationTokenResponse.DescribedDelegationToken) -> Token:
-    owner = Principal(each.principal_type, each.principal_name)
+    owner = TokenPrincipal(each.principal_type, each.principal_name)
     return Token(
         each.token_id,
         bytes(each.hmac),
         owner,
         _requester(each.token_requester_principal_type, each.token_requester_principal_name, owner),
-        tuple(Principal(renewer.principal_type, renewer.principal_name) for renewer in each.renewers),
+        tuple(TokenPrincipal(renewer.principal_type, renewer.principal_name) for renewer in each.renewers),
         each.issue_timestamp,
         each.expiry_timestamp,
         each.max_timestamp,
     )
 
 
-def _requester(kind: str, name: str, owner: Principal) -> Principal:
+def _requester(kind: str, name: str, owner: TokenPrincipal) -> TokenPrincipal:
     """Brokers before 3.3 do not send it: there it is always the owner."""
-    return Principal(kind, name) if name else owner
+    return TokenPrincipal(kind, name) if name else owner
 
 
 async def describe_acls(client: KafkaClient, wanted: AclFilter) -> list[AclBinding]:

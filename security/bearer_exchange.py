@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from security.oauth import UnsecuredRules
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 
 MAX_TOKEN_BYTES: Final = 1 << 15
 """Larger tokens are rejected unread; real issuers' tokens have a few kilobytes."""
@@ -78,9 +78,9 @@ class BearerExchange:
     async def respond(self, token: bytes) -> bytes:
         """See `security.sasl_exchange.Exchange`."""
         if self._error is not None:
-            raise AuthenticationError(self._error if token == b"\x01" else _WRONG)
+            raise SaslAuthenticationError(self._error if token == b"\x01" else _WRONG)
         if self.user is not None:
-            raise AuthenticationError(_WRONG)
+            raise SaslAuthenticationError(_WRONG)
         message = parse_first_message(token)
         try:
             valid = await self._validate(message.token)
@@ -91,30 +91,30 @@ class BearerExchange:
         if message.authzid and message.authzid != valid.user:
             different = "that is different from the token's principal name"
             reason = f"Client requested an authorization id ({message.authzid}) {different} ({valid.user})"
-            raise AuthenticationError(f"Authentication failed: {reason}")
+            raise SaslAuthenticationError(f"Authentication failed: {reason}")
         self.user, self.credential_expiry_ms = valid.user, valid.expires_ms
         return b""
 
 
 def parse_first_message(message: bytes) -> FirstMessage:
-    """Raises AuthenticationError (Kafka class `OAuthBearerClientInitialResponse`)."""
+    """Raises SaslAuthenticationError (Kafka class `OAuthBearerClientInitialResponse`)."""
     if len(message) > 2 * MAX_TOKEN_BYTES:
-        raise AuthenticationError(_WRONG, f"the client's message has {len(message)} bytes")
+        raise SaslAuthenticationError(_WRONG, f"the client's message has {len(message)} bytes")
     try:
         found = _FIRST.fullmatch(message.decode("ascii"))
     except UnicodeDecodeError as error:
-        raise AuthenticationError(_WRONG, "the client's message is not ASCII") from error
+        raise SaslAuthenticationError(_WRONG, "the client's message is not ASCII") from error
     if found is None:
-        raise AuthenticationError(_WRONG, "the client's message is not that of OAUTHBEARER")
+        raise SaslAuthenticationError(_WRONG, "the client's message is not that of OAUTHBEARER")
     pairs: dict[str, str] = {}
     for pair in found["pairs"].split("\x01")[:-1]:
         name, _, value = pair.partition("=")
         if name in pairs:
-            raise AuthenticationError(_WRONG, f"the client's message has {name} twice")
+            raise SaslAuthenticationError(_WRONG, f"the client's message has {name} twice")
         pairs[name] = value
     auth = _AUTH.fullmatch(pairs.pop("auth", ""))
     if auth is None or auth["scheme"].lower() != "bearer":
-        raise AuthenticationError(_WRONG, "the client's message has no bearer token")
+        raise SaslAuthenticationError(_WRONG, "the client's message has no bearer token")
     return FirstMessage(auth["token"], found["authzid"] or "", pairs)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from security.kerberos_login import GssContext, GssError, Initiator
 from security.principals import NoNameError, ShortNames
-from security.sasl_exchange import AuthenticationError, ClientExchange, ServerError
+from security.sasl_exchange import ClientExchange, SaslAuthenticationError, ServerError
 
 MAX_TOKEN_BYTES: Final = 65_536
 """Larger than any ticket: Windows, with the largest ones, allows 65,535."""
@@ -42,11 +42,11 @@ class GssapiExchange:
     async def respond(self, token: bytes) -> bytes:
         """See `security.sasl_exchange.Exchange`."""
         if len(token) > MAX_TOKEN_BYTES:
-            raise AuthenticationError(_WRONG, f"a token has {len(token)} bytes")
+            raise SaslAuthenticationError(_WRONG, f"a token has {len(token)} bytes")
         try:
             return await self._off_loop(self._respond, token)
         except (GssError, NoNameError) as error:
-            raise AuthenticationError(_WRONG, str(error)) from error
+            raise SaslAuthenticationError(_WRONG, str(error)) from error
 
     def _respond(self, token: bytes) -> bytes:
         if self._has_offered:

@@ -25,7 +25,7 @@ _FINAL: Final = re.compile(
 )
 
 
-class AuthenticationError(Exception):
+class SaslAuthenticationError(Exception):
     """Wrong credentials or a malformed message. The client may see the message, but not `detail`."""
 
     def __init__(self, message: str, detail: str = "") -> None:
@@ -91,7 +91,7 @@ class Exchange(Protocol):
     has_token: bool
 
     async def respond(self, token: bytes) -> bytes:
-        """The response to a client's token. Raises AuthenticationError."""
+        """The response to a client's token. Raises SaslAuthenticationError."""
         ...
 
 
@@ -109,26 +109,26 @@ class PlainExchange:
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
         if self.user is not None:
-            raise AuthenticationError("Authentication failed: the exchange is complete")
+            raise SaslAuthenticationError("Authentication failed: the exchange is complete")
         parts = token.split(b"\0")
         if len(parts) != 3:
-            raise AuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+            raise SaslAuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         try:
             authzid, user, password = (part.decode() for part in parts)
         except UnicodeDecodeError as error:
-            raise AuthenticationError("Invalid SASL/PLAIN response: it is not UTF-8") from error
+            raise SaslAuthenticationError("Invalid SASL/PLAIN response: it is not UTF-8") from error
         if not user:
-            raise AuthenticationError("Authentication failed: username not specified")
+            raise SaslAuthenticationError("Authentication failed: username not specified")
         if not password:
-            raise AuthenticationError("Authentication failed: password not specified")
+            raise SaslAuthenticationError("Authentication failed: password not specified")
         known = self._users.get(user)
         # An unknown user takes the same time: an empty password is never valid.
         matches = hmac.compare_digest(self._digest(password), self._digest(known or ""))
         if known is None or not matches:
-            raise AuthenticationError("Authentication failed: Invalid username or password")
+            raise SaslAuthenticationError("Authentication failed: Invalid username or password")
         if authzid and authzid != user:
             reason = "Authentication failed: Client requested an authorization id that is different from username"
-            raise AuthenticationError(reason)
+            raise SaslAuthenticationError(reason)
         self.user = user
         return b""
 
@@ -140,7 +140,7 @@ class FindCredential(Protocol):
     """Looks up a user's credential."""
 
     async def __call__(self, user: str, mechanism: str, /) -> ScramCredential:
-        """Returns an invented credential for an unknown user. Raises AuthenticationError if the look-up fails."""
+        """Returns an invented credential for an unknown user. Raises SaslAuthenticationError if the look-up fails."""
         ...
 
 
@@ -156,7 +156,7 @@ class FindToken(Protocol):
     """Looks up a delegation token."""
 
     async def __call__(self, token_id: str, mechanism: str, /) -> TokenCredential | None:
-        """Returns None for an unknown token. Raises AuthenticationError if the look-up fails."""
+        """Returns None for an unknown token. Raises SaslAuthenticationError if the look-up fails."""
         ...
 
 
@@ -195,30 +195,30 @@ class ScramExchange:
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
         if len(token) > MAX_SCRAM_BYTES:
-            raise AuthenticationError(self._wrong, f"a message has {len(token)} bytes")
+            raise SaslAuthenticationError(self._wrong, f"a message has {len(token)} bytes")
         try:
             text = token.decode()
         except UnicodeDecodeError as error:
-            raise AuthenticationError(self._wrong) from error
+            raise SaslAuthenticationError(self._wrong) from error
         if not self._challenge:
             return (await self._first(text)).encode()
         if self.user is not None:
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         return self._final(text).encode()
 
     async def _first(self, text: str) -> str:
         found = _FIRST.fullmatch(text)
         if found is None:
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         self._asked = _plain_name(found["user"], self._wrong)
         if found["authzid"] and _plain_name(found["authzid"], self._wrong) != self._asked:
             reason = "Authentication failed: Client requested an authorization id that is different from username"
-            raise AuthenticationError(reason)
+            raise SaslAuthenticationError(reason)
         self._header, self._bare = found["header"], found["bare"]
         if _has_token(found["extensions"]):
             token = await self._find_token(self._asked, self._mechanism)
             if token is None:
-                raise AuthenticationError(self._wrong)
+                raise SaslAuthenticationError(self._wrong)
             self._asked, self.credential_expiry_ms, self._credential = token
             self.has_token = True
         else:
@@ -233,27 +233,27 @@ class ScramExchange:
     def _final(self, text: str) -> str:
         found = _FINAL.fullmatch(text)
         if found is None:
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         # Java's client always sends "n,,", even with an authorization id.
         channels = [base64.b64encode(each.encode()).decode() for each in ("n,,", self._header)]
         # librdkafka before 2.6.1 repeats its own nonce before the combined one.
         nonces = (self._nonce, self._own_nonce + self._nonce)
         if found["channel"] not in channels or not any(hmac.compare_digest(found["nonce"], each) for each in nonces):
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         credential = self._credential
         message = f"{self._bare},{self._challenge},{found['unproved']}".encode()
         signature = hmac.digest(credential.stored_key, message, self._hash)
         try:
             proof = base64.b64decode(found["proof"], validate=True)
         except binascii.Error as error:
-            raise AuthenticationError(self._wrong) from error
+            raise SaslAuthenticationError(self._wrong) from error
         # Different base64 texts can decode to the same bytes; accept only the canonical one.
         if len(proof) != len(signature) or base64.b64encode(proof).decode() != found["proof"]:
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._hash, client_key).digest()
         if not hmac.compare_digest(stored_key, credential.stored_key):
-            raise AuthenticationError(self._wrong)
+            raise SaslAuthenticationError(self._wrong)
         self.user = self._asked
         return f"v={base64.b64encode(hmac.digest(credential.server_key, message, self._hash)).decode()}"
 
@@ -276,7 +276,7 @@ def _salt_of(digest: bytes) -> bytes:
 def _plain_name(written: str, wrong: str) -> str:
     """Decode a name as in RFC 5802: =2C is a comma, =3D an equals sign, and all other escapes are errors."""
     if re.search("=(?!2C|3D)", written):
-        raise AuthenticationError(wrong)
+        raise SaslAuthenticationError(wrong)
     return written.replace("=2C", ",").replace("=3D", "=")
 
 

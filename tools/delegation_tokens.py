@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from client.security_admin import Principal, Token, create_token, describe_tokens, expire_token, renew_token
+from client.security_admin import Token, TokenPrincipal, create_token, describe_tokens, expire_token, renew_token
 from protocol.errors import ApiError
 from tools.support.common import BOOTSTRAP_SERVER, ToolError, admin_client, reason, run_tool
 from tools.support.error_texts import exception_text
@@ -148,7 +148,7 @@ def _print(tokens: Iterable[Token]) -> None:
         print(f"\n{_ROW.format(*row)}")
 
 
-def _listed(principals: Iterable[Principal]) -> str:
+def _listed(principals: Iterable[TokenPrincipal]) -> str:
     return f"[{', '.join(map(str, principals))}]"
 
 
@@ -157,14 +157,14 @@ def _date(time_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M", time.localtime(time_ms / 1000))
 
 
-def _principals(options: Options, option: str) -> list[Principal]:
+def _principals(options: Options, option: str) -> list[TokenPrincipal]:
     """The principals of an option. Raises ToolError."""
     principals = []
     for text in options.texts(option):
         kind, colon, name = text.strip().partition(":")
         if not colon:
             raise ToolError(f"expected a string in format principalType:principalName but got {text.strip()}")
-        principals.append(Principal(kind, name))
+        principals.append(TokenPrincipal(kind, name))
     return principals
 
 

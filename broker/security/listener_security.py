@@ -22,9 +22,9 @@ from config.broker_config import BrokerConfig
 from security.principals import PrincipalRules, subject_of
 from security.sasl_config import SaslConfig
 from security.sasl_exchange import (
-    AuthenticationError,
     Exchange,
     PlainExchange,
+    SaslAuthenticationError,
     ScramCredential,
     ScramExchange,
     TokenCredential,
@@ -93,14 +93,14 @@ class SaslListener:
             return await self._stored(user, mechanism)
         except (CoordinationError, ValueError) as error:
             logger.warning("The %s credential of a user cannot be read: %s", mechanism, error)
-            raise AuthenticationError(_NOT_OBTAINED) from error
+            raise SaslAuthenticationError(_NOT_OBTAINED) from error
 
     async def _token(self, token_id: str, mechanism: str) -> TokenCredential | None:
         try:
             return await self._stored_token(token_id, mechanism)
         except (CoordinationError, ZnodeFormatError) as error:
             logger.warning("A delegation token cannot be read: %s", error)
-            raise AuthenticationError(_NOT_OBTAINED) from error
+            raise SaslAuthenticationError(_NOT_OBTAINED) from error
 
 
 class SecuredListener:

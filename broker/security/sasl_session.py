@@ -30,7 +30,7 @@ from protocol.messages.security import (
 )
 from protocol.wire.schema import Response
 from security.sasl_config import SaslConfig
-from security.sasl_exchange import AuthenticationError, Exchange
+from security.sasl_exchange import Exchange, SaslAuthenticationError
 
 logger = logging.getLogger("kafka.network.SaslServerAuthenticator")
 
@@ -173,7 +173,7 @@ class SaslSession:
     async def _answer(self, token: bytes, version: int, correlation_id: int) -> Parts | None:
         try:
             answer = await self._step(token)
-        except AuthenticationError as error:
+        except SaslAuthenticationError as error:
             failed = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error), auth_bytes=b""
             )
@@ -189,7 +189,7 @@ class SaslSession:
     async def _answer_without_header(self, token: bytes) -> Parts | None:
         try:
             answer = await self._step(token)
-        except AuthenticationError as error:
+        except SaslAuthenticationError as error:
             return await self._refuse(None, error.reason)
         if self._is_authenticated and self._mechanism == "GSSAPI":
             return None  # As in Java: clients of that version do not wait for an answer to the last token.
@@ -204,7 +204,7 @@ class SaslSession:
         principal = Principal("User", exchange.user, has_token=exchange.has_token)
         if self._principal is not None and principal != self._principal:
             change = f"from {_dotted(self._principal)}: {_dotted(principal)}"
-            raise AuthenticationError(f"Cannot change principals during re-authentication {change}")
+            raise SaslAuthenticationError(f"Cannot change principals during re-authentication {change}")
         self._principal = principal
         self._is_authenticated = True
         self._exchange = None

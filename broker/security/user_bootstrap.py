@@ -32,7 +32,7 @@ _USERS = "/config/users"
 _PARENTS = ("/config", znodes.CONFIG_CHANGES, _USERS)
 
 
-class RefusedError(Exception):
+class CredentialChangeError(Exception):
     """The change was refused; the message says why."""
 
 
@@ -41,7 +41,7 @@ def main() -> int:
     try:
         for line in asyncio.run(_do(json.load(sys.stdin))):
             print(line)
-    except (ConfigError, CoordinationError, RefusedError, znodes.ZnodeFormatError, OSError) as error:
+    except (ConfigError, CoordinationError, CredentialChangeError, znodes.ZnodeFormatError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -100,7 +100,7 @@ class Users:
         config = await self._zk_client.read_config(resource)
         missing = [mechanism for mechanism in removed if mechanism not in config]
         if missing:
-            raise RefusedError(f"Invalid config(s): {','.join(missing)}")
+            raise CredentialChangeError(f"Invalid config(s): {','.join(missing)}")
         config |= {mechanism: credential.to_text() for mechanism, credential in added.items()}
         kept = {key: value for key, value in config.items() if key not in removed}
         await self._session.multi(await self._zk_client.config_operations({resource: kept}))

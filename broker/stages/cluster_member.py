@@ -18,7 +18,7 @@ from broker.metadata.config_service import ConfigService
 from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
 from broker.stages.coordination import OpenCoordination
-from broker.stages.coordinators import Coordinators
+from broker.stages.coordinators import CoordinatorServices
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
 from cluster.controller.commands import TopicStates
@@ -58,7 +58,7 @@ class ClusterMember(Value):
     """Is None without authorization."""
     delegation_tokens: DelegationTokenManager | None
     """Is None if tokens lack a secret key."""
-    coordinators: Coordinators
+    coordinators: CoordinatorServices
     unclean_elections: UncleanElections
     commands: LocalChannel
     """Passes the controller's commands to this broker."""
@@ -82,7 +82,7 @@ class ClusterMember(Value):
         membership, broker_id = coordination.membership, registration.broker_id
         links = _links(broker_id, config, environment, coordination, logs) if membership.is_shared else None
         api: ControllerApi
-        coordinators = Coordinators.of(
+        coordinators = CoordinatorServices.of(
             broker_id, config, environment, coordination, logs, links,
             lambda: api.allocate_producer_ids(broker_id, membership.broker_epoch),
         )  # fmt: skip

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.stages.cluster_links import ClusterLinks
 
 
-class Coordinators(Value):
+class CoordinatorServices(Value):
     """The coordinators, and the participants in transactions as leaders of their partitions. They are idle until this
     broker leads a partition of an internal topic.
     """
@@ -49,7 +49,7 @@ class Coordinators(Value):
         logs: LoadedLogs,
         links: ClusterLinks | None,
         allocate_producer_ids: Callable[[], Awaitable[ProducerIdBlock]],
-    ) -> Coordinators:
+    ) -> CoordinatorServices:
         """`allocate_producer_ids` requests a block of ids from the controller."""
         clock, replicas, configs = environment.clock, logs.replicas, coordination.configs
         metadata, producer_ids = coordination.metadata, ProducerIds(allocate_producer_ids)

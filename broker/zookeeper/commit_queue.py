@@ -30,7 +30,7 @@ from protocol.value import Value
 logger = logging.getLogger("odradek.coordination")
 
 
-class Outcome(Value, frozen=False):
+class CommitResult(Value, frozen=False):
     """The result or error of one action, and the last zxid that it could see."""
 
     result: Any = None
@@ -42,8 +42,8 @@ class _Waiting(Value, frozen=False):
     """One queued action: the work for its turn, and the callback for its outcome after the flush."""
 
     action: Callable[[], Any]
-    done: Callable[[Outcome], None]
-    outcome: Outcome
+    done: Callable[[CommitResult], None]
+    outcome: CommitResult
     fired: list[tuple[Watch, WatchEvent]]
 
     def tell(self) -> None:
@@ -99,12 +99,12 @@ class CommitQueue:
 
     # -- for callers ---------------------------------------------------------------------------------------------------
 
-    def read(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+    def read(self, action: Callable[[], Any], done: Callable[[CommitResult], None]) -> None:
         """Run `action`, which must not change anything, and pass its outcome to `done`: at once, if nothing waits."""
         if self._committer is not None or self._failure is not None:
             self.write(action, done)
             return
-        waiting = _Waiting(action, done, Outcome(), [])
+        waiting = _Waiting(action, done, CommitResult(), [])
         try:
             waiting.outcome.result = action()
         except CoordinationError as error:
@@ -114,11 +114,11 @@ class CommitQueue:
         self._take_down(waiting)
         waiting.tell()
 
-    def write(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+    def write(self, action: Callable[[], Any], done: Callable[[CommitResult], None]) -> None:
         """Run `action`, which returns its result or work in slices that does, and pass its outcome to `done` once that
         is durable.
         """
-        waiting = _Waiting(action, done, Outcome(), [])
+        waiting = _Waiting(action, done, CommitResult(), [])
         if self._failure is not None:
             waiting.outcome.error = _lost(self._failure)
             waiting.tell()

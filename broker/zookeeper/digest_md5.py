@@ -20,7 +20,7 @@ class ChallengeError(Exception):
     """The server requires something else."""
 
 
-class RefusedError(Exception):
+class DigestAuthenticationError(Exception):
     """The client's proof is wrong, or its message violates the protocol."""
 
 
@@ -82,12 +82,12 @@ class DigestMd5Server:
             answers_this = (fields["realm"], fields["nonce"], fields["nc"]) == (_REALM, self._nonce, _FIRST_USE)
             digest = _digests(DigestLogin(username, self._users.get(username, "")), fields)
         except (KeyError, UnicodeError) as error:
-            raise RefusedError("it does not answer the challenge") from error
+            raise DigestAuthenticationError("it does not answer the challenge") from error
         if not answers_this or fields.get("qop", "auth") != "auth" or self.username is not None:
-            raise RefusedError(f"the answer of {username} is to another challenge")
+            raise DigestAuthenticationError(f"the answer of {username} is to another challenge")
         is_right = hmac.compare_digest(digest("AUTHENTICATE").encode(), response.encode())
         if username not in self._users or not is_right:
-            raise RefusedError(f"there is no user {username} with this password")
+            raise DigestAuthenticationError(f"there is no user {username} with this password")
         self.username = username
         return f"rspauth={digest('')}".encode()
 

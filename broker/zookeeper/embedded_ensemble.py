@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker.environment.contract import Clock, Environment, Executor
-from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from broker.zookeeper.commit_queue import CommitQueue, CommitResult
 from cluster.sliced import Sliced
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
@@ -158,7 +158,7 @@ class EmbeddedEnsemble:
         return await answer
 
 
-def _tell(answer: asyncio.Future[Any], outcome: Outcome) -> None:
+def _tell(answer: asyncio.Future[Any], outcome: CommitResult) -> None:
     if answer.done():
         return  # the caller has been cancelled
     if outcome.error is not None:

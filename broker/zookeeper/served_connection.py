@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.zookeeper.commit_queue import Outcome
-from broker.zookeeper.digest_md5 import RefusedError
+from broker.zookeeper.commit_queue import CommitResult
+from broker.zookeeper.digest_md5 import DigestAuthenticationError
 from broker.zookeeper.served_requests import QUEUED, ServedIdentities, ServedRequests
 from broker.zookeeper.served_sessions import ServedSession
 from cluster.zookeeper import wire_format as wire
@@ -244,14 +244,14 @@ class ServedConnection(asyncio.Protocol):
     def _exchange(self, xid: int, token: bytes) -> None:
         try:
             answer = self._identities.evaluate(token)
-        except RefusedError as error:
+        except DigestAuthenticationError as error:
             logger.warning("A connection is closed: %s", error)
             self._write(wire.reply(xid, 0, wire.AUTH_FAILED, wire.encode_buffer(None)))
             self.close()
         else:
             self._write(wire.reply(xid, 0, 0, wire.encode_buffer(answer)))
 
-    def _answer(self, xid: int, outcome: Outcome) -> None:
+    def _answer(self, xid: int, outcome: CommitResult) -> None:
         self._unanswered -= 1
         if isinstance(outcome.error, NoSpaceError | ConnectionLossError):
             # ZooKeeper's protocol lacks such an answer: the outcome is unknown, as when a server dies.
@@ -265,7 +265,7 @@ class ServedConnection(asyncio.Protocol):
             self._write(wire.reply(xid, outcome.zxid, wire.error_code(outcome.error)))
         self._go_on_later()
 
-    def _ended(self, xid: int, outcome: Outcome) -> None:
+    def _ended(self, xid: int, outcome: CommitResult) -> None:
         if outcome.error is None:
             self._write(wire.reply(xid, outcome.zxid))
         self.close()

@@ -16,7 +16,7 @@ from broker.zookeeper.commit_queue import CommitQueue
 from broker.zookeeper.digest_md5 import DigestMd5Server
 from cluster.sliced import Sliced
 from cluster.zookeeper import wire_format as wire
-from cluster.zookeeper.access_control import Identities, Identity, Permission, is_allowed, resolved, without_hashes
+from cluster.zookeeper.access_control import AuthId, AuthIds, Permission, is_allowed, resolved, without_hashes
 from cluster.zookeeper.coordination import (
     CoordinationError,
     EventType,
@@ -52,7 +52,7 @@ class ServedIdentities:
         self._sasl = None if users.passwords is None else DigestMd5Server(users.passwords, users.new_nonce)
         self._schemes = _SCHEMES | {"sasl"} if users.may_be_listed else _SCHEMES
         # An IPv4 address on an IPv6 socket.
-        self.all: Identities = (Identity("ip", address.removeprefix("::ffff:")),)
+        self.all: AuthIds = (AuthId("ip", address.removeprefix("::ffff:")),)
         """The identities in order of authentication; an addition replaces the tuple."""
 
     def resolver(self) -> ResolveAcl:
@@ -71,19 +71,19 @@ class ServedIdentities:
             return None
         answer = self._sasl.evaluate(token)
         if self._sasl.username is not None:
-            self._add(Identity("sasl", self._sasl.username))
+            self._add(AuthId("sasl", self._sasl.username))
         return answer
 
-    def _add(self, identity: Identity) -> None:
+    def _add(self, identity: AuthId) -> None:
         if identity not in self.all:
             self.all = (*self.all, identity)
 
 
-def digest_identity(credentials: bytes) -> Identity:
+def digest_identity(credentials: bytes) -> AuthId:
     """The user, and a hash of `user:password`. Invalid UTF-8 is decoded as Java does."""
     text = credentials.decode(errors="replace")
     secret = b64encode(hashlib.sha1(text.encode()).digest()).decode()  # noqa: S324 - required by the scheme
-    return Identity("digest", f"{text.partition(':')[0]}:{secret}")
+    return AuthId("digest", f"{text.partition(':')[0]}:{secret}")
 
 
 QUEUED: Final = frozenset(
@@ -135,7 +135,7 @@ class ServedRequests:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def _change(self, code: int, operation: TreeOperation, who: Identities) -> Sliced[bytes]:
+    def _change(self, code: int, operation: TreeOperation, who: AuthIds) -> Sliced[bytes]:
         try:
             applied = yield from self._queue.apply(Multi(self._session_id, (operation,), who))
         except MultiError as error:
@@ -150,7 +150,7 @@ class ServedRequests:
         path = wire.encode_string(result)
         return path + wire.encode_stat(self._queue.tree.get(result)[1]) if code == OpCode.CREATE2 else path
 
-    def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: Identities) -> Sliced[bytes]:
+    def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: AuthIds) -> Sliced[bytes]:
         codes, operations = yield from wire.read_multi(reader, resolve, self._queue.should_yield)
         try:
             applied = yield from self._queue.apply(Multi(self._session_id, tuple(operations), who))
@@ -165,7 +165,7 @@ class ServedRequests:
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    def _exists(self, path: str, watched: bool, who: Identities) -> bytes:
+    def _exists(self, path: str, watched: bool, who: AuthIds) -> bytes:
         stat = self._queue.tree.exists(path)
         if stat is not None:
             self._require(Permission.READ, path, who)
@@ -175,14 +175,14 @@ class ServedRequests:
             raise NoNodeError(f"no node {path}")
         return wire.encode_stat(stat)
 
-    def _get_data(self, path: str, watched: bool, who: Identities) -> bytes:
+    def _get_data(self, path: str, watched: bool, who: AuthIds) -> bytes:
         data, stat = self._queue.tree.get(path)
         self._require(Permission.READ, path, who)
         if watched:
             self._watch_data(path)
         return wire.encode_buffer(data) + wire.encode_stat(stat)
 
-    def _multi_read(self, reads: Sequence[tuple[int, str]], who: Identities) -> Sliced[bytes]:
+    def _multi_read(self, reads: Sequence[tuple[int, str]], who: AuthIds) -> Sliced[bytes]:
         """Each read has a separate result or error."""
         results: list[tuple[int, bytes | CoordinationError]] = []
         for code, path in reads:
@@ -200,7 +200,7 @@ class ServedRequests:
                 yield
         return wire.encode_multi_read(results)
 
-    def _get_children(self, code: int, path: str, watched: bool, who: Identities) -> bytes:
+    def _get_children(self, code: int, path: str, watched: bool, who: AuthIds) -> bytes:
         names, stat = self._queue.tree.children(path)
         self._require(Permission.READ, path, who)
         if watched:
@@ -208,13 +208,13 @@ class ServedRequests:
         encoded = wire.encode_strings(names)
         return encoded + wire.encode_stat(stat) if code == OpCode.GET_CHILDREN2 else encoded
 
-    def _get_acl(self, path: str, who: Identities) -> bytes:
+    def _get_acl(self, path: str, who: AuthIds) -> bytes:
         self._require(Permission.READ | Permission.ADMIN, path, who)
         acl = self._queue.tree.acl(path)
         shown = acl if is_allowed(acl, Permission.ADMIN, who) else without_hashes(acl)
         return wire.encode_acl(shown) + wire.encode_stat(self._queue.tree.get(path)[1])
 
-    def _require(self, permission: Permission, path: str, who: Identities) -> None:
+    def _require(self, permission: Permission, path: str, who: AuthIds) -> None:
         if not is_allowed(self._queue.tree.acl(path), permission, who):
             raise NoAuthError(f"{path} is not allowed")
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from broker.zookeeper.commit_queue import CommitQueue, CommitResult
 from cluster.sliced import Sliced
 from cluster.zookeeper.wire_format import ConnectRequest
 from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable
@@ -88,7 +88,7 @@ class ServedSessions:
             yield from self._queue.apply(CreateSession(session_id, resumable))
             return session_id
 
-        def began(outcome: Outcome) -> None:
+        def began(outcome: CommitResult) -> None:
             if outcome.error is not None:
                 logger.warning("No session could be begun: %s", outcome.error)
                 done(None)
@@ -116,14 +116,14 @@ class ServedSessions:
             session.connection = None
             self._queue.watches.drop_session(session.session_id)
 
-    def end(self, session: ServedSession, done: Callable[[Outcome], None]) -> None:
+    def end(self, session: ServedSession, done: Callable[[CommitResult], None]) -> None:
         """End a session, with its ephemeral nodes."""
         session.has_ended = session.is_being_closed = True
 
         def act() -> Sliced[Applied]:
             return self._queue.apply(CloseSession(session.session_id))
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: CommitResult) -> None:
             session.is_being_closed = False
             if outcome.error is None:
                 del self._sessions[session.session_id]
@@ -153,6 +153,6 @@ class ServedSessions:
         self.end(session, _say_why_not)
 
 
-def _say_why_not(outcome: Outcome) -> None:
+def _say_why_not(outcome: CommitResult) -> None:
     if outcome.error is not None:
         logger.warning("A session could not be ended: %s", outcome.error)

@@ -19,7 +19,7 @@ class Permission(IntFlag):
     ADMIN = 16
 
 
-class Identity(NamedTuple):
+class AuthId(NamedTuple):
     """One proven identity of a connection, such as ("digest", "alice:<hash>") or ("ip", "10.0.0.7")."""
 
     scheme: str
@@ -35,7 +35,7 @@ class AclEntry(NamedTuple):
 
 
 Acl = tuple[AclEntry, ...]
-Identities = tuple[Identity, ...]
+AuthIds = tuple[AuthId, ...]
 
 OPEN: Final[Acl] = (AclEntry(31, "world", "anyone"),)
 """Anyone may do anything."""
@@ -43,7 +43,7 @@ _AUTHENTICATED: Final = frozenset({"digest", "sasl", "x509"})
 """Schemes with proven identities; an address proves nothing."""
 
 
-def resolved(wanted: Iterable[AclEntry], identities: Identities, schemes: Collection[str]) -> Acl:
+def resolved(wanted: Iterable[AclEntry], identities: AuthIds, schemes: Collection[str]) -> Acl:
     """The list as a node stores it: without duplicates, and with `auth` replaced by the requester's identities.
 
     Returns an empty list if the wanted one is invalid: it is empty, has a scheme outside `schemes` or an id that the
@@ -64,7 +64,7 @@ def resolved(wanted: Iterable[AclEntry], identities: Identities, schemes: Collec
     return OPEN if acl == OPEN else acl
 
 
-def is_allowed(acl: Acl, permission: int, identities: Identities) -> bool:
+def is_allowed(acl: Acl, permission: int, identities: AuthIds) -> bool:
     """Whether one of `identities` has at least one of the bits in `permission`."""
     return acl is OPEN or any(entry.permissions & permission and _is_named(entry, identities) for entry in acl)
 
@@ -76,13 +76,13 @@ def without_hashes(acl: Acl) -> Acl:
     )
 
 
-def _is_named(entry: AclEntry, identities: Identities) -> bool:
+def _is_named(entry: AclEntry, identities: AuthIds) -> bool:
     _, scheme, name = entry
     if scheme == "world":
         return name == "anyone"
     if scheme == "ip":
         return any(each.scheme == "ip" and _is_in_network(each.id, name) for each in identities)
-    return Identity(scheme, name) in identities
+    return AuthId(scheme, name) in identities
 
 
 def _is_valid(entry: AclEntry, schemes: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cluster.sliced import Sliced, never, run_to_end
-from cluster.zookeeper.access_control import Acl, Identities, Permission, is_allowed
+from cluster.zookeeper.access_control import Acl, AuthIds, Permission, is_allowed
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
@@ -76,7 +76,7 @@ class Multi(Value):
 
     session_id: int
     operations: tuple[TreeOperation, ...]
-    identities: Identities | None = None
+    identities: AuthIds | None = None
 
 
 class _Change:
@@ -84,7 +84,7 @@ class _Change:
 
     __slots__ = ("applied", "identities", "now_ms", "session_id", "undo", "zxid")
 
-    def __init__(self, session_id: int, identities: Identities | None, zxid: int, now_ms: int) -> None:
+    def __init__(self, session_id: int, identities: AuthIds | None, zxid: int, now_ms: int) -> None:
         self.session_id = session_id
         self.identities = identities
         self.zxid = zxid

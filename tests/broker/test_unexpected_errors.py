@@ -17,7 +17,7 @@ from broker.metadata import dynamic_configs
 from broker.metadata.dynamic_configs import Refreshing
 from broker.replication import alter_partition_manager
 from broker.replication.alter_partition_manager import AlterPartitionManager
-from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from broker.zookeeper.commit_queue import CommitQueue, CommitResult
 from cluster.controller.commands import LeaderAndIsr, UpdateMetadata
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic
@@ -167,7 +167,7 @@ def test_an_outcome_that_cannot_be_given_holds_up_no_other() -> None:
     async def scenario() -> None:
         tree = DurableTree.open(MemoryFileSystem(), "/", 0)
         queue = CommitQueue(tree, InlineExecutor(), ManualClock(), lambda _error: None)
-        outcomes: list[Outcome] = []
+        outcomes: list[CommitResult] = []
         give = Bugs().before(outcomes.append)
         for number in range(3):
             queue.write(lambda number=number: number, give)  # type: ignore[misc]

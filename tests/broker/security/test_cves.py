@@ -36,7 +36,7 @@ from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest
 from protocol.records.record_format import ATTRIBUTES_AT, TRANSACTIONAL_FLAG
-from security.sasl_exchange import AuthenticationError, Exchange, PlainExchange, ScramCredential, ScramExchange
+from security.sasl_exchange import Exchange, PlainExchange, SaslAuthenticationError, ScramCredential, ScramExchange
 from tests.broker.network.effect_requests import produce
 from tests.broker.network.test_hostile_clients import resident_bytes
 from tests.broker.security.secured import ADMIN, SecuredBroker, acl, play
@@ -96,7 +96,7 @@ def log_in(exchange: Exchange, first: bytes, password: str = "secret", nonce: st
             proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
             await exchange.respond(f"{unproved},p={proof}".encode())
 
-    with contextlib.suppress(AuthenticationError):
+    with contextlib.suppress(SaslAuthenticationError):
         asyncio.run(run())
     return exchange.user
 

@@ -24,7 +24,7 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from security.bearer_exchange import MAX_TOKEN_BYTES
 from security.oauth import TokenRules
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 from tests.kit.security.certificates import Authority
 from tests.kit.security.identity_provider import (
     AUDIENCE,
@@ -67,7 +67,7 @@ async def answer(listener: Tokens, token: str) -> str | bytes:
         assert said == b""
         assert exchange.credential_expiry_ms is not None
         return exchange.user
-    with pytest.raises(AuthenticationError) as refusal:
+    with pytest.raises(SaslAuthenticationError) as refusal:
         await exchange.respond(b"\x01")
     assert str(refusal.value).encode() == said
     return said
@@ -147,7 +147,7 @@ def test_any_other_token_is_refused(what: str, shared: IdentityProvider) -> None
     assert outcome(tokens(shared.url("keys")), shared.key.token()) == "alice"
     token = REFUSED[what](shared.key)
     if what == "huge":
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(SaslAuthenticationError):
             outcome(tokens(shared.url("keys")), token + "x" * MAX_TOKEN_BYTES)
     assert outcome(tokens(shared.url("keys")), token) == INVALID
 
@@ -335,7 +335,7 @@ def test_no_bytes_are_an_error_or_somebody(shared: IdentityProvider) -> None:
             exchange = listener.exchange()
             try:
                 said = await exchange.respond(bytes(changed))
-            except AuthenticationError as error:
+            except SaslAuthenticationError as error:
                 assert str(error).startswith("Authentication failed")
             else:
                 assert said == INVALID or exchange.user == "alice"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client, DigestMd5Server, RefusedError
+from broker.zookeeper.digest_md5 import ChallengeError, DigestAuthenticationError, DigestMd5Client, DigestMd5Server
 from security.jaas import DigestLogin
 
 
@@ -56,6 +56,6 @@ def test_both_sides() -> None:
 def test_clients_that_are_refused(login: tuple[str, str], change: tuple[bytes, bytes], message: str) -> None:
     server = DigestMd5Server({"alice": "x"}, lambda: "s")
     answer = DigestMd5Client(DigestLogin(*login), lambda: "c").answer(server.evaluate(b""))
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(DigestAuthenticationError, match=message):
         server.evaluate(answer.replace(*change) if change[0] else answer)
     assert server.username is None

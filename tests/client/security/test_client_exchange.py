@@ -9,16 +9,16 @@ import hashlib
 import pytest
 
 from security.sasl_config import Login
+from security.sasl_exchange import Exchange as ServerExchange
 from security.sasl_exchange import (
-    AuthenticationError,
     PlainExchange,
+    SaslAuthenticationError,
     ScramCredential,
     ScramExchange,
     ServerError,
     TokenCredential,
     exchange,
 )
-from security.sasl_exchange import Exchange as ServerExchange
 
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "ä, lice=", "pass,=word é"
@@ -57,7 +57,7 @@ def play(login: Login, server: ServerExchange) -> str | None:
 def test_plain() -> None:
     login = Login("PLAIN", USER, PASSWORD)
     assert play(login, PlainExchange({USER: PASSWORD}, b"key")) == USER
-    with pytest.raises(AuthenticationError, match="Invalid username or password"):
+    with pytest.raises(SaslAuthenticationError, match="Invalid username or password"):
         play(login, PlainExchange({USER: "other"}, b"key"))
 
 
@@ -67,9 +67,9 @@ def test_scram(mechanism: str) -> None:
     assert play(login, scram_server(mechanism)) == USER
     assert play(login, scram_server(mechanism, iterations=16_384)) == USER
     assert play(login._replace(has_token=True), scram_server(mechanism)) == "owner"
-    with pytest.raises(AuthenticationError, match="invalid credentials"):
+    with pytest.raises(SaslAuthenticationError, match="invalid credentials"):
         play(login, scram_server(mechanism, "other"))
-    with pytest.raises(AuthenticationError, match="invalid credentials"):
+    with pytest.raises(SaslAuthenticationError, match="invalid credentials"):
         play(Login(mechanism, "nobody", PASSWORD), scram_server(mechanism))
 
 

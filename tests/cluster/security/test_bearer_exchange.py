@@ -21,7 +21,7 @@ from security.bearer_exchange import (
     unsecured_token,
 )
 from security.oauth import UnsecuredRules
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 from tests.kit.security.identity_provider import claims_of, first_message, unsigned
 
 WRONG = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
@@ -58,7 +58,7 @@ def test_a_message_has_a_token_and_extensions() -> None:
     ],
 )
 def test_any_other_message_is_refused(message: bytes) -> None:
-    with pytest.raises(AuthenticationError) as caught:
+    with pytest.raises(SaslAuthenticationError) as caught:
         parse_first_message(message)
     assert str(caught.value) == WRONG
 
@@ -70,7 +70,7 @@ def test_any_other_message_is_refused(message: bytes) -> None:
 def test_no_bytes_break_it(message: bytes) -> None:
     try:
         parse_first_message(message)
-    except AuthenticationError:
+    except SaslAuthenticationError:
         return
     assert message.startswith(b"n,")
 
@@ -91,7 +91,7 @@ def test_a_token_that_counts_completes_the_exchange() -> None:
         made = exchange([])
         assert await made.respond(first_message("good", authzid="a=alice")) == b""
         assert (made.user, made.credential_expiry_ms) == ("alice", 1234)
-        with pytest.raises(AuthenticationError, match=WRONG):
+        with pytest.raises(SaslAuthenticationError, match=WRONG):
             await made.respond(first_message("good"))
 
     asyncio.run(scenario())
@@ -108,7 +108,7 @@ def test_after_a_refusal_nothing_helps(scope: str | None, told: str, then: bytes
         made = exchange(refusals, scope=scope)
         assert (await made.respond(first_message("bad"))).decode() == told
         assert refusals == ["it is bad"]
-        with pytest.raises(AuthenticationError) as caught:
+        with pytest.raises(SaslAuthenticationError) as caught:
             await made.respond(then)
         assert (str(caught.value), made.user) == (told if then == b"\x01" else WRONG, None)
 
@@ -118,7 +118,9 @@ def test_after_a_refusal_nothing_helps(scope: str | None, told: str, then: bytes
 def test_nobody_is_somebody_else() -> None:
     async def scenario() -> None:
         made = exchange([])
-        with pytest.raises(AuthenticationError, match=r"authorization id \(bob\) that is different from the token's"):
+        with pytest.raises(
+            SaslAuthenticationError, match=r"authorization id \(bob\) that is different from the token's"
+        ):
             await made.respond(first_message("good", authzid="a=bob"))
         assert made.user is None
 

@@ -15,7 +15,7 @@ from config.definitions import ConfigError
 from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
 from security.kerberos_login import Acceptor, GssContext, GssError, Initiator, KerberosLogin
 from security.principals import ShortNames
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 from tests.kit.security.kerberos import REALM, Realm, realm_of_this_process
 from tests.kit.waiting import eventually
 
@@ -65,7 +65,7 @@ class Server:
 
     def refuses(self, token: bytes) -> str:
         """The reason in the log. The client always gets the same error, and is not authenticated."""
-        with pytest.raises(AuthenticationError) as caught:
+        with pytest.raises(SaslAuthenticationError) as caught:
             self.respond(token)
         assert str(caught.value) == WRONG
         assert self.user is None
@@ -229,7 +229,7 @@ def test_nonsense(noise: bytes, at: int, bit: int, length: int, site: Site) -> N
     for bad in (noise, bytes(token), bytes(token[:length])):
         try:
             site.server().respond(bad)
-        except AuthenticationError as error:
+        except SaslAuthenticationError as error:
             assert str(error) == WRONG
 
 

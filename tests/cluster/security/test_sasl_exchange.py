@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from security import sasl_exchange
 from security.sasl_exchange import (
-    AuthenticationError,
     PlainExchange,
+    SaslAuthenticationError,
     ScramCredential,
     ScramExchange,
     TokenCredential,
@@ -91,7 +91,7 @@ def test_a_password_that_fits(token: str, user: str) -> None:
 )
 def test_a_password_that_does_not(token: bytes, reason: str) -> None:
     exchange = plain()
-    with pytest.raises(AuthenticationError, match=reason):
+    with pytest.raises(SaslAuthenticationError, match=reason):
         after(exchange, token)
     assert exchange.user is None
 
@@ -103,7 +103,7 @@ def test_the_exchange_of_the_rfc() -> None:
     assert exchange.user is None
     assert after(exchange, FINAL) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert exchange.user == "user"
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(SaslAuthenticationError):
         after(exchange, FINAL)
 
 
@@ -156,7 +156,7 @@ def test_tokens(first: str, password: str, user: str, expiry_ms: int | None, mec
 def test_a_password_is_no_tokens_and_the_other_way_round(first: str) -> None:
     for password in {"hmac", "pencil"} - {"hmac" if "tokenauth" in first else "pencil" if "user" in first else ""}:
         exchange = scram()
-        with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+        with pytest.raises(SaslAuthenticationError, match="due to invalid credentials"):
             after(exchange, final_of(exchange, first, password, "SCRAM-SHA-256"))
         assert exchange.user is None
 
@@ -165,7 +165,7 @@ def test_a_password_is_no_tokens_and_the_other_way_round(first: str) -> None:
 def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
     exchange = scram()
     final = final_of(exchange, f"n={user},r=abc", "wrong", "SCRAM-SHA-256")
-    with pytest.raises(AuthenticationError, match="due to invalid credentials with SASL mechanism SCRAM-SHA-256"):
+    with pytest.raises(SaslAuthenticationError, match="due to invalid credentials with SASL mechanism SCRAM-SHA-256"):
         after(exchange, final)
     assert exchange.user is None
     assert after(scram(), b"n,,n=%s,r=abc" % user.encode()) == after(scram(), b"n,,n=%s,r=abc" % user.encode())
@@ -189,7 +189,7 @@ def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
     ],
 )
 def test_a_first_token_that_is_none(first: bytes) -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(SaslAuthenticationError):
         after(scram(), first)
 
 
@@ -197,7 +197,7 @@ def test_a_message_may_not_be_long() -> None:
     for size, refused in ((sasl_exchange.MAX_SCRAM_BYTES, False), (sasl_exchange.MAX_SCRAM_BYTES + 1, True)):
         first = b"n,,n=user,r=" + b"x" * (size - 12)
         if refused:
-            with pytest.raises(AuthenticationError) as error:
+            with pytest.raises(SaslAuthenticationError) as error:
                 after(scram(), first)
             assert error.value.reason.endswith(f"a message has {size} bytes")
         else:
@@ -214,7 +214,7 @@ def test_another_channel_is_not_that_of_the_first_token(channel: str) -> None:
     client_key = hmac.digest(salted, b"Client Key", "sha256")
     signature = hmac.digest(hashlib.sha256(client_key).digest(), f"{first},{challenge},{unproved}".encode(), "sha256")
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
-    with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+    with pytest.raises(SaslAuthenticationError, match="due to invalid credentials"):
         after(exchange, f"{unproved},p={proof}".encode())
     assert exchange.user is None
 
@@ -223,7 +223,7 @@ def test_another_channel_is_not_that_of_the_first_token(channel: str) -> None:
 def test_a_proof_has_the_length_of_a_hash(proof: bytes) -> None:
     exchange = scram()
     after(exchange, FIRST)
-    with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+    with pytest.raises(SaslAuthenticationError, match="due to invalid credentials"):
         after(exchange, FINAL.rpartition(b",p=")[0] + b",p=" + proof)
     assert exchange.user is None
 
@@ -235,7 +235,7 @@ def test_no_byte_of_the_last_token_may_be_another(at: int, flip: int) -> None:
     changed[at] ^= flip
     exchange = scram()
     after(exchange, FIRST)
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(SaslAuthenticationError):
         after(exchange, bytes(changed))
     assert exchange.user is None
 
@@ -243,7 +243,7 @@ def test_no_byte_of_the_last_token_may_be_another(at: int, flip: int) -> None:
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_nothing_else_is_raised(first: bytes, second: bytes) -> None:
     for exchange, begin in ((scram(), [first]), (scram(), [FIRST, second]), (plain(), [first])):
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(SaslAuthenticationError):
             after(exchange, *begin)
 
 

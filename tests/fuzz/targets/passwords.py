@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from security.sasl_config import Login
 from security.sasl_exchange import (
     MAX_ITERATIONS,
-    AuthenticationError,
     PlainExchange,
+    SaslAuthenticationError,
     ScramCredential,
     ScramExchange,
     ServerError,
@@ -98,7 +98,7 @@ class Plain:
         server = PlainExchange(USERS, b"key")
         try:
             answer = result_of(server.respond(case))
-        except AuthenticationError:
+        except SaslAuthenticationError:
             assert server.user is None
             assert case not in RIGHT_PLAIN
             return False
@@ -198,7 +198,7 @@ class Scram:
         server = ScramExchange(case.mechanism, _find, _find_token, lambda: SERVER_NONCE)
         try:
             challenge = result_of(server.respond(case.first))
-        except AuthenticationError:
+        except SaslAuthenticationError:
             assert not case.is_right
             assert server.user is None
             return False
@@ -216,7 +216,7 @@ class Scram:
             last = mutated(last, random.Random(case.twist))
         try:
             answer = result_of(server.respond(last))
-        except AuthenticationError:
+        except SaslAuthenticationError:
             assert not case.is_right
             assert server.user is None
             return False
@@ -224,7 +224,7 @@ class Scram:
         assert answer == b"v=" + self._signature(case, message)
         try:
             result_of(server.respond(last))
-        except AuthenticationError:
+        except SaslAuthenticationError:
             return True
         raise AssertionError("an exchange goes on after its end")
 

@@ -18,7 +18,7 @@ from broker.security.token_validator import tokens_of
 from config.broker_config import BrokerConfig
 from security.bearer_exchange import TokenError
 from security.oauth import TokenRules
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 from tests.fuzz.mutation import mutated, mutated_text
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.sessions import quiet
@@ -143,7 +143,7 @@ class SignedTokens:
         exchange = self._tokens.exchange()
         try:
             answer = await exchange.respond(message)
-        except AuthenticationError:
+        except SaslAuthenticationError:
             assert exchange.user is None
             return None
         assert (exchange.user is None) is bool(answer)
@@ -151,7 +151,7 @@ class SignedTokens:
             json.loads(answer)
             try:
                 await exchange.respond(b"\x01")
-            except AuthenticationError:
+            except SaslAuthenticationError:
                 return None
             raise AssertionError("a refused client goes on")
         assert exchange.credential_expiry_ms is not None

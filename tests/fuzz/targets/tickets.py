@@ -12,7 +12,7 @@ from typing import NamedTuple
 from security.gssapi_exchange import MAX_TOKEN_BYTES, GssapiExchange
 from security.kerberos_login import Acceptor, GssError, Initiator, KerberosLogin
 from security.principals import ShortNames
-from security.sasl_exchange import AuthenticationError
+from security.sasl_exchange import SaslAuthenticationError
 from tests.fuzz.mutation import mutated
 from tests.fuzz.runner import Target, Trial
 from tests.fuzz.targets.passwords import result_of
@@ -85,7 +85,7 @@ class Tickets:
                         token = client.wrap(case.choice)
                 except GssError:
                     return False
-        except AuthenticationError:
+        except SaslAuthenticationError:
             # Without a mutation, only clients that require a security layer, or send nothing, are refused.
             assert server.user is None
             assert case.twist or len(case.choice) < 4 or not case.choice[0] & 1
@@ -98,7 +98,7 @@ class Tickets:
     def _alone(self, case: TicketCase, server: GssapiExchange) -> bool:
         try:
             result_of(server.respond(self._changed(self._first, case)))
-        except AuthenticationError:
+        except SaslAuthenticationError:
             return False
         assert server.user is None
         return True
