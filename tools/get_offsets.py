@@ -51,7 +51,7 @@ PARSER = OptionParser(
 )
 
 
-class _Rule(NamedTuple):
+class _TopicPartitionFilter(NamedTuple):
     """One part of --topic-partitions."""
 
     topics: TopicFilter
@@ -129,15 +129,15 @@ def make_filter(options: Options) -> Filter:
     return lambda topic, partition: topics.allows(topic.name, topic.is_internal) and partition in wanted
 
 
-def _parse_rule(text: str) -> _Rule:
+def _parse_rule(text: str) -> _TopicPartitionFilter:
     match = _RULE.fullmatch(text)
     if match is None:
         raise ToolError(f"Invalid rule specification: {text}")
     name, exact, low, high = match.groups()
     topics = TopicFilter(name or ".*")
     if exact:
-        return _Rule(topics, int(exact), int(exact) + 1)
-    return _Rule(topics, int(low or 0), int(high) if high else None)
+        return _TopicPartitionFilter(topics, int(exact), int(exact) + 1)
+    return _TopicPartitionFilter(topics, int(low or 0), int(high) if high else None)
 
 
 def fail(error: BaseException) -> None:

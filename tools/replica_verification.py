@@ -59,7 +59,7 @@ class Fetched(NamedTuple):
     batches: Sequence[RecordBatch] = ()
 
 
-class Lag(NamedTuple):
+class VerificationLag(NamedTuple):
     """How far the check of a partition is behind its high watermark."""
 
     behind: int
@@ -84,9 +84,9 @@ class ReplicaBuffer:
         """Add the batches of one replica."""
         self._fetched[name][broker_id] = fetched
 
-    def verify(self) -> Lag:
+    def verify(self) -> VerificationLag:
         """Compare the replicas and print differences; returns the largest lag. Raises UnequalReplicasError."""
-        worst: Lag | None = None
+        worst: VerificationLag | None = None
         for name, brokers in self.replicas.items():
             fetched = {broker_id: self._fetched[name].get(broker_id, Fetched()) for broker_id in brokers}
             self._fetched[name] = {}
@@ -94,7 +94,7 @@ class ReplicaBuffer:
                 _compare(name, dict(zip(brokers, batches, strict=True)))
                 self.offsets[name] = batches[0].last_offset + 1
             high_watermark = max(each.high_watermark for each in fetched.values())
-            lag = Lag(high_watermark - self.offsets[name], name, self.offsets[name])
+            lag = VerificationLag(high_watermark - self.offsets[name], name, self.offsets[name])
             if worst is None or lag.behind > worst.behind:
                 worst = lag
         assert worst is not None
@@ -130,7 +130,7 @@ def _timestamp() -> str:
     return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
 
 
-class ReplicaFetcher:
+class VerificationFetcher:
     """Fetches the replicas of one broker."""
 
     def __init__(self, client: KafkaClient, broker_id: int, metadata: Metadata, options: Options) -> None:
@@ -209,7 +209,7 @@ async def work(options: Options) -> int:
         wanted = options.required_number("time")
         buffer = ReplicaBuffer(replicas, await initial_offsets(client, replicas, wanted))
         brokers = dict.fromkeys(each for held in replicas.values() for each in held)
-        fetchers = {broker_id: ReplicaFetcher(client, broker_id, metadata, options) for broker_id in brokers}
+        fetchers = {broker_id: VerificationFetcher(client, broker_id, metadata, options) for broker_id in brokers}
         print(f"{_timestamp()}: verification process is started", flush=True)
         await verify(buffer, fetchers, options.required_number("report-interval-ms"))
     return 0
@@ -227,7 +227,7 @@ async def initial_offsets(
     return offsets
 
 
-async def verify(buffer: ReplicaBuffer, fetchers: Mapping[int, ReplicaFetcher], report_interval_ms: int) -> None:
+async def verify(buffer: ReplicaBuffer, fetchers: Mapping[int, VerificationFetcher], report_interval_ms: int) -> None:
     """Fetch and compare forever, and print the largest lag regularly. Raises UnequalReplicasError."""
     partitions = list(buffer.replicas)
     reported_ms = now_ms()

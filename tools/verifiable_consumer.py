@@ -62,7 +62,7 @@ class _Reporter:
         print_event("partitions_revoked", partitions=list(map(_name, partitions)))
 
 
-class _Run:
+class _ConsumerRun:
     """Counts records up to a limit; a negative limit means unlimited."""
 
     def __init__(self, limit: int, *, verbose: bool) -> None:
@@ -138,7 +138,7 @@ async def work(arguments: argparse.Namespace) -> int:
     if arguments.group_instance_id:
         values["group.instance.id"] = arguments.group_instance_id
     settings = ConsumerSettings.parse(values)
-    run = _Run(arguments.max_messages, verbose=arguments.verbose)
+    run = _ConsumerRun(arguments.max_messages, verbose=arguments.verbose)
     ended: asyncio.CancelledError | None = None
     async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
         print_event("startup_complete")

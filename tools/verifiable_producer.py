@@ -41,7 +41,7 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-class _Run:
+class _ProducerRun:
     """Counts sent and acknowledged records."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -117,7 +117,7 @@ async def work(arguments: argparse.Namespace) -> int:
     numbers = count() if arguments.max_messages < 0 else range(arguments.max_messages)
     prefix = "" if arguments.value_prefix is None else f"{arguments.value_prefix}."
     settings = ProducerSettings.parse(values)
-    run = _Run(arguments)
+    run = _ProducerRun(arguments)
     ended: asyncio.CancelledError | None = None
     print_event("startup_complete")
     async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:

@@ -58,7 +58,7 @@ _LOADED_AT_START: Final = (
 """Modules that a broker imports only when it starts: the forks share them."""
 
 
-class Launcher:
+class ForkServer:
     """Owns the forked brokers. `root` is deleted at the end."""
 
     def __init__(self, commands: socket.socket, root: Path) -> None:
@@ -256,7 +256,7 @@ def _serve(properties: dict[str, str], token: str, report: int, launched_s: floa
 def main(argv: list[str]) -> int:
     """Run the launcher: the descriptor of the socket, and the directory to delete at the end."""
     commands = socket.socket(fileno=int(argv[0]))
-    launcher = Launcher(commands, Path(argv[1]))
+    launcher = ForkServer(commands, Path(argv[1]))
     for name in _LOADED_AT_START:
         with contextlib.suppress(ImportError):  # uvloop is optional
             __import__(name)

@@ -35,6 +35,7 @@ SOLE_IMPLEMENTATIONS: dict[str, str] = {
 NAMESAKES: dict[str, str] = {
     "Network": "the client and the broker each say what they need of sockets; neither imports the other",
     "Random": "the client and the broker each say what they need of randomness; neither imports the other",
+    "Record": "the package `odradek` is for programs of users, and shares no class with the broker",
 }
 """Names of several classes, each with the reason."""
 

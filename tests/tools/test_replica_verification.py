@@ -17,7 +17,7 @@ from protocol.topic_partition import TopicPartition
 from tests.kit.in_process_cluster import InProcessCluster
 from tests.kit.waiting import eventually_async
 from tools import replica_verification
-from tools.replica_verification import Fetched, Lag, ReplicaBuffer, UnequalReplicasError
+from tools.replica_verification import Fetched, ReplicaBuffer, UnequalReplicasError, VerificationLag
 from tools.support.common import ToolError
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -35,7 +35,9 @@ def test_equal_batches_below_all_high_watermarks_are_checked() -> None:
     buffer = ReplicaBuffer({T0: (1, 2), U0: (2, 1)}, {T0: 0, U0: 5})
     buffer.add(T0, 1, Fetched(3, batches(b"a", b"b", b"c")))
     buffer.add(T0, 2, Fetched(2, batches(b"a", b"b", b"other")))
-    assert buffer.verify() == Lag(1, T0, 2), "broker 1 of u-0 did not answer, so that its high watermark is not known"
+    assert buffer.verify() == VerificationLag(1, T0, 2), (
+        "broker 1 of u-0 did not answer, so that its high watermark is not known"
+    )
     assert buffer.offsets == {T0: 2, U0: 5}
     assert buffer.verify().partition == T0, "nothing is left of the first round"
 
@@ -44,7 +46,7 @@ def test_a_checksum_that_differs_is_printed_and_the_check_goes_on(capsys: pytest
     buffer = ReplicaBuffer({T0: (1, 2)}, {T0: 0})
     buffer.add(T0, 1, Fetched(3, batches(b"a", b"b", b"c")))
     buffer.add(T0, 2, Fetched(3, batches(b"a", b"x", b"c")))
-    assert buffer.verify() == Lag(0, T0, 3)
+    assert buffer.verify() == VerificationLag(0, T0, 3)
     found = re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}: partition t-0 has unmatched checksum at offset 1; "
         r"replica 1's checksum (\d+); replica 2's checksum (\d+)\n",
