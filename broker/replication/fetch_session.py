@@ -236,7 +236,7 @@ class FetchSessionCache:
         """Partitions in all sessions, for the metric."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
-    def partitions_of(self, session_id: int) -> list[FetchPartition]:
+    def partitions_of(self, session_id: int) -> list[CachedPartition]:
         """The partitions of a session; none if there is no such session."""
         session = self._sessions.get(session_id)
         return [] if session is None else list(session.partitions.values())

@@ -57,7 +57,7 @@ SOUND = Reading(120 * 1024, checks_crc=True)
 """malloc still serves this size from its heap: fresh pages for every read would cost more than the CRC."""
 
 
-class Fault(Value):
+class BatchFault(Value):
     """The bytes at `position` are not a batch."""
 
     position: int
@@ -91,7 +91,7 @@ class BatchReader:
         self._on_read = on_read
         self._window = _NOTHING
         self._window_at = 0
-        self.fault: Fault | None = None
+        self.fault: BatchFault | None = None
         """The reason why the last iteration ended, or None if it reached `end` or was abandoned."""
 
     def batches(self, position: int) -> Iterator[Found]:
@@ -191,6 +191,6 @@ class BatchReader:
         self._end_at(position, f"stored crc = {stored}, computed crc = {computed}")
 
     def _end_at(self, position: int, reason: str, *, is_cut_off: bool = False) -> None:
-        self.fault = Fault(position, reason, is_cut_off)
+        self.fault = BatchFault(position, reason, is_cut_off)
         if self._reading.refuses and not is_cut_off:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self._path} is corrupt at byte {position}: {reason}")

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ApiError
 from protocol.records.batch import HEADER_BYTES, Record, build_batch, read_batches
-from storage.segment.batch_reader import BASE_OFFSET, BatchReader, Fault, Found, Reading, header_of
+from storage.segment.batch_reader import BASE_OFFSET, BatchFault, BatchReader, Found, Reading, header_of
 
 SIZES = (1, 400, 3, 60, 1000, 2)
 """The sizes of the records' values in bytes."""
@@ -34,7 +34,7 @@ class Disk:
         return self.data[position : position + size]
 
 
-def read(data: bytes, reading: Reading, end: int | None = None) -> tuple[list[Found], Fault | None, Disk]:
+def read(data: bytes, reading: Reading, end: int | None = None) -> tuple[list[Found], BatchFault | None, Disk]:
     """All batches from the beginning, the error after them, and the reads."""
     disk = Disk(data)
     told: list[int] = []
