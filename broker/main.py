@@ -138,7 +138,7 @@ async def serve(
         except LogDirError as error:
             logger.critical("The broker cannot start with CLUSTER_ID=%s: %s", cluster_id, error)
             return 1
-    environment = environment or environment_of_this_machine(config)
+    environment = environment or system_environment(config)
     server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

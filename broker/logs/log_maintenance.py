@@ -128,7 +128,7 @@ class LogMaintenance:
             with contextlib.suppress(ApiError):  # deleted meanwhile, or its directory is offline and its owner knows
                 while log.delete_old_segments(1):
                     count += 1
-                    if slices.is_over():
+                    if slices.should_yield():
                         await slices.pause()
         logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
 

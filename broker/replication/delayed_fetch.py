@@ -46,7 +46,7 @@ class CachedPartition:
         "topic_id",
     )
 
-    def __init__(self, topic: str | None, topic_id: Uuid, asked: FetchRequest.CachedPartition) -> None:
+    def __init__(self, topic: str | None, topic_id: Uuid, asked: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = asked.partition

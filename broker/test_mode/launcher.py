@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from broker.environment.system import environment_of_this_machine, raise_open_file_limit
+from broker.environment.system import raise_open_file_limit, system_environment
 from broker.main import serve
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer
@@ -239,7 +239,7 @@ def _serve(properties: dict[str, str], token: str, report: int, launched_s: floa
     movable = MovableTime()
 
     async def run() -> int:
-        machine, environment = TimeMachine.of(movable, environment_of_this_machine(config))
+        machine, environment = TimeMachine.of(movable, system_environment(config))
         controls = []  # as long as the broker runs
 
         async def announce(server: KafkaServer) -> None:

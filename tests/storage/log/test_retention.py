@@ -196,7 +196,7 @@ class TestLookup:
         assert lookup.is_needed
         lookup.run()
         lookup.complete()
-        assert [segment.knows_max_timestamp for segment in log.segments[:9]] == [True] * 8 + [False]
+        assert [segment.has_max_timestamp for segment in log.segments[:9]] == [True] * 8 + [False]
         calls: list[str] = []
         disk.inject = lambda operation, path: calls.append(operation)
         disk.faults_in_reads = True
@@ -225,7 +225,7 @@ class TestLookup:
         lookup = manager.timestamp_lookup([log], T0)
         lookup.run()
         lookup.complete()
-        assert not log.segments[0].knows_max_timestamp
+        assert not log.segments[0].has_max_timestamp
         assert log.expire_segments(T0, 15).expired == 7
 
     def test_nothing_to_look_up(self) -> None:
