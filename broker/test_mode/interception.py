@@ -30,6 +30,7 @@ from broker.test_mode.touched_resources import TopicName, reduced
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.uuids import Uuid
 from protocol.wire.encode_compiler import EncodedItems
 from protocol.wire.schema import Request, Response, Struct
@@ -46,6 +47,8 @@ DECODED_ELEMENTS: Final = 1_000
 
 _SPOILED: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """APIs that are handled although a fault refuses them: a fetch session goes on, and a client learns the brokers."""
+_OF_PARTITIONS: Final = frozenset({"topic", "partition"})
+"""Selectors that may match a part of a request."""
 
 
 class Interception:
@@ -182,7 +185,7 @@ class Interception:
         refused = reduced(whole, self._topic_name, rule.touches)
         rest = reduced(request, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
         error = self._error(rule, context, whole if refused is None else refused)
-        if rest is None or refused is None or not rule.fault.selectors.keys() & {"topic", "partition"}:
+        if rest is None or refused is None or _is_whole(error) or not rule.fault.selectors.keys() & _OF_PARTITIONS:
             return error
         return _joined(handle(context, rest), error)
 
@@ -217,20 +220,32 @@ class Interception:
     def _spoiled(self, rule: FaultRule, context: RequestContext, whole: Request, response: Response) -> Response:
         """The response with the error for the partitions of the fault."""
         response = _decoded(response, context.api_version)
+        if isinstance(whole, MetadataRequest) and isinstance(response, MetadataResponse) and not whole.topics:
+            named = [MetadataRequest.MetadataRequestTopic(name=each.name) for each in response.topics]
+            whole = whole.replace(topics=named)  # of all topics
         refused = reduced(whole, self._topic_name, rule.touches)
         error = self._error(rule, context, whole if refused is None else refused)
         rest = reduced(response, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
-        if rule.fault.api in _SPOILED:
+        if rule.fault.api in _SPOILED and not _is_whole(error):
             array = "responses" if isinstance(response, FetchResponse) else "topics"
             return _merged(response.replace(**{array: []}) if rest is None else rest, error)
-        if rest is None or not rule.fault.selectors.keys() & {"topic", "partition"}:
+        if rest is None or _is_whole(error) or not rule.fault.selectors.keys() & _OF_PARTITIONS:
             return error
         return _merged(rest, error)
 
     def _error(self, rule: FaultRule, context: RequestContext, request: Request) -> Response:
+        """The answer with the error. Closes the connection where there is none, as Kafka does with acks=0."""
         fault = rule.fault
         message = fault.message or f"Injected by fault {rule.number}"
-        return error_response(request, context.api_version, int(fault.error), message)
+        try:
+            return error_response(request, context.api_version, int(fault.error), message)
+        except ValueError as error:
+            raise CloseConnection(f"fault {rule.number}: {error}") from error
+
+
+def _is_whole(error: Response) -> bool:
+    """Whether the error is that of the whole response: this version has no other place for it."""
+    return bool(getattr(error, "error_code", 0))
 
 
 def _watched(reply: Any, ended: Callable[[Reply], None]) -> Any:

@@ -1,0 +1,117 @@
+"""odradek run: run a command with a new broker, or a cluster, that ends with it.
+
+The command finds the broker in KAFKA_BOOTSTRAP_SERVERS, and its control API in ODRADEK_URL and ODRADEK_TOKEN. The exit
+code is that of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+import odradek
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+BY_SIGNAL = 128
+"""Exit codes of shells: for a command that cannot be run, and plus the number of the signal that ended it."""
+USAGE_ERROR = 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options, up to `--`."""
+    parser = argparse.ArgumentParser(
+        prog="odradek run",
+        usage="odradek run [--topics NAME[:PARTITIONS],...] [--config KEY=VALUE] -- COMMAND [ARGUMENTS...]",
+        description="Run a command with a new broker that ends with it; the exit code is that of the command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--topics", default="", metavar="NAME[:PARTITIONS],...", help="topics to create first")
+    parser.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="a key of server.properties; may be repeated"
+    )
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
+    return parser
+
+
+def topics_of(text: str) -> dict[str, int]:
+    """The partitions of each topic. Raises ValueError."""
+    topics: dict[str, int] = {}
+    for word in filter(None, text.split(",")):
+        name, colon, count = word.partition(":")
+        if not name or (colon and not count.isdigit()):
+            raise ValueError(f"--topics {word!r} is not NAME or NAME:PARTITIONS")
+        topics[name] = int(count) if colon else 1
+    return topics
+
+
+def config_of(pairs: Sequence[str]) -> dict[str, str]:
+    """The keys of server.properties. Raises ValueError."""
+    config: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--config {pair!r} is not KEY=VALUE")
+        config[key] = value
+    return config
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command to its end, and pass signals on to it; returns its exit code as a shell would."""
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **environment})
+    except FileNotFoundError:
+        print(f"odradek run: {command[0]}: command not found", file=sys.stderr)
+        return NOT_FOUND
+    except OSError as error:
+        print(f"odradek run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_EXECUTABLE
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    # A terminal sends Ctrl-C to the command, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = process.wait()
+    return code if code >= 0 else BY_SIGNAL - code
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code."""
+    parser = make_parser()
+    words = parser.parse_args(argv)
+    if not words.command:
+        parser.print_usage(sys.stderr)
+        print("odradek run: name a command after --", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        topics, config = topics_of(words.topics), config_of(words.config)
+    except ValueError as error:
+        print(f"odradek run: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        with odradek.Broker(config=config) as broker:
+            for name, partitions in topics.items():
+                broker.create_topic(name, partitions)
+            environment = {
+                "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+                "ODRADEK_URL": broker.control_url,
+                "ODRADEK_TOKEN": broker.control_token,
+            }
+            return run_command(words.command, environment)
+    except odradek.OdradekError as error:
+        print(f"odradek run: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
