@@ -14,8 +14,8 @@ from tools.support.common import parse_pairs, read_properties, reason
 WIDTH = 60
 
 
-def main(argv: list[str]) -> int:
-    """Run the tool; returns its exit code, 1 if a broker would not start with the file."""
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(
         prog=os.environ.get("ODRADEK_COMMAND", "odradek check-config"),
         description="Say what each key of a configuration file means to this broker, all at once. "
@@ -23,7 +23,12 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("file", help="server.properties")
     parser.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="as of server-start")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code, 1 if a broker would not start with the file."""
+    arguments = make_parser().parse_args(argv)
     try:
         properties = {**read_properties(arguments.file), **parse_pairs(arguments.override)}
     except (OSError, ConfigError) as error:

@@ -9,28 +9,24 @@ import argparse
 import sys
 
 from tools.local_cluster import cluster_actions
-from tools.support.arguments import ArgumentParser
 from tools.support.common import make_client, read_properties, run_work
+from tools.support.options import ArgumentParser, default_server
 
 
 def make_parser() -> ArgumentParser:
-    """The parser of Kafka's actions."""
-    parser = ArgumentParser("kafka-cluster", "Show the id of a cluster.")
-    parser.epilog = (
-        f"On this machine: odradek cluster {'|'.join(cluster_actions.ACTIONS)}; --help after one tells more."
-    )
-    parser.add_argument("action", choices=("cluster-id", "unregister"), help="what to do")
-    servers = parser.add_mutually_exclusive_group(required=True)
-    servers.add_argument("--bootstrap-server", "-b", metavar="BOOTSTRAP_SERVER", help="the brokers to connect to")
-    servers.add_argument("--bootstrap-controller", "-C", metavar="BOOTSTRAP_CONTROLLER", help="of KRaft only")
-    parser.add_argument("--config", "-c", metavar="CONFIG", help="a file with properties for the client")
-    parser.add_argument("--id", "-i", type=int, metavar="ID", help="the broker to unregister, of KRaft only")
+    """The actions and their options: Kafka's, then Odradek's."""
+    parser = ArgumentParser("kafka-cluster", "Show the id of a cluster, or run a cluster on this machine.")
+    actions = parser.add_commands()
+    server = default_server(["bootstrap-server"], ["command"])
+    for name, what in (("cluster-id", "show the id"), ("unregister", "unregister a broker, with KRaft only")):
+        action = actions.add_parser(name, help=what, allow_abbrev=False)
+        servers = action.add_mutually_exclusive_group(required=server is None)
+        servers.add_argument("--bootstrap-server", "-b", default=server, help="the brokers to connect to")
+        servers.add_argument("--bootstrap-controller", "-C", help="of KRaft only")
+        action.add_argument("--config", "-c", metavar="FILE", help="a file with properties for the client")
+    action.add_argument("--id", "-i", type=int, help="the broker to unregister, of KRaft only")
+    cluster_actions.add_to(actions)
     return parser
-
-
-def make_parsers() -> list[argparse.ArgumentParser]:
-    """The parsers of all actions."""
-    return [make_parser(), cluster_actions.make_parser()]
 
 
 async def work(arguments: argparse.Namespace) -> int:
@@ -41,7 +37,7 @@ async def work(arguments: argparse.Namespace) -> int:
     properties = read_properties(arguments.config) if arguments.config else {}
     async with make_client(arguments.bootstrap_server, properties) as client:
         found = await client.describe_topics([])
-    if arguments.action == "unregister":
+    if arguments.command == "unregister":
         print("The target cluster does not support the broker unregistration API.")
     elif found.cluster_id is None:
         print("No cluster ID found. The Kafka version is probably too old.")
@@ -52,14 +48,10 @@ async def work(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
-    if argv and argv[0] in cluster_actions.ACTIONS:
-        return cluster_actions.main(argv)
     parser = make_parser()
-    if not argv:
-        parser.print_usage(sys.stderr)
-        print("kafka-cluster: error: too few arguments", file=sys.stderr)
-        return 1
-    arguments = parser.read(argv)
+    if argv and argv[0] in cluster_actions.ACTIONS:
+        return cluster_actions.run(parser.parse_args(argv))
+    arguments = parser.read(argv, needs_arguments=True)
     return arguments if isinstance(arguments, int) else run_work(lambda: work(arguments))
 
 

@@ -21,8 +21,8 @@ from client.batches import RecordMetadata, record_size
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.records.batch import HEADER_BYTES
-from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
+from tools.support.options import ArgumentParser, whole_number
 from tools.support.performance import Throttle, print_metrics
 
 REPORT_EVERY_MS = 5_000

@@ -24,8 +24,8 @@ from storage.io.os_file_system import OsFileSystem
 from tools.configurations.quotas import RefusedError
 from tools.configurations.scram_users import salted_passwords
 from tools.local_cluster.process_commands import server_module
-from tools.support.arguments import ArgumentParser
 from tools.support.common import read_properties, reason
+from tools.support.options import ArgumentParser
 
 _CREDENTIAL: Final = re.compile(r"(?P<mechanism>[^=]+)=\[(?P<options>.*)\]", re.DOTALL)
 _OPTION: Final = re.compile(r'(name|password|iterations|salt|saltedpassword)=("[^"]*"|[^,]*)(?:,|\Z)')
@@ -33,7 +33,7 @@ _OPTION: Final = re.compile(r'(name|password|iterations|salt|saltedpassword)=("[
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
-    arguments = _parser().read(argv, needs_arguments=True)
+    arguments = make_parser().read(argv, needs_arguments=True)
     if isinstance(arguments, int):
         return arguments
     if arguments.command == "random-uuid":
@@ -46,12 +46,15 @@ def main(argv: list[str]) -> int:
         return 1
 
 
-def _parser() -> ArgumentParser:
+def make_parser() -> ArgumentParser:
+    """The commands and their options."""
     parser = ArgumentParser("kafka-storage", "Format log directories, and say whose they are.")
     commands = parser.add_commands()
     for name, purpose in (("info", "Say whose the log directories are."), ("format", "Claim them for a cluster.")):
         command = commands.add_parser(name, help=purpose, description=purpose)
-        command.add_argument("--config", "-c", required=True, help="The configuration file of the broker.")
+        command.add_argument(
+            "--config", "-c", required=True, metavar="FILE", help="The configuration file of the broker."
+        )
     command.add_argument("--cluster-id", "-t", required=True, help="The id of the cluster.")
     command.add_argument(
         "--add-scram",

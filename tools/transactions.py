@@ -21,8 +21,8 @@ from client.transactions.transaction_admin import (
 )
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import ToolError, make_client, now_ms, read_properties, reason, run_work
+from tools.support.options import ArgumentParser, whole_number
 
 LIST_HEADERS = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
 DESCRIBE_HEADERS = (

@@ -15,8 +15,8 @@ from client.settings import ConsumerSettings
 from protocol.errors import ApiError
 from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
-from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import make_client, read_properties, reason, run_work
+from tools.support.options import ArgumentParser, whole_number
 from tools.support.performance import print_event
 
 _POLL_S = 3600.0

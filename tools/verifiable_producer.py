@@ -16,8 +16,8 @@ from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
-from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import make_client, now_ms, read_properties, run_work
+from tools.support.options import ArgumentParser, whole_number
 from tools.support.performance import Throttle, describe_error, print_event
 
 

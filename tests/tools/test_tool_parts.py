@@ -64,7 +64,7 @@ def test_numbers_that_are_none(name: str, text: str) -> None:
 
 
 def test_the_usage_names_every_option_within_80_columns() -> None:
-    lines = PARSER.usage().splitlines()
+    lines = PARSER.format_help().splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[2:] if line.startswith("--")] == [
         *("--flag", "--help", "--maybe", "--number", "--small", "--version", "--with-default"),

@@ -26,6 +26,7 @@ from tools.local_cluster.cluster_status import gather_status, render
 from tools.local_cluster.process_commands import SESSION_TIMEOUT_MS
 from tools.local_cluster.server_logs import NamedLog, show_logs
 from tools.support.common import ToolError, parse_pairs, run_work
+from tools.support.options import CommandParser
 
 DEFAULT_BROKERS = 3
 DEFAULT_BASE_PORT = 9092
@@ -37,18 +38,14 @@ _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 Action = Callable[[argparse.Namespace, ClusterDirectory], Awaitable[None]]
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of the actions and their options."""
-    parser = argparse.ArgumentParser(
-        prog="odradek cluster",
-        description="Run a cluster on this machine: several brokers and their coordination, as processes.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+def add_to(actions: argparse._SubParsersAction[CommandParser]) -> None:
+    """Add the parser of each action."""
 
-    def action(name: str, what: str) -> argparse.ArgumentParser:
+    def action(name: str, what: str) -> CommandParser:
         added = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", allow_abbrev=False)
-        added.add_argument("--dir", default=DEFAULT_DIRECTORY, help=f"of the cluster (default: ./{DEFAULT_DIRECTORY})")
+        added.add_argument(
+            "--dir", default=DEFAULT_DIRECTORY, metavar="DIR", help=f"of the cluster (default: ./{DEFAULT_DIRECTORY})"
+        )
         return added
 
     start = action("start", "make and start a cluster, or start again what has ended")
@@ -83,7 +80,6 @@ def make_parser() -> argparse.ArgumentParser:
     logs.add_argument("process", type=_process, nargs="?", metavar="N|zookeeper", help="one of them (default: all)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what they log, until Ctrl-C")
     logs.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="of each log (default: 20)")
-    return parser
 
 
 def _count(text: str) -> int:
@@ -202,7 +198,6 @@ async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> 
     while True:
         lines = "\n".join(render(await gather_status(directory)))
         if not arguments.watch:
-            tell(lines)
             return
         tell(f"{_HOME_AND_CLEAR}{lines}" if is_terminal else f"{lines}\n")
         await asyncio.sleep(_WATCH_S)
@@ -300,15 +295,14 @@ def _require(what: str, process: ProcessId | None, wanted: Condition) -> None:
         raise ToolError(f"{what} is {found.value}, not {wanted.value}")
 
 
-def main(argv: Sequence[str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run one action; returns the exit code."""
-    arguments = make_parser().parse_args(argv)
     # Failed connections belong to the status: do not log them.
     logging.basicConfig(level=logging.ERROR)
     directory = ClusterDirectory(arguments.dir)
 
     async def work() -> int:
-        await ACTIONS[arguments.action](arguments, directory)
+        await ACTIONS[arguments.command](arguments, directory)
         return 0
 
     return run_work(work)

@@ -78,7 +78,7 @@ def run_tool(
             return 0
         check(options)
     except UsageError as error:
-        print(error, parser.usage(), sep="\n", file=sys.stderr)
+        print(error, parser.format_help(), sep="\n", file=sys.stderr)
         return 1
     except (OptionError, ToolError) as error:
         print(error, file=sys.stderr)

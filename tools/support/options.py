@@ -1,18 +1,22 @@
-"""Command-line options as parsed by jopt-simple, the library of Kafka's tools.
+"""The command lines of the tools: argparse, made to behave like the two libraries of Kafka's tools.
 
-`--name value`, `--name=value` and `-name value` are equivalent. Names are never abbreviated. A required argument is the
-next word, whatever it looks like. An option may occur several times. Words that belong to no option are ignored. As in
-jopt-simple, values are converted on access, so that a bad number is an error of the tool's work.
+Most of Kafka's tools use jopt-simple (`OptionParser`); the others use argparse4j, a copy of argparse
+(`ArgumentParser`).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
+
+from odradek import __version__
 
 _WIDTH: Final = 80
 _INT32: Final = range(-(2**31), 2**31)
@@ -71,50 +75,63 @@ HELP: Final = Option("help", "Print these options.")
 VERSION: Final = Option("version", "Print the version.")
 
 
-class OptionParser:
-    """The options of one tool; `purpose` is the first sentence of its help."""
+class OptionParser(argparse.ArgumentParser):
+    """The options of one tool, as jopt-simple parses them; `purpose` is the first sentence of the help.
+
+    `--name value`, `--name=value` and `-name value` are equivalent. Names are never abbreviated. A required argument is
+    the next word, whatever it looks like, but not `--`. An option may occur several times. Words that belong to no
+    option are ignored.
+    """
 
     def __init__(self, purpose: str, options: Iterable[Option]) -> None:
+        # With a width, argparse does not ask the terminal for each option, nor import shutil for it: 5 ms of a start.
+        narrow = partial(argparse.HelpFormatter, width=_WIDTH)
+        super().__init__(description=purpose, formatter_class=narrow, add_help=False, allow_abbrev=False)
         self.purpose = purpose
         self.options = {option.name: option for option in (*options, HELP, VERSION)}
+        for option in self.options.values():
+            name, text = f"--{option.name}", option.help.replace("%", "%%")
+            if option.argument is None:
+                self.add_argument(name, dest=option.name, action="append_const", const=None, help=text)
+            else:
+                nargs = "?" if option.argument_optional else None
+                metavar = option.argument or option.kind
+                self.add_argument(name, dest=option.name, action="append", nargs=nargs, metavar=metavar, help=text)
 
     def parse(self, argv: Sequence[str]) -> Options:
         """Parse a command line. Raises OptionError for an unknown option or a missing argument."""
-        given: dict[str, list[str]] = {}
-        order: list[str] = []
-        words = list(argv)
-        position = 0
-        while position < len(words):
-            word = words[position]
-            position += 1
-            if not word.startswith("-") or word in {"-", "--"}:
-                continue
-            name, has_value, value = word.lstrip("-").partition("=")
-            option = self.options.get(name)
-            if option is None:
-                hint = "; use --bootstrap-server, tools speak to brokers only" if name == "zookeeper" else ""
-                raise OptionError(f"{name} is not a recognized option{hint}")
-            values = given.setdefault(name, [])
-            order.append(name)
-            if option.argument is None:
-                continue
-            if has_value:
-                values.append(value)
-            elif option.argument_optional:
-                if position < len(words) and _is_argument(words[position], option):
-                    values.append(words[position])
-                    position += 1
-            elif position < len(words):
-                values.append(words[position])
-                position += 1
-            else:
-                raise OptionError(f"Option {name} requires an argument")
+        words = list(self._rewritten(argv))
+        order = [word[2:].partition("=")[0] for word in words]
+        found = vars(self.parse_args(words))
+        given = {name: [value for value in found[name] if value is not None] for name in order}
         server = default_server(self.options, given)
         if server is not None:
             given["bootstrap-server"] = [server]
         return Options(self, given, order)
 
-    def usage(self) -> str:
+    def _rewritten(self, argv: Sequence[str]) -> Iterator[str]:
+        """The options as `--name=value` and `--name`, which argparse cannot misunderstand. Raises OptionError."""
+        words = list(argv)
+        while words:
+            word = words.pop(0)
+            if not word.startswith("-") or word in {"-", "--"}:
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            option = self.options.get(name)
+            if option is None:
+                hint = "; use --bootstrap-server, tools speak to brokers only" if name == "zookeeper" else ""
+                raise OptionError(f"{name} is not a recognized option{hint}")
+            if option.argument is None:
+                yield f"--{name}"
+                continue
+            if not equals and (not option.argument_optional or (words and _is_argument(words[0], option))):
+                value = words.pop(0) if words else "--"
+                equals = "="
+            if value == "--":  # which argparse would drop
+                raise OptionError(f"Option {name} requires an argument")
+            yield f"--{name}{equals}{value}"
+
+    def format_help(self) -> str:
         """All options with their help, in two columns."""
         options = sorted(self.options.values(), key=lambda option: option.name)
         left = min(38, max(len(option.synopsis) for option in options))
@@ -136,7 +153,9 @@ def _is_argument(word: str, option: Option) -> bool:
 
 
 class Options:
-    """The parsed options of one command line."""
+    """The parsed options of one command line of an `OptionParser`. As in jopt-simple, values are converted on access,
+    so that a bad number is an error of the tool's work.
+    """
 
     def __init__(self, parser: OptionParser, given: dict[str, list[str]], order: Sequence[str]) -> None:
         """`order` has every option as often, and where, it was given."""
@@ -204,3 +223,58 @@ class Options:
             for name in names:
                 if self.has(name):
                     raise UsageError(f'Option "[{used}]" can\'t be used with option "[{name}]"')
+
+
+# -- argparse4j --------------------------------------------------------------------------------------------------------
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The options of one command of a tool. Mistakes end with exit code 1."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and the usage."""
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: error: {message}\n")
+
+
+class ArgumentParser(CommandParser):
+    """Mistakes and --help end with exit code 1; a command line without arguments shows the help and ends with 0."""
+
+    def __init__(self, prog: str, description: str, version_flags: Sequence[str] = ("--version",)) -> None:
+        """Create a parser. `prog` is Kafka's name of the tool, used if ODRADEK_COMMAND is not set."""
+        prog = os.environ.get("ODRADEK_COMMAND", prog)
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.add_argument(*version_flags, action="version", version=f"{__version__} (Odradek)")
+
+    def add_commands(self) -> argparse._SubParsersAction[CommandParser]:
+        """Require a command, stored as `command`; add the commands' parsers to the result."""
+        return self.add_subparsers(
+            dest="command", title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
+        )
+
+    def read(self, argv: Sequence[str], *, needs_arguments: bool = False) -> argparse.Namespace | int:
+        """The arguments, or an exit code if the tool is done. `needs_arguments`: an empty command line is a mistake."""
+        if not argv and not needs_arguments:
+            self.print_help()
+            return 0
+        names = [each.lstrip("-").partition("=")[0] for each in argv if each.startswith("-")]
+        server = default_server([each.lstrip("-") for each in self._option_string_actions], names or argv)
+        try:
+            return self.parse_args(argv if server is None else ["--bootstrap-server", server, *argv])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+            return 1 if "-h" in argv or "--help" in argv else code
+
+
+def whole_number(kind: str) -> Callable[[str], int]:
+    """A converter for `type=` with argparse4j's error message; `kind` is Java's name of the type."""
+
+    def convert(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"could not convert '{text}' to {kind} (For input string: \"{text}\")"
+            ) from None
+
+    return convert
