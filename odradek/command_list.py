@@ -30,7 +30,9 @@ SERVER_SCRIPTS = {
     "build-fast": Script("build-fast", "Compile the record code with mypyc, for small records."),
 }
 COMPLETION = "completion"
-COMPLETION_DESCRIPTION = "Print the completion script of a shell: bash or zsh."
+COMPLETION_DESCRIPTION = "Print the completion script of a shell: bash, zsh, fish, tcsh or powershell."
+USAGE = "Usage: odradek COMMAND [ARGS...]"
+COLUMNS = ("Command", "COMMAND --help tells more")
 _DESCRIPTION = re.compile(r'"""[^:]+: (.+?)(?: \([^()]*`\))?\.?(?:"""|\n)')
 
 

@@ -1,4 +1,4 @@
-"""Completion of commands and options for bash and zsh.
+"""Completion of commands and options, by shtab: `odradek completion SHELL` prints a script for the shell.
 
 eval "$(odradek completion bash)"        # in ~/.bashrc
 eval "$(odradek completion zsh)"         # in ~/.zshrc, after compinit
@@ -7,136 +7,79 @@ eval "$(odradek completion zsh)"         # in ~/.zshrc, after compinit
 from __future__ import annotations
 
 import importlib
-import shlex
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, Final
 
-from odradek.command_list import COMPLETION, commands, tool_modules
+import shtab
 
-SCRIPT_OPTIONS = {
-    "server-start": ["--dev", "--help", "--override", "-daemon"],
-    "server-stop": ["--help", "--node-id", "--process-role"],
-    COMPLETION: ["--help"],
-}
-SHELLS = ["bash", "zsh"]
+from odradek.command_list import COMPLETION, COMPLETION_DESCRIPTION, SERVER_SCRIPTS, commands, tool_modules
 
-BASH = """\
-_odradek() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words= actions=
-  COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{commands}" -- "$current"))
-    return
-  fi
-  case ${{COMP_WORDS[1]}} in
-{cases}
-  esac
-  case $current in
-    -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
-    *) [ "$COMP_CWORD" -ne 2 ] || COMPREPLY=($(compgen -W "$actions" -- "$current")) ;;
-  esac
-}}
-complete -o default -F _odradek odradek
-"""
-
-ZSH = """\
-_odradek() {{
-  local -a commands
-  commands=(
-{commands}
-  )
-  if (( CURRENT == 2 )); then
-    _describe command commands
-    return
-  fi
-  case $words[2] in
-{cases}
-  esac
-  _files
-}}
-compdef _odradek odradek
-"""
+_FILES: Final = {"file", "json file", "property file", "config_file", "config-file", "payload_file", "properties"}
+_DIRECTORIES: Final = {"dir"}
+"""Names of values that are paths, in lower case."""
 
 
-def tool_options(module: ModuleType) -> list[str]:
-    """The options of a tool, sorted."""
-    if hasattr(module, "PARSER"):
-        return sorted(f"--{name}" for name in module.PARSER.options)
-    return sorted({word for parser in parsers_of(module) for word in words_of(parser)[0]} | {"--help"})
+def make_parser() -> ArgumentParser:
+    """The options of `odradek completion`."""
+    parser = ArgumentParser(prog=f"odradek {COMPLETION}", description=COMPLETION_DESCRIPTION)
+    parser.epilog = 'For bash, add to ~/.bashrc: eval "$(odradek completion bash)"'
+    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    return parser
 
 
-def tool_actions(module: ModuleType) -> list[str]:
-    """The action names of a tool, sorted."""
-    return sorted({word for parser in parsers_of(module) for word in words_of(parser)[1]})
+def _scripts() -> dict[str, ArgumentParser]:
+    """The options of the scripts in `bin/`, which parse them without argparse."""
+    parsers = {name: ArgumentParser(description=script.description) for name, script in SERVER_SCRIPTS.items()}
+    for option, action in (("-daemon", "store_true"), ("--dev", "store_true"), ("--override", "append")):
+        parsers["server-start"].add_argument(option, action=action)
+    for option in ("--node-id", "--process-role"):
+        parsers["server-stop"].add_argument(option)
+    for name in ("server-start", "zookeeper-server-start"):
+        parsers[name].add_argument("file", nargs="?")
+    return parsers
 
 
-def parsers_of(module: ModuleType) -> list[ArgumentParser]:
-    """The parsers of a tool, if it uses argparse."""
-    if hasattr(module, "make_parsers"):
-        return list(module.make_parsers())
-    return [module.make_parser()] if hasattr(module, "make_parser") else []
+def parser_of(module: str) -> ArgumentParser:
+    """The parser of a tool. Empty for one that parses nothing, and for a job, whose import would require PySpark."""
+    if not module.startswith("tools."):
+        return ArgumentParser()
+    found = importlib.import_module(module)
+    has_commands = hasattr(found, "make_parser")
+    parser: ArgumentParser = found.make_parser() if has_commands else getattr(found, "PARSER", ArgumentParser())
+    return parser
 
 
-def words_of(parser: ArgumentParser) -> tuple[set[str], set[str]]:
-    """The options of a parser and of its subparsers, and the names of its actions."""
-    options: set[str] = set()
-    actions: set[str] = set()
-    for argument in parser._actions:  # argparse lacks a public way to list them
-        options.update(option for option in argument.option_strings if option.startswith("--"))
-        if argument.choices and not argument.option_strings:
-            actions.update(map(str, argument.choices))
-        if isinstance(argument.choices, dict):
-            options.update(*(words_of(each)[0] for each in argument.choices.values()))
-    return options, actions
-
-
-class Words(NamedTuple):
-    """The options of a command, and its actions."""
-
-    options: list[str]
-    actions: list[str]
-
-
-def words_by_command(root: Path) -> dict[str, Words]:
-    """The words of each command. Jobs are left out: importing them requires PySpark."""
+def whole_parser(root: Path) -> ArgumentParser:
+    """The parser of `odradek`, with those of all commands below it."""
     sys.path.insert(0, str(root))
-    words = {name: Words(options, SHELLS if name == COMPLETION else []) for name, options in SCRIPT_OPTIONS.items()}
-    for name, path in tool_modules(root).items():
-        if path.startswith("tools."):
-            module = importlib.import_module(path)
-            words[name] = Words(tool_options(module), tool_actions(module))
-    return words
+    parsers = {**_scripts(), **{name: parser_of(module) for name, module in tool_modules(root).items()}}
+    parsers[COMPLETION] = make_parser()
+    whole = ArgumentParser(prog="odradek")
+    whole.add_argument("-V", "--version", action="version")
+    # The commands have their parsers already: `add_parser` takes what the "class" returns.
+    classes: Any = lambda *, parser, **_: parser  # noqa: E731
+    below = whole.add_subparsers(metavar="COMMAND", parser_class=classes)
+    for name, what in commands(root).items():
+        parser = below.add_parser(name, help=what, parser=parsers[name])
+        parser.description = what.replace("%", "%%")
+        _complete_paths(parser)
+    return whole
 
 
-def bash_script(root: Path) -> str:
-    """The completion script of bash."""
-    cases = [
-        f'    {name}) words="{" ".join(words.options)}" actions="{" ".join(words.actions)}" ;;'
-        for name, words in words_by_command(root).items()
-    ]
-    return BASH.format(commands=" ".join(commands(root)), cases="\n".join(cases))
-
-
-def zsh_script(root: Path) -> str:
-    """The completion script of zsh."""
-    described = [f"    {shlex.quote(f'{name}:{text}')}" for name, text in commands(root).items()]
-    cases = [
-        f"    {name}) compadd -- {' '.join([*words.actions, *words.options])} ;;"
-        for name, words in words_by_command(root).items()
-    ]
-    return ZSH.format(commands="\n".join(described), cases="\n".join(cases))
+def _complete_paths(parser: ArgumentParser) -> None:
+    for action in parser._actions:  # argparse lacks a public way to list them
+        value = str(action.metavar or action.dest).lower()
+        if value in _FILES or value in _DIRECTORIES:
+            action.complete = shtab.FILE if value in _FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
+        if isinstance(action.choices, dict):
+            for each in action.choices.values():
+                _complete_paths(each)
 
 
 def main(root: Path, arguments: list[str]) -> int:
     """Print the script of the named shell."""
-    scripts = {"bash": bash_script, "zsh": zsh_script}
-    if len(arguments) != 1 or arguments[0] not in scripts:
-        is_help = arguments in (["--help"], ["-h"])
-        text = 'Usage: odradek completion bash|zsh\n\nTo use it: eval "$(odradek completion bash)"'
-        print(text, file=sys.stdout if is_help else sys.stderr)
-        return 0 if is_help else 1
-    print(scripts[arguments[0]](root), end="")
+    shell = make_parser().parse_args(arguments).shell
+    print(shtab.complete(whole_parser(root), shell))
     return 0

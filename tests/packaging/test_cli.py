@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import cli, command_list, completion
+from odradek import cli, command_list
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,47 +64,62 @@ def test_usage_lines_name_the_command_that_was_typed() -> None:
     assert started.stderr.startswith("USAGE: odradek server-start [-daemon]")
 
 
-def test_completion_of_bash(tmp_path: Path) -> None:
-    script = tmp_path / "completion.bash"
-    script.write_text(completion.bash_script(ROOT))
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("completion") / "odradek.bash"
+    script.write_text(odradek("completion", "bash").stdout)
+    return script
 
-    def complete(*words: str) -> list[str]:
-        program = (
-            f'. "{script}"; COMP_WORDS=({" ".join(words)} ""); COMP_CWORD={len(words)};'
-            ' COMP_WORDS[COMP_CWORD]="$1"; _odradek; printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        *_, last = words
-        head, current = words[:-1], last
-        program = program.replace(f"COMP_CWORD={len(words)}", f"COMP_CWORD={len(head)}")
-        done = subprocess.run(["bash", "-c", program, "bash", current], capture_output=True, text=True, check=True)
-        return done.stdout.split()
 
-    assert complete("odradek", "consumer-g") == ["consumer-groups"]
-    assert complete("odradek", "topics", "--repl") == ["--replica-assignment", "--replication-factor"]
-    assert "--throughput" in complete("odradek", "producer-perf-test", "--th")
-    assert complete("odradek", "server-start", "--d") == ["--dev"]
-    assert complete("odradek", "completion", "b") == ["bash"]
-    assert complete("odradek", "topics", "file") == []
-    assert complete("odradek", "cluster", "st") == ["start", "status", "stop"]
-    assert complete("odradek", "cluster", "start", "--bro") == ["--brokers"]
-    assert complete("odradek", "cluster", "start", "st") == []
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("consumer-g", ["consumer-groups"]),
+        ("topics --repl", ["--replication-factor", "--replica-assignment"]),
+        ("topics --topic flights --del", ["--delete", "--delete-config"]),
+        ("producer-perf-test --topic t --th", ["--throughput"]),
+        ("server-start --d", ["--dev"]),
+        ("server-start -d", ["-daemon"]),
+        ("server-stop --n", ["--node-id"]),
+        ("completion b", ["bash"]),
+        ("cluster st", ["start", "status", "stop"]),
+        ("cluster cl", ["cluster-id"]),
+        ("cluster start --bro", ["--brokers"]),
+        ("cluster start --coordination e", ["embedded"]),
+        ("cluster start st", []),
+        ("storage format --cl", ["--cluster-id"]),
+        ("verifiable-consumer --group-protocol C", ["CLASSIC", "CONSUMER"]),
+        ("topics --command-config REA", ["README.md"]),
+        ("check-config --override a=b REA", ["README.md"]),
+        ("coordination copy --from doc", ["docs"]),
+        ("spark-la", ["spark-lag", "spark-lake", "spark-lake-compact"]),
+    ],
+)
+def test_bash_completes(typed: str, offered: list[str], bash_script: Path) -> None:
+    words = ["odradek", *typed.split(" ")]
+    program = (
+        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
+        ' [[ $(complete -p odradek) =~ "-F "([a-z_]+) ]]; "${BASH_REMATCH[1]}"; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", str(bash_script), *words],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert sorted(done.stdout.split()) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh", "powershell"])
+def test_other_shells_get_a_script_with_commands_and_options(shell: str) -> None:
+    script = odradek("completion", shell).stdout
+    assert {"consumer-groups", "bootstrap-server"} <= set(re.findall(r"[a-z]+(?:-[a-z]+)+", script))
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_completion_of_zsh_is_a_script(tmp_path: Path) -> None:
-    script = tmp_path / "completion.zsh"
-    script.write_text(completion.zsh_script(ROOT))
-    subprocess.run(["zsh", "-n", str(script)], check=True)
-
-
-def test_completion_of_zsh_knows_commands_and_options() -> None:
-    script = completion.zsh_script(ROOT)
-    assert "'topics:Create, list, describe, grow and delete topics.'" in script
-    assert "topics) compadd -- --alter " in script
-    described = script.partition("commands=(\n")[2].partition("\n  )")[0]
-    assert dict(entry.split(":", 1) for entry in shlex.split(described)) == command_list.commands(ROOT)
+def test_completion_of_zsh_is_a_script() -> None:
+    subprocess.run(["zsh", "-n"], input=odradek("completion", "zsh").stdout, text=True, check=True)
 
 
 def test_completion_needs_a_shell() -> None:
-    assert odradek("completion", "fish").returncode == 1
-    assert odradek("completion", "--help").returncode == 0
+    assert "choose from" in odradek("completion", "csh").stderr
+    assert odradek("completion").returncode == 2
+    assert "bashrc" in odradek("completion", "--help").stdout
