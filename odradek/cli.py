@@ -12,7 +12,17 @@ import runpy
 import sys
 from pathlib import Path
 
-from odradek.command_list import COMPLETION, SERVER_SCRIPTS, server_root, tool_modules, unknown_command, usage
+from odradek.command_list import (
+    COLUMNS,
+    COMPLETION,
+    SERVER_SCRIPTS,
+    USAGE,
+    commands,
+    server_root,
+    tool_modules,
+    unknown_command,
+    usage,
+)
 
 
 def run_script(root: Path, script: str, arguments: list[str]) -> None:
@@ -33,13 +43,27 @@ def run_tool(root: Path, name: str, module: str, arguments: list[str]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
+def show_usage(root: Path) -> None:
+    """Print the text of `odradek --help`, in columns that fit a terminal."""
+    if not sys.stdout.isatty():
+        print(usage(root))
+        return
+    sys.path.insert(0, str(root))
+    from tools.support.terminal import Table, show
+
+    show([USAGE, "", Table([*commands(root).items()], COLUMNS)])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code, unless the command itself ends the process."""
     arguments = sys.argv[1:] if argv is None else argv
     root = server_root()
-    if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        print(usage(root), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 1
+    if not arguments:
+        print(usage(root), file=sys.stderr)
+        return 1
+    if arguments[0] in {"-h", "--help", "help"}:
+        show_usage(root)
+        return 0
     name, *rest = arguments
     if name in {"-V", "--version"}:
         import odradek

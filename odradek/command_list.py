@@ -84,7 +84,7 @@ def commands(root: Path) -> dict[str, str]:
 def usage(root: Path) -> str:
     """The text of `odradek --help`."""
     lines = [f"  {name:22}  {text}" for name, text in commands(root).items()]
-    return "\n".join(["Usage: odradek COMMAND [ARGS...]", "", "Commands (COMMAND --help tells more):", *lines])
+    return "\n".join([USAGE, "", "Commands (COMMAND --help tells more):", *lines])
 
 
 def unknown_command(root: Path, name: str) -> str:

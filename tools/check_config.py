@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from config.definitions import ConfigError
 from config.review import KeyReview, Verdict, review
 from tools.support.common import parse_pairs, read_properties, reason
+from tools.support.terminal import Part, Table, show
 
-WIDTH = 60
+STYLES = {
+    Verdict.SUPPORTED.value: "green",
+    Verdict.WITHOUT_EFFECT.value: "dim",
+    Verdict.UNKNOWN.value: "yellow",
+    Verdict.REFUSED.value: "bold red",
+    Verdict.BAD.value: "bold red",
+}
+"""Colours of the verdicts, for terminals."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -35,22 +44,23 @@ def main(argv: list[str]) -> int:
         print(f"{arguments.file} cannot be read: {reason(error)}", file=sys.stderr)
         return 1
     findings = review(properties, os.environ)
-    print("\n".join(report(findings)))
+    show(report(findings), STYLES)
     return 1 if any(finding.verdict.stops_the_start for finding in findings) else 0
 
 
-def report(findings: Sequence[KeyReview]) -> list[str]:
-    """A line for each finding, the worst last, then a line with their counts."""
-    lines = []
-    counts = []
-    for verdict in Verdict:
-        matching = [finding for finding in findings if finding.verdict is verdict]
-        if matching:
-            counts.append(f"{len(matching)} {verdict.value}")
-        for finding in matching:
-            setting = f"{finding.key}={finding.value}"
-            lines.append(f"{verdict.value:14}  {setting:{WIDTH}}  {finding.note}".rstrip())
-    return [*lines, "", f"{len(findings)} keys: {', '.join(counts)}." if counts else "No key is set."]
+def report(findings: Sequence[KeyReview]) -> list[Part]:
+    """A row for each finding, the worst last, then a line with their counts."""
+    if not findings:
+        return ["No key is set."]
+    order = list(Verdict)
+    worst_last = sorted(findings, key=lambda finding: order.index(finding.verdict))
+    rows = [(each.verdict.value, f"{each.key}={each.value}", each.note) for each in worst_last]
+    count = Counter(each.verdict.value for each in worst_last)
+    return [
+        Table(rows),
+        "",
+        f"{len(findings)} keys: {', '.join(f'{number} {verdict}' for verdict, number in count.items())}.",
+    ]
 
 
 if __name__ == "__main__":

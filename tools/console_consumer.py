@@ -17,6 +17,7 @@ from protocol.topic_partition import TopicPartition
 from tools.support.common import ToolError, TopicFilter, make_client, parse_pairs, read_properties, reason, run_tool
 from tools.support.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
 from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.terminal import Progress
 
 logger = logging.getLogger("org.apache.kafka.tools.consumer.ConsoleConsumer")
 
@@ -140,12 +141,12 @@ class _Output:
     def __init__(self, formatter: Formatter, limit: int | None, *, skip_on_error: bool) -> None:
         self.count = 0
         self._formatter = formatter
-        self._limit = limit
+        self.limit = limit
         self._skip_on_error = skip_on_error
 
     def is_complete(self) -> bool:
         """Whether it has printed the requested number of records."""
-        return self._limit is not None and self.count >= self._limit
+        return self.limit is not None and self.count >= self.limit
 
     def format(self, record: Record, partition: int, timestamp_type: TimestampType) -> bytes:
         """Format one record. Raises ToolError if that fails and errors are not to be skipped."""
@@ -172,7 +173,8 @@ async def work(options: Options) -> int:
     consumer = Consumer(client, ConsumerSettings.parse(values))
     try:
         await _choose_what_to_read(consumer, options)
-        await _copy(consumer, output, timeout_s)
+        with Progress("Reading", "records", output.limit, prints=True) as progress:
+            await _copy(consumer, output, timeout_s, progress)
     finally:
         await consumer.close()
         client.close()
@@ -201,7 +203,7 @@ async def _choose_what_to_read(consumer: Consumer, options: Options) -> None:
             consumer.seek_to_timestamp(partition, admin.EARLIEST_TIMESTAMP if is_earliest else admin.LATEST_TIMESTAMP)
 
 
-async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
+async def _copy(consumer: Consumer, output: _Output, timeout_s: float, progress: Progress) -> None:
     while not output.is_complete():
         try:
             fetched = await consumer.poll_batches(timeout_s)
@@ -228,6 +230,7 @@ async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
             finally:
                 sys.stdout.buffer.write(b"".join(lines))
                 sys.stdout.buffer.flush()
+                progress.advance(len(lines))
 
 
 def fail(error: BaseException) -> None:

@@ -15,6 +15,7 @@ from protocol.errors import ApiError
 from tools.support.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason, run_tool
 from tools.support.line_reader import DEFAULT_READERS, Line, LineReader, read_lines
 from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.terminal import Progress
 
 logger = logging.getLogger("org.apache.kafka.clients.producer.internals.ErrorLoggingCallback")
 
@@ -122,8 +123,10 @@ async def work(options: Options) -> int:
         make_client(servers, values, client_id="console-producer") as client,
         Producer(client, ProducerSettings.parse(values), now_ms) as producer,
     ):
-        async for text in read_lines(prompt):
-            await _send(producer, topic, reader.parse(text), wait=options.has("sync"))
+        with Progress("Sending", "records", prints=prompt is not None) as progress:
+            async for text in read_lines(prompt):
+                await _send(producer, topic, reader.parse(text), wait=options.has("sync"))
+                progress.advance()
     return 0
 
 

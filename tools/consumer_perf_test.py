@@ -14,6 +14,7 @@ from tools.support.common import make_client, now_ms, read_properties, run_tool
 from tools.support.java_dates import format_date
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.performance import print_metrics
+from tools.support.terminal import Progress
 
 _MIB = 1024 * 1024
 _POLL_S = 0.1
@@ -182,14 +183,16 @@ async def work(options: Options) -> int:
         Consumer(client, ConsumerSettings.parse(values)) as consumer,
     ):
         consumer.subscribe([options.required_text("topic")], clock)
-        last_ms = now_ms()
-        while report.count < limit and now_ms() - last_ms <= timeout_ms:
-            fetched = await consumer.poll_batches(_POLL_S)
-            if fetched:
-                last_ms = now_ms()
-            for batches in fetched.values():
-                report.add(batches, limit)
-                report.tick()
+        with Progress("Reading", "records", limit) as progress:
+            last_ms = now_ms()
+            while report.count < limit and now_ms() - last_ms <= timeout_ms:
+                fetched = await consumer.poll_batches(_POLL_S)
+                if fetched:
+                    last_ms = now_ms()
+                for batches in fetched.values():
+                    report.add(batches, limit)
+                    report.tick()
+                progress.advance(report.count - progress.done)
         if report.count < limit:
             print(
                 f"WARNING: Exiting before consuming the expected number of messages: timeout ({timeout_ms} ms) "

@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from tools.support.record_decoders import (
     find_decoder,
     plain_decoder,
 )
+from tools.support.terminal import Progress
 
 
 def boolean(truth: bool) -> str:
@@ -160,9 +161,11 @@ class _Findings:
 class _Dump:
     """One run of the tool."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, progress: Progress) -> None:
+        """`progress` counts bytes of logs and indexes."""
         self.options = options
         self.findings = _Findings()
+        self._progress = progress
         self._with_contents = any(map(options.has, ("print-data-log", *_DECODER_OPTIONS)))
         self._with_records = self._with_contents or options.has("deep-iteration")
         self._with_metadata = not options.has("skip-record-metadata")
@@ -207,6 +210,7 @@ class _Dump:
                 if self._with_records:
                     last_offset = self._show_records(path, batch, last_offset, decoder)
                 shown_bytes = position + batch.size_in_bytes
+                self._progress.advance(batch.size_in_bytes)
             if log.size > shown_bytes and max_bytes == _EVERYTHING:
                 print(f"Found {log.size - shown_bytes} invalid bytes at the end of {os.path.basename(path)}")
 
@@ -285,6 +289,7 @@ class _Dump:
                 if batch.last_offset != entry.offset:
                     mismatches = self.findings.index_mismatches.setdefault(os.path.abspath(path), [])
                     mismatches.append((entry.offset, batch.last_offset))
+                self._progress.advance(index.entry_size)
                 if not self.options.has("verify-index-only"):
                     print(f"offset: {entry.offset} position: {entry.value}")
 
@@ -300,6 +305,7 @@ class _Dump:
             previous = -1
             for entry in index.entries:
                 self._verify_time(path, entry, previous, log, positions.position_of(entry.offset))
+                self._progress.advance(index.entry_size)
                 if not self.options.has("verify-index-only"):
                     print(f"timestamp: {entry.value} offset: {entry.offset}")
                 previous = entry.value
@@ -391,6 +397,10 @@ def _files(options: Options) -> list[str]:
     return [re.sub(r"(?<=.)/$", "", re.sub(r"//+", "/", path)) for path in paths]
 
 
+def _size_of(paths: Sequence[str]) -> int:
+    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+
+
 def _check(options: Options) -> None:
     options.require("files")
     for name, what in _MISSING_DECODERS.items():
@@ -399,9 +409,11 @@ def _check(options: Options) -> None:
 
 
 async def _work(options: Options) -> int:
-    dump = _Dump(options)
-    for path in _files(options):
-        dump.show(path)
+    paths = _files(options)
+    with Progress("Reading", "bytes", _size_of(paths), prints=True) as progress:
+        dump = _Dump(options, progress)
+        for path in paths:
+            dump.show(path)
     dump.findings.tell()
     return 0
 

@@ -18,6 +18,7 @@ from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
 from tools.support.options import UsageError
+from tools.support.terminal import Progress
 
 POLL_TIMEOUT_MS = 60_000
 REPORT_EVERY = 1000
@@ -102,15 +103,17 @@ async def measure(producer: Producer, consumer: Consumer, arguments: Arguments) 
     now_s = asyncio.get_running_loop().time
     letters = random.Random(0)  # noqa: S311  test data, not a secret
     latencies_s = []
-    for number in range(arguments.messages):
-        message = bytes(letters.choices(_LETTERS, k=arguments.size))
-        began_s = now_s()
-        await (await producer.send(arguments.topic, message))
-        fetched = await consumer.poll(POLL_TIMEOUT_MS / 1000)
-        latencies_s.append(now_s() - began_s)
-        check_arrival([record.value for records in fetched.values() for record in records], message)
-        if number % REPORT_EVERY == 0:
-            print(f"{number}\t{latencies_s[-1] * 1000:.6g}", flush=True)
+    with Progress("Measuring", "records", arguments.messages) as progress:
+        for number in range(arguments.messages):
+            message = bytes(letters.choices(_LETTERS, k=arguments.size))
+            began_s = now_s()
+            await (await producer.send(arguments.topic, message))
+            fetched = await consumer.poll(POLL_TIMEOUT_MS / 1000)
+            latencies_s.append(now_s() - began_s)
+            check_arrival([record.value for records in fetched.values() for record in records], message)
+            if number % REPORT_EVERY == 0:
+                print(f"{number}\t{latencies_s[-1] * 1000:.6g}", flush=True)
+            progress.advance()
     return latencies_s
 
 

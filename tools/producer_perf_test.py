@@ -24,6 +24,7 @@ from protocol.records.batch import HEADER_BYTES
 from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
 from tools.support.options import ArgumentParser, whole_number
 from tools.support.performance import Throttle, print_metrics
+from tools.support.terminal import Progress
 
 REPORT_EVERY_MS = 5_000
 MAX_SAMPLES = 500_000
@@ -170,9 +171,10 @@ class Statistics:
 class Outcomes:
     """Counts delivered records; keeps the reasons of failures."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, progress: Progress) -> None:
         self.failures: list[BaseException] = []
         self._statistics = statistics
+        self._progress = progress
 
     def watch(self, delivery: asyncio.Future[RecordMetadata], values: Sequence[bytes]) -> None:
         """Record the outcome of `values`, sent together, when `delivery` is done."""
@@ -186,6 +188,7 @@ class Outcomes:
                 self.failures.append(failure)
             else:
                 self._statistics.record(count, size_bytes, now_ms() - start_ms)
+            self._progress.advance(count)
 
         delivery.add_done_callback(done)
 
@@ -252,14 +255,16 @@ async def work(arguments: argparse.Namespace) -> int:
     settings = ProducerSettings.parse(values)
     payloads = make_payloads(arguments, random.Random())  # noqa: S311  payloads, not secrets
     statistics = Statistics(arguments.num_records)
-    outcomes = Outcomes(statistics)
+    progress = Progress("Sending", "records", arguments.num_records, prints=True)
+    outcomes = Outcomes(statistics, progress)
     async with make_client(None, values) as client, Producer(client, settings, now_ms) as producer:
         transactions = Transactions(producer, arguments.transaction_duration_ms)
         await transactions.init()
         send = _send_full_batches if arguments.throughput < 0 else _send_throttled
-        await send(producer, arguments, payloads, transactions, outcomes)
-        await transactions.commit()
-        await producer.flush()
+        with progress:
+            await send(producer, arguments, payloads, transactions, outcomes)
+            await transactions.commit()
+            await producer.flush()
     for failure in outcomes.failures[:10]:
         print(failure, file=sys.stderr)
     statistics.print_total()

@@ -27,6 +27,7 @@ from protocol.uuids import ZERO_UUID
 from tools.support.common import ToolError, TopicFilter, make_client, now_ms, run_tool
 from tools.support.error_texts import exception_text
 from tools.support.options import Option, OptionParser, Options
+from tools.support.terminal import Progress
 
 logger = logging.getLogger("org.apache.kafka.tools.ReplicaVerificationTool")
 
@@ -231,24 +232,23 @@ async def verify(buffer: ReplicaBuffer, fetchers: Mapping[int, VerificationFetch
     """Fetch and compare forever, and print the largest lag regularly. Raises UnequalReplicasError."""
     partitions = list(buffer.replicas)
     reported_ms = now_ms()
-    while True:
-        answered = await asyncio.gather(
-            *(
-                fetcher.fetch(buffer, [name for name in partitions if broker_id in buffer.replicas[name]])
-                for broker_id, fetcher in fetchers.items()
+    with Progress("Comparing replicas", "rounds") as progress:
+        while True:
+            answered = await asyncio.gather(
+                *(
+                    fetcher.fetch(buffer, [name for name in partitions if broker_id in buffer.replicas[name]])
+                    for broker_id, fetcher in fetchers.items()
+                )
             )
-        )
-        lag = buffer.verify()
-        if now_ms() - reported_ms > report_interval_ms:
-            reported_ms = now_ms()
-            print(
-                f"{_timestamp()}: max lag is {lag.behind} for partition {lag.partition} at offset {lag.offset} among "
-                f"{len(partitions)} partitions",
-                flush=True,
-            )
-        partitions.append(partitions.pop(0))
-        if not all(answered):
-            await asyncio.sleep(_PAUSE_S)
+            lag = buffer.verify()
+            if now_ms() - reported_ms > report_interval_ms:
+                reported_ms = now_ms()
+                where = f"for partition {lag.partition} at offset {lag.offset} among {len(partitions)} partitions"
+                print(f"{_timestamp()}: max lag is {lag.behind} {where}", flush=True)
+            partitions.append(partitions.pop(0))
+            if not all(answered):
+                await asyncio.sleep(_PAUSE_S)
+            progress.advance()
 
 
 def fail(error: BaseException) -> None:

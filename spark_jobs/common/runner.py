@@ -91,11 +91,15 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
-    """The session that the options describe, stopped on exit.
+def session_of(name: str, arguments: argparse.Namespace, *, shows_progress: bool = False) -> Iterator[SparkSession]:
+    """The session that the options describe, stopped on exit. With `shows_progress`, Spark draws its progress bar on
+    standard error if that is a terminal.
 
     Executors of a cluster named by --master get the jobs' code; spark-submit ships the code itself.
     """
+    parts = session_parts(vars(arguments).get("format"))
+    if shows_progress and sys.stderr.isatty():
+        parts = dataclasses.replace(parts, settings={**parts.settings, "spark.ui.showConsoleProgress": "true"})
     has_executors = arguments.master is not None and not is_one_machine(arguments.master)
     with ExitStack() as ending:
         shipped = ending.enter_context(TemporaryDirectory(prefix="odradek-")) if has_executors else None
@@ -104,7 +108,7 @@ def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
             master=arguments.master,
             kafka_jars=arguments.kafka_jars,
             log_level=arguments.log_level,
-            parts=session_parts(vars(arguments).get("format")),
+            parts=parts,
         )
         ending.callback(spark.stop)
         if shipped is not None:

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         if arguments.dry_run and arguments.format != PARQUET:
             raise ValueError(f"--dry-run: {arguments.format} does not say beforehand which files it would merge")
-        with session_of("lake-compact", arguments) as spark:
+        with session_of("lake-compact", arguments, shows_progress=True) as spark:
             check_owner(spark, arguments.output, arguments.checkpoint, arguments.format)
             last_batch = Checkpoint(spark, arguments.checkpoint).committed_batch()
             before = after = 0

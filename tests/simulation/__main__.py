@@ -20,6 +20,7 @@ from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import Outcome, run_cluster_seed, run_seed
 from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANTS
 from tests.simulation.transactions.transactions_plan import FIRST_STRUCK_SEED, has_transactions
+from tools.support.terminal import Progress
 
 SEEDS_OF_A_WORKER = 1
 """After this many seeds a process is replaced by a fork of this one. Collecting the garbage of a seed takes longer."""
@@ -67,12 +68,17 @@ def _warm_up(*, cluster: bool) -> None:
 
 
 def _outcomes(tasks: Sequence[_Task], jobs: int) -> Iterator[Outcome]:
-    """Yield the results as the seeds finish."""
+    """Yield the results as the seeds finish; shows progress at a terminal."""
     _warm_up(cluster=tasks[0].cluster)
     gc.collect()
     gc.freeze()
-    with multiprocessing.Pool(jobs, gc.disable, maxtasksperchild=SEEDS_OF_A_WORKER) as pool:
-        yield from pool.imap_unordered(_one, tasks)
+    with (
+        multiprocessing.Pool(jobs, gc.disable, maxtasksperchild=SEEDS_OF_A_WORKER) as pool,
+        Progress("Simulating", "seeds", len(tasks)) as progress,
+    ):
+        for outcome in pool.imap_unordered(_one, tasks):
+            progress.advance()
+            yield outcome
 
 
 def _replay(task: _Task) -> int:

@@ -24,6 +24,7 @@ from tools.local_cluster.cluster_status import (
     lag_of,
     render,
 )
+from tools.support.terminal import lines_of
 
 STATE = ClusterState(
     LocalZooKeeper("127.0.0.1:2181", 2181, ProcessId(11, "z")),
@@ -54,7 +55,7 @@ def metadata_of(*partitions: PartitionMetadata, name: str = "flights", is_intern
 
 def shown(metadata: Metadata | None, replicas: Replicas | None = None) -> list[str]:
     zookeeper = Observed(Condition.RUNNING, 95_000_000)
-    return render(ClusterStatus(STATE, zookeeper, OBSERVED, metadata, replicas or {}))
+    return lines_of(render(ClusterStatus(STATE, zookeeper, OBSERVED, metadata, replicas or {})))
 
 
 def test_all_that_is_known_is_shown() -> None:

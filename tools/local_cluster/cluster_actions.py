@@ -22,11 +22,12 @@ from tools.local_cluster.cluster_directory import (
 from tools.local_cluster.cluster_lifecycle import ClusterLifecycle
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, wait_for_end
 from tools.local_cluster.cluster_secrets import client_files
-from tools.local_cluster.cluster_status import gather_status, render
+from tools.local_cluster.cluster_status import STYLES, gather_status, render
 from tools.local_cluster.process_commands import SESSION_TIMEOUT_MS
 from tools.local_cluster.server_logs import NamedLog, show_logs
 from tools.support.common import ToolError, parse_pairs, run_work
 from tools.support.options import CommandParser
+from tools.support.terminal import show
 
 DEFAULT_BROKERS = 3
 DEFAULT_BASE_PORT = 9092
@@ -196,10 +197,14 @@ async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> 
     """Show the status once, or refresh it until the task is cancelled."""
     is_terminal = sys.stdout.isatty()
     while True:
-        lines = "\n".join(render(await gather_status(directory)))
+        parts = render(await gather_status(directory))
+        if arguments.watch and is_terminal:
+            print(end=_HOME_AND_CLEAR)
+        show(parts, STYLES)
         if not arguments.watch:
             return
-        tell(f"{_HOME_AND_CLEAR}{lines}" if is_terminal else f"{lines}\n")
+        if not is_terminal:
+            tell("")
         await asyncio.sleep(_WATCH_S)
 
 

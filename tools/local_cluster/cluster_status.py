@@ -12,10 +12,19 @@ from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState
 from tools.local_cluster.cluster_probe import Probe, ReplicaLog, Replicas
 from tools.local_cluster.cluster_processes import Condition, Observed, observe
 from tools.local_cluster.cluster_secrets import ClusterSecrets
+from tools.support.terminal import Part, Table
 
 MISSING = "-"
 MOST_PARTITIONS = 20
 """Maximum number of partition lines; partitions that need attention come first."""
+STYLES = {
+    Condition.RUNNING.value: "green",
+    Condition.PAUSED.value: "yellow",
+    Condition.DEAD.value: "red",
+    "not registered": "yellow",
+    "none": "red",
+}
+"""Colours of cells, for terminals."""
 _NO_LOG = ReplicaLog(0, 0)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -48,12 +57,10 @@ async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
     return ClusterStatus(state, observe(state.zookeeper.process), observed, metadata, replicas)
 
 
-def render(status: ClusterStatus) -> list[str]:
-    """The status as lines of text."""
-    lines = [_headline(status), "", *_broker_lines(status)]
-    if status.metadata is None:
-        return [*lines, "", "No broker answers."]
-    return [*lines, "", *_partition_lines(status.metadata)]
+def render(status: ClusterStatus) -> list[Part]:
+    """The status as lines and tables."""
+    parts: list[Part] = [_headline(status), "", *_about_brokers(status), ""]
+    return [*parts, *(["No broker answers."] if status.metadata is None else _about_partitions(status.metadata))]
 
 
 def _headline(status: ClusterStatus) -> str:
@@ -73,15 +80,13 @@ def _headline(status: ClusterStatus) -> str:
 # -- brokers -----------------------------------------------------------------------------------------------------------
 
 
-def _broker_lines(status: ClusterStatus) -> list[str]:
-    rows: list[Sequence[str]] = [
-        ("BROKER", "STATE", "PID", "ADDRESS", "MEMORY", "LEADS", "REPLICAS", "IN SYNC", "BEHIND")
-    ]
-    rows += [_broker_row(status, broker) for broker in status.state.brokers]
+def _about_brokers(status: ClusterStatus) -> list[Part]:
+    titles = ("BROKER", "STATE", "PID", "ADDRESS", "MEMORY", "LEADS", "REPLICAS", "IN SYNC", "BEHIND")
+    table = Table([_broker_row(status, broker) for broker in status.state.brokers], titles)
     memory = in_units(sum(observed.memory_bytes for observed in status.brokers.values()))
     controller = -1 if status.metadata is None else status.metadata.controller_id
     chosen = "none" if controller < 0 else str(controller)
-    return [*in_columns(rows), "", f"Controller: {chosen}. Memory of all brokers: {memory}."]
+    return [table, "", f"Controller: {chosen}. Memory of all brokers: {memory}."]
 
 
 def _broker_row(status: ClusterStatus, broker: LocalBroker) -> tuple[str, ...]:
@@ -141,8 +146,8 @@ def _partitions(metadata: Metadata) -> Iterable[tuple[TopicPartition, PartitionM
             yield TopicPartition(topic.name, partition.partition), partition
 
 
-def _partition_lines(metadata: Metadata) -> list[str]:
-    """A line with the counts, then lines for the first partitions: leaderless ones, ones with out-of-sync replicas,
+def _about_partitions(metadata: Metadata) -> list[Part]:
+    """A line with the counts, then a table of the first partitions: leaderless ones, ones with out-of-sync replicas,
     then others of user topics.
     """
     partitions = sorted(_partitions(metadata))
@@ -156,11 +161,11 @@ def _partition_lines(metadata: Metadata) -> list[str]:
     shown = [*leaderless, *short, *of_users][:MOST_PARTITIONS]
     under_replicated = len(short) + len(leaderless)
     counts = f"{len(partitions)}, under-replicated {under_replicated}, without a leader {len(leaderless)}"
-    lines = [f"Topics: {len(metadata.topics)}. Partitions: {counts}."]
+    parts: list[Part] = [f"Topics: {len(metadata.topics)}. Partitions: {counts}."]
     if shown:
-        lines += ["", *in_columns([("PARTITION", "LEADER", "REPLICAS", "ISR"), *_partition_rows(metadata, shown)])]
+        parts += ["", Table([*_partition_rows(metadata, shown)], ("PARTITION", "LEADER", "REPLICAS", "ISR"))]
     hidden = len(partitions) - len(shown)
-    return [*lines, f"... and {hidden} more"] if hidden else lines
+    return [*parts, f"... and {hidden} more"] if hidden else parts
 
 
 def _partition_rows(
@@ -176,12 +181,6 @@ def _ids(brokers: Sequence[int]) -> str:
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
-
-
-def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with columns padded to their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def in_units(size_bytes: int) -> str:

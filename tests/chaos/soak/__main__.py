@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.soak.run import run_soak
+from tools.support.terminal import Progress
 
 
 def main() -> int:
@@ -27,19 +28,24 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="odradek-soak-"))
     began_s = time.monotonic()
 
+    progress = Progress("Soaking", "minutes", arguments.minutes)
+
     def say(what: str) -> None:
-        print(f"{time.monotonic() - began_s:8.1f} s  {what}", flush=True)
+        elapsed_s = time.monotonic() - began_s
+        print(f"{elapsed_s:8.1f} s  {what}", flush=True)
+        progress.advance(elapsed_s / 60 - progress.done)
 
     say(f"seed {arguments.seed}, {arguments.minutes} minutes in {directory}")
-    soak = run_soak(
-        directory,
-        minutes=arguments.minutes,
-        seed=arguments.seed,
-        say=say,
-        secured=arguments.secured,
-        hostile=arguments.hostile,
-    )
-    say(f"seed {arguments.seed}: {soak}")
+    with progress:
+        soak = run_soak(
+            directory,
+            minutes=arguments.minutes,
+            seed=arguments.seed,
+            say=say,
+            secured=arguments.secured,
+            hostile=arguments.hostile,
+        )
+        say(f"seed {arguments.seed}: {soak}")
     for violation in soak.violations:
         print(f"VIOLATION {violation}")
     if soak.violations:
