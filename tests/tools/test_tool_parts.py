@@ -47,6 +47,7 @@ def test_options_are_read_as_jopt_reads_them() -> None:
     [
         (["--numbe", "1"], "numbe is not a recognized option"),
         (["--number"], "Option number requires an argument"),
+        (["--number", "--"], "Option number requires an argument"),
         (["--zookeeper", "zk:2181"], "zookeeper is not a recognized option; use --bootstrap-server"),
     ],
 )

@@ -165,7 +165,7 @@ def test_the_command(
 ) -> None:
     from contextlib import nullcontext
 
-    monkeypatch.setattr(lake_compact, "session_of", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(lake_compact, "session_of", lambda *_, **__: nullcontext(spark))
     table = write_lake(spark, tmp_path)
     options = ["--output", table, "--checkpoint", str(tmp_path / "checkpoint"), "--min-files", "2"]
     assert lake_compact.main([*options, "--dry-run"]) == 0
