@@ -36,6 +36,7 @@ def _scripts() -> dict[str, ArgumentParser]:
         parsers["server-start"].add_argument(option, action=action)
     for option in ("--node-id", "--process-role"):
         parsers["server-stop"].add_argument(option)
+    parsers["server-stop"].add_argument("--all", action="store_true")
     for name in ("server-start", "zookeeper-server-start"):
         parsers[name].add_argument("file", nargs="?")
     return parsers

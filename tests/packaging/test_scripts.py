@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import struct
@@ -179,7 +180,8 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
     await_text(output, "started")
     path = private_ps(tmp_path, checkout)
     stopped = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
-    assert (stopped.returncode, stopped.stdout) == (0, "")
+    assert stopped.returncode == 0
+    assert re.fullmatch(r"Stopping broker .+ \(/tmp/kafka-logs, PLAINTEXT://:9092, pid \d+\)\n", stopped.stdout)
     eventually("it stops", output.read_text, lambda text: "stopping" in text)
     # The process may take a moment to disappear after its last line.
     again = eventually(
@@ -193,7 +195,7 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
 def four_brokers(checkout: Path, tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """Brokers by id: from the file, from an override, and a generated one in the log directory."""
     (checkout / "broker" / "__main__.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(100)\n")
-    (tmp_path / "one.properties").write_text("broker.id = 1\n")
+    (tmp_path / "one.properties").write_text("broker.id = 1\nlisteners=PLAINTEXT://127.0.0.1:9093\n")
     (tmp_path / "generated.properties").write_text(f"# broker.id=1\nlog.dirs={tmp_path},other\n")
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1003\n")
     commands = {
@@ -226,17 +228,46 @@ def test_stop_one_broker_of_several(
         )
         return done.returncode, done.stdout
 
-    for stopped, node_id in enumerate(("1003", "2", "0"), 1):
-        assert stop(f"--node-id={node_id}", "--process-role=controller") == (0, "")
+    places = {
+        "1003": f"{tmp_path},other, PLAINTEXT://:9092",
+        "2": "/tmp/kafka-logs, PLAINTEXT://127.0.0.1:9093",
+        "0": "--dev",
+    }
+    for stopped, (node_id, place) in enumerate(places.items(), 1):
+        assert stop(f"--node-id={node_id}", "--process-role=controller") == (
+            0, f"Stopping broker {node_id} ({place}, pid {four_brokers[node_id].pid})\n",
+        )  # fmt: skip
         assert four_brokers[node_id].wait(60) == -signal.SIGTERM
         assert [each.poll() for each in four_brokers.values()].count(None) == len(four_brokers) - stopped
     assert stop("--node-id=7") == (1, "No kafka server to stop with node.id 7\n")
     assert stop("--process-role=controller") == (1, "No kafka server to stop\n")
     assert four_brokers["1"].poll() is None
-    assert stop("--process-role=broker") == (0, "")
+    code, said = stop("--process-role=broker")
+    assert (code, said.count("Stopping broker 1 ")) == (0, 1)
     assert four_brokers["1"].wait(60) == -signal.SIGTERM
     assert run(checkout / "bin" / "kafka-server-stop.sh", "--nodeid=1", cwd=tmp_path).returncode == 1
     assert run(checkout / "bin" / "kafka-server-stop.sh", "--help", cwd=tmp_path).returncode == 0
+
+
+def test_odradek_stops_several_brokers_only_if_asked_to(
+    checkout: Path, tmp_path: Path, four_brokers: dict[str, subprocess.Popen[str]]
+) -> None:
+    def stop(*options: str) -> subprocess.CompletedProcess[str]:
+        return run(
+            checkout / "bin" / "odradek", "server-stop", *options,
+            cwd=tmp_path, PATH=private_ps(tmp_path, checkout),
+        )  # fmt: skip
+
+    refused = stop()
+    assert (refused.returncode, refused.stdout) == (1, "")
+    first, *brokers = refused.stderr.splitlines()
+    assert first == "Several brokers run here; name one by --node-id=ID, or stop all of them with --all:"
+    assert sorted(line.split()[1] for line in brokers) == sorted(four_brokers)
+    assert [each.poll() for each in four_brokers.values()] == [None] * len(four_brokers)
+    assert stop("--node-id=2").stdout.startswith("Stopping broker 2 (")
+    stopped = stop("--all")
+    assert (stopped.returncode, stopped.stdout.count("Stopping broker ")) == (0, 3), stopped
+    assert {each.wait(60) for each in four_brokers.values()} == {-signal.SIGTERM}
 
 
 def private_ps(directory: Path, checkout: Path) -> str:
