@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self
 
 from py4j.protocol import Py4JJavaError
@@ -13,6 +16,52 @@ from spark_jobs.common.errors import TopicMissingError, one_line
 from spark_jobs.common.session import java_class
 
 REQUEST_TIMEOUT_MS = 30_000
+
+PATIENCE_MS = 10_000
+"""How long a job waits for a broker before it starts Spark, unless default.api.timeout.ms says otherwise."""
+
+_CONNECT_S = 3.0
+_PAUSE_S = 0.5
+
+
+def await_broker(
+    bootstrap_servers: str, properties: Mapping[str, str], *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Return when one of the servers accepts a connection. If none does at first, say so once on stderr.
+
+    Raises OSError when none has within `PATIENCE_MS`, or `default.api.timeout.ms` of the client's `properties`.
+    Addresses that are not `host:port` are left to Kafka's client.
+    """
+    servers = [_host_and_port(text) for text in bootstrap_servers.split(",")]
+    limit = properties.get("default.api.timeout.ms", "")
+    patience_s = (int(limit) if limit.isdecimal() else PATIENCE_MS) / 1000
+    deadline = time.monotonic() + patience_s
+    is_first = True
+    while True:
+        failures = []
+        for server in servers:
+            if server is None:
+                return
+            try:
+                socket.create_connection(server, timeout=_CONNECT_S).close()
+            except OSError as error:
+                failures.append(f"{server[0]}:{server[1]} ({error.strerror or error})")
+            else:
+                return
+        unreachable = ", ".join(failures)
+        if time.monotonic() + _PAUSE_S > deadline:
+            raise OSError(f"no broker answers at {unreachable}; gave up after {patience_s:g} s")
+        if is_first:
+            print(f"waiting up to {patience_s:g} s for a broker: {unreachable}", file=sys.stderr, flush=True)
+            is_first = False
+        sleep(_PAUSE_S)
+
+
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """The parts of `host:port`, or of `PROTOCOL://[host]:port`, which Kafka's client takes, too."""
+    host, _, port = address.strip().rpartition("://")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
+
 
 BOUND_TO_A_CLUSTER = frozenset(
     {

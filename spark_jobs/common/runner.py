@@ -32,11 +32,11 @@ from spark_jobs.common.cli import (
     source_config,
 )
 from spark_jobs.common.errors import REPORTED, one_line
-from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.kafka_admin import KafkaAdmin, await_broker
 from spark_jobs.common.progress import JobMetrics, ProgressListener, SourceCluster, explain
 from spark_jobs.common.schema import SessionNeededError
 from spark_jobs.common.session import build_session, is_one_machine, write_archive
-from spark_jobs.common.source import SourceConfig, check_starting_offsets, starting_offsets
+from spark_jobs.common.source import SourceConfig, check_starting_offsets, read_properties, starting_offsets
 from spark_jobs.tables.formats import session_parts
 
 Config = TypeVar("Config")
@@ -93,10 +93,11 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 @contextmanager
 def session_of(name: str, arguments: argparse.Namespace, *, shows_progress: bool = False) -> Iterator[SparkSession]:
     """The session that the options describe, stopped on exit. With `shows_progress`, Spark draws its progress bar on
-    standard error if that is a terminal.
+    standard error if that is a terminal. Raises OSError if a cluster's brokers are unreachable.
 
     Executors of a cluster named by --master get the jobs' code; spark-submit ships the code itself.
     """
+    _await_brokers(arguments)
     parts = session_parts(vars(arguments).get("format"))
     if shows_progress and sys.stderr.isatty():
         parts = dataclasses.replace(parts, settings={**parts.settings, "spark.ui.showConsoleProgress": "true"})
@@ -114,6 +115,15 @@ def session_of(name: str, arguments: argparse.Namespace, *, shows_progress: bool
         if shipped is not None:
             spark.sparkContext.addPyFile(str(write_archive(Path(shipped) / "odradek-spark-jobs.zip")))
         yield spark
+
+
+def _await_brokers(arguments: argparse.Namespace) -> None:
+    """Wait for the clusters that the options name, so that Spark is not started in vain."""
+    options = vars(arguments)
+    for servers, config in (("bootstrap_servers", "command_config"), ("target_bootstrap_servers", "target_config")):
+        if options.get(servers) is not None:
+            properties = read_properties(options[config]) if options.get(config) else {}
+            await_broker(options[servers], properties)
 
 
 def guarded(name: str, body: Callable[[], int]) -> int:

@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...], str]] = {
     "broker": (
         "lake",
         ("--bootstrap-servers", "127.0.0.1:{port}", "--command-config", "{at}/quick.properties"),
-        "no broker answers at 127.0.0.1:{port}: ",
+        "no broker answers at 127.0.0.1:{port} (Connection refused); gave up after 2 s",
     ),
     "address": ("lake", ("--bootstrap-servers", "somewhere"), "bad client property: Invalid url in bootstrap.servers"),
     "property": ("lake", ("--command-config", "{at}/bad.properties"), "bad client property: "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from py4j.java_gateway import JavaPackage, JVMView
 from spark_jobs.common.cli import add_common_options, source_config, trigger_options
 from spark_jobs.common.errors import _explained
 from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.kafka_admin import await_broker
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir, java_class, resolved
@@ -30,7 +32,7 @@ from spark_jobs.common.source import (
     starting_options,
 )
 from tests.broker.zookeeper.certificates import Authority
-from tests.kit.broker_process import ROOT
+from tests.kit.broker_process import ROOT, free_port
 
 REQUIRED = ["--bootstrap-servers", "b:9092", "--topics", "t", "--checkpoint", "c"]
 
@@ -52,6 +54,30 @@ def parse(*options: str) -> argparse.Namespace:
 )
 def test_triggers(text: str, options: dict[str, Any]) -> None:
     assert trigger_options(text) == options
+
+
+def test_a_job_waits_for_a_broker_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as broker:
+        broker.bind(("127.0.0.1", free_port()))
+        port = broker.getsockname()[1]
+        pauses: list[float] = []
+
+        def sleep(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 3:
+                broker.listen()
+
+        await_broker(f"PLAINTEXT://127.0.0.1:{port}", {"default.api.timeout.ms": "600000"}, sleep=sleep)
+    assert len(pauses) == 3
+    assert capsys.readouterr().err == (f"waiting up to 600 s for a broker: 127.0.0.1:{port} (Connection refused)\n")
+
+
+def test_a_job_gives_up_when_no_broker_answers() -> None:
+    a, b = free_port(), free_port()
+    refused = rf"no broker answers at 127\.0\.0\.1:{a} \(Connection refused\), 127\.0\.0\.1:{b} .*; gave up after 0 s"
+    with pytest.raises(OSError, match=refused):
+        await_broker(f"127.0.0.1:{a}, 127.0.0.1:{b}", {"default.api.timeout.ms": "0"})
+    await_broker("nowhere", {})
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "-3s", "once"])
