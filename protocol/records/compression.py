@@ -28,6 +28,7 @@ _SNAPPY_MAX_RATIO = 32  # the densest element, a 3 byte copy, yields 64 bytes
 _LZ4_MAX_RATIO = 256  # each byte of a match length adds at most 255 bytes
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27  # zstd's own limit for streams (ZSTD_WINDOWLOG_LIMIT_DEFAULT)
 _ZSTD_MAX_BLOCK_BYTES = 128 * 1024
+_ZSTD_SKIPPABLE_MAGIC = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 _ZSTD_RLE_BLOCK, _ZSTD_COMPRESSED_BLOCK = 1, 2
 
 
@@ -258,6 +259,9 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
     try:
         while position < len(view):
             frame = view[position:]
+            if _is_skippable(frame):
+                position += _skippable_size(frame)
+                continue
             size, bound, declared = _measure_zstd_frame(frame)
             allowed = max_output_bytes - produced
             if declared and bound > allowed:  # zstandard allocates the declared size unchecked
@@ -279,6 +283,18 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
         if len(_zstd_decompressors) < _POOL_LIMIT:
             _zstd_decompressors.append(context)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _is_skippable(frame: memoryview) -> bool:
+    """Whether a frame holds no data but something of its writer (RFC 8878, section 3.1.2)."""
+    return frame[1:4] == _ZSTD_SKIPPABLE_MAGIC and frame[0] & 0xF0 == 0x50
+
+
+def _skippable_size(frame: memoryview) -> int:
+    size = 8 + int.from_bytes(frame[4:8], "little")
+    if len(frame) < max(8, size):
+        raise _malformed("zstd", "unexpected end of data")
+    return size
 
 
 def _measure_zstd_frame(frame: memoryview) -> tuple[int, int, bool]:

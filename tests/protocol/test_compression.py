@@ -134,6 +134,19 @@ def test_zstd_frames_of_streaming_writers() -> None:
     )
 
 
+def test_zstd_skippable_frames_hold_no_data() -> None:
+    frame = compress(CompressionType.ZSTD, TEXT)
+    for first in (0x50, 0x5F):
+        skippable = bytes([first]) + b"\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"index"
+        empty = bytes([first]) + b"\x2a\x4d\x18" + bytes(4)
+        assert decompress(CompressionType.ZSTD, skippable + frame) == TEXT
+        assert decompress(CompressionType.ZSTD, empty + empty + frame + skippable + frame + empty) == TEXT + TEXT
+        assert decompress(CompressionType.ZSTD, skippable) == b""
+        for size in range(1, len(skippable)):
+            assert code_of(CompressionType.ZSTD, frame + skippable[:size], 1 << 20) is ErrorCode.INVALID_RECORD, size
+    assert code_of(CompressionType.ZSTD, b"\x60\x2a\x4d\x18" + bytes(4), 1 << 20) is ErrorCode.INVALID_RECORD
+
+
 # -- bombs and garbage -----------------------------------------------------------------------------------------------
 
 

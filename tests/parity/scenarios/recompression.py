@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 from protocol.messages.fetch import FetchResponse
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.records.compression import CompressionType
 from tests.parity.scenarios.fetch import fetch
+from tests.parity.scenarios.produce import LENGTH_AT, with_crc
 from tests.parity.scenarios.retention import alter
 from tests.parity.subject import Subject, batch, produce_request, scenario
 
@@ -14,6 +17,7 @@ CODECS = {"uncompressed": CompressionType.NONE} | {
     codec.name.lower(): codec for codec in CompressionType if codec is not CompressionType.NONE
 }
 LEVELS = {"gzip": ("1", "9", "-1"), "lz4": ("1", "17"), "zstd": ("1", "22", "-5")}
+RECORDS_AT = 61
 OFFSETS_AND_EPOCH = 16
 """How many bytes of a batch every broker rewrites."""
 
@@ -101,6 +105,18 @@ def with_log_append_time(b: Subject) -> None:
 def into_a_compacted_topic(b: Subject) -> None:
     topic = b.topic(configs={"compression.type": "snappy", "cleanup.policy": "compact"})
     produced(b, topic, CompressionType.GZIP)
+
+
+@scenario
+def zstd_with_frames_to_skip(b: Subject) -> None:
+    skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 5) + b"index"
+    whole = batch(*VALUES, compression=CompressionType.ZSTD)
+    topic = b.topic(configs={"compression.type": "uncompressed"})
+    for before, after in ((skippable, b""), (b"", skippable), (skippable * 2, skippable)):
+        sent = bytearray(whole[:RECORDS_AT] + before + whole[RECORDS_AT:] + after)
+        struct.pack_into(">i", sent, LENGTH_AT, len(sent) - LENGTH_AT - 4)
+        b.ask(produce_request(topic, with_crc(sent)), 9)
+    b.note("counts", [each.count for each in stored(b, topic)])
 
 
 @scenario
