@@ -409,7 +409,9 @@ class _ShownConfigs:
 
 
 def _refused(resource: Resource, error: ApiError) -> Outcome:
-    logger.info("Refused to alter %s %r: %s", resource.resource_type, resource.name, error)
+    names = {int(each): each.name for each in ConfigResourceType}
+    kind = names.get(resource.resource_type, f"resource type {resource.resource_type}")
+    logger.info("Refused to alter %s %r: %s", kind, resource.name, error)
     # Kafka omits the message of an unexpected error.
     unforeseen = error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
     return Outcome(error.error_code, None if unforeseen else error.message)

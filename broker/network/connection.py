@@ -111,6 +111,7 @@ class ThrottledChannel:
 
 
 logger = logging.getLogger("kafka.network.Connection")
+apis_logger = logging.getLogger("kafka.server.KafkaApis")
 
 MAX_WAITING_REQUESTS: Final = 128
 """Requests of one connection that may wait at once. Clients pipeline 5 (Java) to a few dozen."""
@@ -328,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error), level=logging.WARNING)
             return None
         except Exception:
-            logger.exception("Unexpected error while serving %s", self.peer_name)
+            apis_logger.exception("Unexpected error while serving %s", self.peer_name)
             self.close("an unexpected error in the broker", level=logging.ERROR)
             return None
         if reply is None:
@@ -395,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, CloseConnection | DecodeError | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
-        logger.error("Unexpected error while serving %s", self.peer_name, exc_info=error)
+        apis_logger.error("Unexpected error while serving %s", self.peer_name, exc_info=error)
         self.close("an unexpected error in the broker", level=logging.ERROR)
 
     def _queue_replies(self) -> None:

@@ -242,6 +242,16 @@ def test_refusals(
     assert not broker.store.image.configs
 
 
+def test_the_log_names_the_kind_of_a_resource_that_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    with caplog.at_level(logging.INFO):
+        broker.incremental(BROKER, "1", ("max.connections", SET, "1"))
+        broker.incremental(99, "x", ("a", SET, "b"))
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Refused to alter BROKER '1'", "Refused to alter resource type 99 'x'",
+    ]  # fmt: skip
+
+
 def test_a_stored_value_that_cannot_be_used_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker()
     asyncio.run(

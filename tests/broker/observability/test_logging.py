@@ -65,7 +65,9 @@ def test_a_daemons_files_and_levels_that_change_while_it_runs(tmp_path: Path, mo
     broker = BrokerProcess(tmp_path)
     broker.start()
     try:
-        assert "kafka.request.logger=WARN" in configs(broker, "--describe")
+        shown = configs(broker, "--describe")
+        assert "kafka.request.logger=WARN" in shown
+        assert "kafka.server.KafkaApis=INFO" in shown
         assert completed(logs / "kafka-request.log") == []
         said = configs(broker, "--alter", "--add-config", "kafka.request.logger=DEBUG,kafka=DEBUG")
         assert said == "Completed updating config for broker-logger 0.\n"
