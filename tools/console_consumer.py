@@ -14,7 +14,7 @@ from client.settings import ConsumerSettings
 from protocol.errors import ApiError
 from protocol.records.batch import Record, TimestampType
 from protocol.topic_partition import TopicPartition
-from tools.support.common import ToolError, TopicFilter, make_client, parse_pairs, read_properties, reason, run_tool
+from tools.support.common import ToolError, make_client, parse_pairs, read_properties, reason, run_tool
 from tools.support.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.terminal import Progress
@@ -28,7 +28,7 @@ PARSER = OptionParser(
     [
         Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
         Option("topic", "The topic to read.", "topic"),
-        Option("include", "Regular expression for the topics to read.", "regular expression"),
+        Option("include", "Regular expression for whole names of topics to read.", "regular expression"),
         Option("whitelist", "Deprecated name of --include.", "regular expression"),
         Option("partition", "Read this partition alone, from its end unless --offset says otherwise.", "n", "Integer"),
         Option("offset", "Where to begin in --partition: an offset, earliest or latest.", "offset", default="latest"),
@@ -184,12 +184,23 @@ async def work(options: Options) -> int:
     return 0
 
 
+def _pattern(expression: str) -> re.Pattern[str]:
+    """The topics of --include. Raises ToolError for an invalid expression.
+
+    Kafka's tool takes Java's regular expressions. Python lacks some of their syntax, such as `\\p{Alpha}`, `\\Q...\\E`
+    and `&&` in classes.
+    """
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ToolError(f"--include {expression}: invalid regular expression: {error}") from None
+
+
 async def _choose_what_to_read(consumer: Consumer, options: Options) -> None:
     topic = options.text("topic")
     number = options.number("partition")
     if topic is None:
-        expression = options.text("include") or options.required_text("whitelist")
-        consumer.subscribe_pattern(re.compile(TopicFilter(expression).expression))
+        consumer.subscribe_pattern(_pattern(options.text("include") or options.required_text("whitelist")))
     elif number is None:
         consumer.subscribe([topic])
     else:

@@ -119,7 +119,7 @@ def print_reset(plan: Plan, options: Options) -> None:
 
 
 async def _new_offsets(client: KafkaClient, options: Options, group_id: str) -> Offsets:
-    """The new offsets of one group for the selected target. Raises ApiError and ToolError."""
+    """The new offsets of one group for the selected target. Raises ApiError, ToolError and UsageError."""
     committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
     if any(map(options.has, ("all-topics", "to-current", "shift-by"))):
         committed = await groups.fetch_offsets(client, group_id)
@@ -143,7 +143,7 @@ async def _new_offsets(client: KafkaClient, options: Options, group_id: str) -> 
         distance = options.required_number("shift-by")
         for each in partitions:
             if each not in committed:
-                raise ToolError(f"Cannot shift offset for partition {each} since there is no current committed offset")
+                raise UsageError(f"Cannot shift offset for partition {each} since there is no current committed offset")
         return await _within_range(client, {each: committed[each].offset + distance for each in partitions})
     if options.has("to-datetime"):
         return await _offsets_from(client, partitions, parse_datetime(options.required_text("to-datetime")))
