@@ -47,6 +47,9 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
         os.waitpid(process.pid, 0)
 
 
+UNCHANGED = "and that cannot change; `odradek cluster start` starts it as it is, and --dir DIR makes another cluster"
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> ClusterDirectory:
     path = tmp_path / "cluster"
@@ -177,12 +180,20 @@ def test_mistakes_of_the_command_line(directory: ClusterDirectory, capsys: pytes
         "start --base-port 1234": f"broker 1 of the cluster in {directory.path} has port 9092",
         "start --zookeeper other:1": f"the cluster in {directory.path} is on the ZooKeeper zk:2181/kafka",
         "start --coordination embedded": f"the cluster in {directory.path} is on ZooKeeper at zk:2181/kafka",
-        "start --tls": f"the cluster in {directory.path} was made with neither --tls nor --sasl",
+        "start --tls": f"the cluster in {directory.path} was made with neither --tls nor --sasl, {UNCHANGED}",
         "start --set a=b": f"the cluster in {directory.path} exists; change "
         f"{directory.path}/broker-*/server.properties instead",
     }.items():
         assert cluster.main([*command.split(), "--dir", str(directory.path)]) == 1, command
         assert said(capsys) == message
+
+
+def test_the_status_of_a_dead_cluster_is_a_failure(
+    directory: ClusterDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory.save(a_state(None, None))
+    assert cluster.main(["status", "--dir", str(directory.path)]) == 1
+    assert capsys.readouterr().out.endswith("\n\nNo broker answers.\n")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,7 @@ def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     directory.save(a_state(None).replace(security=ClusterSecurity(has_tls=True, mechanism="PLAIN")))
     assert directory.load().security == ClusterSecurity(has_tls=True, mechanism="PLAIN")
     assert cluster.main(["start", "--dir", str(directory.path), "--sasl", "SCRAM-SHA-512"]) == 1
-    assert said(capsys) == f"the cluster in {directory.path} was made with --tls --sasl PLAIN"
+    assert said(capsys) == f"the cluster in {directory.path} was made with --tls --sasl PLAIN, {UNCHANGED}"
 
 
 def test_keys_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

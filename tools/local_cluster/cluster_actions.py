@@ -36,7 +36,8 @@ PER_BROKER = {"advertised.listeners", "broker.id", "listeners", "log.dir", "log.
 _WATCH_S = 1.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
-Action = Callable[[argparse.Namespace, ClusterDirectory], Awaitable[None]]
+Action = Callable[[argparse.Namespace, ClusterDirectory], Awaitable[int | None]]
+"""Does the action and returns its exit code; None is 0."""
 
 
 def add_to(actions: argparse._SubParsersAction[CommandParser]) -> None:
@@ -166,7 +167,10 @@ def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, director
     if arguments.base_port not in {None, state.brokers[0].port}:
         raise ToolError(f"broker 1 of the cluster in {directory.path} has port {state.brokers[0].port}")
     if arguments.tls > state.security.has_tls or arguments.sasl not in {None, state.security.mechanism}:
-        raise ToolError(f"the cluster in {directory.path} was made with {state.security.title}")
+        raise ToolError(
+            f"the cluster in {directory.path} was made with {state.security.title}, and that cannot change; "
+            "`odradek cluster start` starts it as it is, and --dir DIR makes another cluster"
+        )
     if arguments.settings:
         raise ToolError(
             f"the cluster in {directory.path} exists; change {directory.path}/broker-*/server.properties instead"
@@ -193,16 +197,16 @@ def _say_what_next(directory: ClusterDirectory, state: ClusterState) -> None:
         tell(f"  {command}{f'   # {what}' if what else ''}")
 
 
-async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
-    """Show the status once, or refresh it until the task is cancelled."""
+async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> int:
+    """Show the status once, or refresh it until the task is cancelled; the exit code is 1 if no broker answers."""
     is_terminal = sys.stdout.isatty()
     while True:
-        parts = render(await gather_status(directory))
+        gathered = await gather_status(directory)
         if arguments.watch and is_terminal:
             print(end=_HOME_AND_CLEAR)
-        show(parts, STYLES)
+        show(render(gathered), STYLES)
         if not arguments.watch:
-            return
+            return 1 if gathered.metadata is None else 0
         if not is_terminal:
             tell("")
         await asyncio.sleep(_WATCH_S)
@@ -212,14 +216,14 @@ async def stop(_: argparse.Namespace, directory: ClusterDirectory) -> None:
     """Stop everything in order."""
     with _changing(directory) as lifecycle:
         await lifecycle.stop()
-    tell("stopped; `odradek cluster start` starts it again on its data")
+    tell("stopped; `odradek cluster start` starts it again with its data")
 
 
 async def add(_: argparse.Namespace, directory: ClusterDirectory) -> None:
     """Start one more broker."""
     with _changing(directory) as lifecycle:
         broker = await lifecycle.add()
-    tell(f"broker {broker.broker_id} serves at {broker.address}; new topics use it, existing partitions stay")
+    tell(f"broker {broker.broker_id} serves at {broker.address}; new topics use it, existing partitions do not move")
 
 
 async def kill(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
@@ -232,7 +236,7 @@ async def kill(arguments: argparse.Namespace, directory: ClusterDirectory) -> No
     tell(f"killed {what}; `odradek cluster start` starts it again")
     if arguments.process != ZOOKEEPER:
         timeout_ms = state.settings.get("zookeeper.session.timeout.ms", SESSION_TIMEOUT_MS)
-        tell(f"others lead its partitions when its session with ZooKeeper ends, within {timeout_ms} ms")
+        tell(f"other brokers take over its partitions when its ZooKeeper session ends, within {timeout_ms} ms")
 
 
 async def pause(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
@@ -240,7 +244,7 @@ async def pause(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
     what, process = _named(arguments, directory.load())
     _require(what, process, Condition.RUNNING)
     send_signal(process, signal.SIGSTOP)
-    tell(f"paused {what}; `odradek cluster resume {arguments.process}` lets it go on")
+    tell(f"paused {what}; `odradek cluster resume {arguments.process}` resumes it")
 
 
 async def resume(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
@@ -248,7 +252,7 @@ async def resume(arguments: argparse.Namespace, directory: ClusterDirectory) -> 
     what, process = _named(arguments, directory.load())
     _require(what, process, Condition.PAUSED)
     send_signal(process, signal.SIGCONT)
-    tell(f"{what} goes on")
+    tell(f"resumed {what}")
 
 
 async def logs(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
@@ -307,7 +311,6 @@ def run(arguments: argparse.Namespace) -> int:
     directory = ClusterDirectory(arguments.dir)
 
     async def work() -> int:
-        await ACTIONS[arguments.command](arguments, directory)
-        return 0
+        return await ACTIONS[arguments.command](arguments, directory) or 0
 
     return run_work(work)
