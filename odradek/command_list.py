@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Script(NamedTuple):
 
 SERVER_SCRIPTS = {
     "server-start": Script("kafka-server-start.sh", "Start a broker; --dev needs no configuration file."),
-    "server-stop": Script("kafka-server-stop.sh", "Stop the brokers of this machine, or one of them."),
+    "server-stop": Script("kafka-server-stop.sh", "Stop a broker of this machine, or all of them."),
     "zookeeper-server-start": Script("zookeeper-server-start.sh", "Run a real ZooKeeper; needs Java."),
     "zookeeper-server-stop": Script("zookeeper-server-stop.sh", "Stop the ZooKeeper servers of this machine."),
     "build-fast": Script("build-fast", "Compile the record code with mypyc, for small records."),
@@ -87,11 +88,16 @@ def usage(root: Path) -> str:
     return "\n".join([USAGE, "", "Commands (COMMAND --help tells more):", *lines])
 
 
+def suggestion(word: str, known: Iterable[str]) -> str | None:
+    """`did you mean start?` with the words of `known` that are similar, or None without any."""
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.7)
+    return f"did you mean {' or '.join(close)}?" if close else None
+
+
 def unknown_command(root: Path, name: str) -> str:
     """The error for an unknown command, with similar commands."""
     if name == "spark":
         jobs = ", ".join(each.removeprefix("spark-") for each in commands(root) if each.startswith("spark-"))
         return f"odradek spark: name a job, one of: {jobs}"
-    close = difflib.get_close_matches(name, commands(root), n=3, cutoff=0.7)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`odradek --help` lists the commands."
+    hint = suggestion(name, commands(root)) or "`odradek --help` lists the commands."
     return f"odradek: unknown command '{name}'; {hint}"

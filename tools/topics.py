@@ -26,7 +26,7 @@ from tools.support.common import (
     reason,
     run_tool,
 )
-from tools.support.error_texts import exception_of
+from tools.support.error_texts import exception_text
 from tools.support.options import Option, OptionParser, Options, UsageError
 
 logger = logging.getLogger("org.apache.kafka.tools.TopicCommand")
@@ -313,8 +313,7 @@ def is_reported(partition: PartitionMetadata, report: str | None, min_insync: in
 def fail(error: BaseException) -> None:
     """Print a failure on standard output and, with Kafka's name of the error, on standard error."""
     print(f"Error while executing topic command : {reason(error)}")
-    name = f"{exception_of(error.error_code)}: " if isinstance(error, ApiError) else ""
-    logger.error("%s%s", name, reason(error))
+    logger.error("%s", exception_text(error) if isinstance(error, ApiError) else reason(error))
 
 
 def main(argv: list[str]) -> int:

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from client.metadata import PartitionMetadata
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, ErrorCode
+from tools import storage
 from tools.producer_perf_test import Statistics
 from tools.support.common import ToolError
+from tools.support.error_texts import exception_text
 from tools.support.group_reset import parse_datetime, parse_duration
 from tools.support.java_dates import format_date
 from tools.support.options import Option, OptionError, OptionParser
@@ -149,3 +151,23 @@ def test_metrics_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert values["producer-metrics:record-send-total:{client-id=c}"] == "3.000"
     assert values["producer-topic-metrics:record-error-total:{client-id=c, topic=t}"] == "1.000"
     assert values["producer-topic-metrics:byte-total:{client-id=c, topic=t}"] == "300.000"
+
+
+def test_errors_are_named_once() -> None:
+    package = "org.apache.kafka.common.errors."
+    for error, text in {
+        ApiError(ErrorCode.INVALID_CONFIG, "no such key"): "InvalidConfigurationException: no such key",
+        ApiError(ErrorCode.INVALID_CONFIG): "InvalidConfigurationException: Configuration is invalid.",
+        ApiError(ErrorCode.NOT_ENOUGH_REPLICAS): "NotEnoughReplicasException",
+        ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "only one"): "NotEnoughReplicasException: only one",
+    }.items():
+        assert exception_text(error) == package + text
+
+
+def test_a_mistyped_command_of_a_tool_gets_a_suggestion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, hint in {"odradek storage": "; did you mean format?", "kafka-storage.sh": ""}.items():
+        monkeypatch.setenv("ODRADEK_COMMAND", command)
+        assert storage.main(["formt"]) == 1
+        assert capsys.readouterr().err.endswith(f"(choose from 'info', 'format', 'random-uuid'){hint}\n")

@@ -134,9 +134,11 @@ def message_of(code: ErrorCode) -> str:
 def exception_of(code: ErrorCode) -> str:
     """The Java exception class of a code, with its package."""
     known = _TEXTS.get(code)
-    return _PACKAGE + (known[0] if known else code.name)
+    return _PACKAGE + (known[0] if known else f"{code.name.title().replace('_', '')}Exception")
 
 
 def exception_text(error: ApiError) -> str:
-    """An error as Java shows it: its class and message."""
-    return f"{exception_of(error.error_code)}: {error.message or message_of(error.error_code)}"
+    """An error as Java shows it: its class and, if it has one, its message."""
+    known = _TEXTS.get(error.error_code)
+    message = error.message or (known[1] if known else "")
+    return f"{exception_of(error.error_code)}: {message}" if message else exception_of(error.error_code)

@@ -17,7 +17,9 @@ from functools import partial
 from typing import Final, NoReturn
 
 from odradek import __version__
+from odradek.command_list import suggestion
 
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WIDTH: Final = 80
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
@@ -232,7 +234,10 @@ class CommandParser(argparse.ArgumentParser):
     """The options of one command of a tool. Mistakes end with exit code 1."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and the usage."""
+        """Print the mistake and the usage, and under `odradek NAME` the word that may be meant."""
+        choice = _INVALID_CHOICE.search(message) if is_own_command() else None
+        if choice is not None and (hint := suggestion(choice[1], re.findall(r"[\w-]+", choice[2]))):
+            message += f"; {hint}"
         self.print_usage(sys.stderr)
         self.exit(1, f"{self.prog}: error: {message}\n")
 
