@@ -1,4 +1,4 @@
-"""kafka-configs: describe and alter configurations of topics, brokers and loggers, quotas, and users of SCRAM
+"""kafka-configs: describe and alter configurations of topics, brokers and loggers, quotas, and SCRAM users
 (Kafka class `ConfigCommand`).
 
 Client metrics are rejected with a message: this broker does not support them yet. With --zookeeper it only changes
@@ -51,11 +51,11 @@ _PASSWORD: Final = re.compile(r"(password=)[^\]]*")
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 
 PARSER = OptionParser(
-    "Describe and alter configurations of topics, brokers and loggers, quotas, and users of SCRAM.",
+    "Describe and alter configurations of topics, brokers and loggers, quotas, and SCRAM users.",
     [
         Option("bootstrap-server", "The brokers to connect to; required unless --zookeeper is given.", "host:port,..."),
         Option("bootstrap-controller", "Not supported: brokers are the only controllers.", "host:port,..."),
-        Option("zookeeper", "In its place, to make users of SCRAM before brokers start: the tree.", "host:port,..."),
+        Option("zookeeper", "In its place, to create SCRAM users before brokers start: the tree.", "host:port,..."),
         Option("zk-tls-config-file", "With --zookeeper: a file with the properties zookeeper.ssl.*.", "property file"),
         COMMAND_CONFIG,
         Option("describe", "Show configurations that differ from the static ones."),

@@ -1,4 +1,4 @@
-"""kafka-delegation-tokens: make, renew, expire and show delegation tokens (Kafka class `DelegationTokenCommand`).
+"""kafka-delegation-tokens: create, renew, expire and show delegation tokens (Kafka class `DelegationTokenCommand`).
 
 The output contains the HMAC, which is the token's password. --create needs a client with a password or certificate: a
 token cannot create another one.

@@ -1,4 +1,4 @@
-"""kafka-delete-records: move the starts of partitions up to given offsets (Kafka class `DeleteRecordsCommand`)."""
+"""kafka-delete-records: delete the records below given offsets (Kafka class `DeleteRecordsCommand`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-storage: give log directories their cluster before a broker's first start (Kafka class `StorageTool`).
+"""kafka-storage: format log directories before a broker's first start (Kafka class `StorageTool`).
 
 Brokers do not need it: they format their directories themselves. It is for scripts written for KRaft.
 """

@@ -1,4 +1,4 @@
-"""kafka-transactions: show transactions and producers, end those that hang (Kafka class `TransactionsCommand`).
+"""kafka-transactions: list and describe transactions, and abort hanging ones (Kafka class `TransactionsCommand`).
 
 Rows are sorted; Kafka's order is that of its hash tables.
 """

@@ -1,4 +1,4 @@
-"""zookeeper-shell: look into ZooKeeper with its own shell (Kafka script of that name)."""
+"""zookeeper-shell: run ZooKeeper's own shell (Kafka's `zookeeper-shell.sh`)."""
 
 from __future__ import annotations
 

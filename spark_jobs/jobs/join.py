@@ -1,4 +1,4 @@
-"""`join`: put records of two topics together by key and time, or those of a topic and a static table.
+"""`join`: join two topics by key and time, or a topic with a static table.
 
     python -m spark_jobs.jobs.join --bootstrap-servers 127.0.0.1:9092 --left flights --left-schema flights.ddl \
         --right weather --right-schema weather.ddl --on origin --within 30m --out-topic flights-weather \

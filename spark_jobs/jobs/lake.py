@@ -1,4 +1,4 @@
-"""`lake`: write topics to a partitioned table, exactly once; set aside what does not parse.
+"""`lake`: write topics to a partitioned table exactly once, and keep records that do not parse apart.
 
     python -m spark_jobs.jobs.lake --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl \
         --output /lake/flights --checkpoint /lake/checkpoints/flights --trigger available-now

@@ -1,4 +1,4 @@
-"""`move_group`: let a consumer group go on at the target of a mirror, where it stood at the source.
+"""`move_group`: commit a consumer group's offsets at the target of a mirror.
 
     python -m spark_jobs.jobs.move_group --bootstrap-servers a:9092 --target-bootstrap-servers b:9092 \
         --offset-topic mirror-offsets --group billing

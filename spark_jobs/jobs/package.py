@@ -1,4 +1,4 @@
-"""`package`: write the jobs into a zip, with which spark-submit runs them on any cluster.
+"""`package`: write the jobs into a zip for spark-submit.
 
     python -m spark_jobs.jobs.package odradek-spark-jobs.zip
 

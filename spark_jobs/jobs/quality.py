@@ -1,4 +1,4 @@
-"""`quality`: divide the records of topics into good and bad ones by rules; good + bad = input, always.
+"""`quality`: split the records of topics into good and bad ones by rules.
 
     bin/spark-job quality --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl --rules rules.yaml \
         --out-topic flights-good --dlq-topic flights-bad --checkpoint /checkpoints/quality --trigger available-now
@@ -296,7 +296,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
 
 JOB = Job(
     name="quality",
-    description="Divide records into good and bad ones by rules.",
+    description="Split records into good and bad ones by rules.",
     add_options=add_options,
     configure=configure,
     plan=plan,

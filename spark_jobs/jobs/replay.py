@@ -1,4 +1,4 @@
-"""`replay`: write a bounded stretch of topics, or of a lake's table, to a topic again.
+"""`replay`: write a range of topics, or of a lake's table, to a topic again.
 
     python -m spark_jobs.jobs.replay --bootstrap-servers 127.0.0.1:9092 --topics orders --out-topic orders-again \
         --from @2026-03-01 --to @2026-03-02 --rate 5000 --checkpoint /replays/march-1
@@ -340,7 +340,7 @@ def replay(spark: SparkSession, config: ReplayConfig, stopping: threading.Event,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; 0 when it is done or stopped, 1 after one line about a failure, 2 for bad options."""
-    parser = parser_of(NAME, "Write a bounded stretch of topics, or of a lake's table, to a topic again.")
+    parser = parser_of(NAME, "Write a range of topics, or of a lake's table, to a topic again.")
     add_options(parser)
     add_session_options(parser)
     arguments = parser.parse_args(argv)
