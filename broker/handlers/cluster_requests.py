@@ -9,9 +9,11 @@ from broker.controller.broker_requests import ControllerApi
 from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.slices import Slices, in_slices
+from broker.security.rights import OnCluster
 from cluster.controller.commands import NO_EPOCH
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr import IsrChange
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_requests import (
@@ -50,7 +52,12 @@ class ClusterRequestHandlers:
         self._controller = controller
         self._image = image
 
-    @api(ApiKey.ALTER_PARTITION, versions=(0, 3), whole="the controller writes many changes at once")
+    @api(
+        ApiKey.ALTER_PARTITION,
+        versions=(0, 3),
+        right=OnCluster(AclOperation.CLUSTER_ACTION, refusal=lambda _, code: _unaltered(code)),
+        whole="the controller writes many changes at once",
+    )
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change in-sync replicas. Returns the new state or the error of each partition."""
         version, image, slices = context.api_version, self._image(), Slices(self._clock)
@@ -62,7 +69,7 @@ class ClusterRequestHandlers:
                 changes.extend([change async for change in found])
             answer = await self._controller.alter_partition(request.broker_id, request.broker_epoch, changes)
         except ApiError as error:
-            return AlterPartitionResponse(throttle_time_ms=0, error_code=error.error_code, topics=[])
+            return _unaltered(error.error_code)
         response = AlterPartitionResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, topics=[])
         async for topic, name in in_slices(zip(request.topics, names, strict=True), slices):
             altered = _AlteredTopic(topic_name=topic.topic_name, topic_id=topic.topic_id, partitions=[])
@@ -86,7 +93,11 @@ class ClusterRequestHandlers:
             names = await self._controller.topic_names([topic.topic_id for topic in topics])
         return [names.get(topic.topic_id) for topic in topics]
 
-    @api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3))
+    @api(
+        ApiKey.CONTROLLED_SHUTDOWN,
+        versions=(0, 3),
+        right=OnCluster(AclOperation.CLUSTER_ACTION, refusal=lambda _, code: _not_shut_down(code)),
+    )
     async def controlled_shutdown(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -99,7 +110,7 @@ class ClusterRequestHandlers:
             # Kafka's code when the broker is not the controller.
             moved = error.error_code is ErrorCode.NOT_CONTROLLER
             code = ErrorCode.STALE_CONTROLLER_EPOCH if moved else error.error_code
-            return ControlledShutdownResponse(error_code=code, remaining_partitions=[])
+            return _not_shut_down(code)
         return ControlledShutdownResponse(
             error_code=ErrorCode.NONE,
             remaining_partitions=[
@@ -108,7 +119,11 @@ class ClusterRequestHandlers:
             ],
         )
 
-    @api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0))
+    @api(
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        versions=(0, 0),
+        right=OnCluster(AclOperation.CLUSTER_ACTION, refusal=lambda _, code: _no_producer_ids(code)),
+    )
     async def allocate_producer_ids(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -118,15 +133,27 @@ class ClusterRequestHandlers:
         try:
             block = await self._controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
         except ApiError as error:
-            return AllocateProducerIdsResponse(
-                throttle_time_ms=0, error_code=error.error_code, producer_id_start=0, producer_id_len=0
-            )
+            return _no_producer_ids(error.error_code)
         return AllocateProducerIdsResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
             producer_id_start=block.first,
             producer_id_len=block.last - block.first + 1,
         )
+
+
+def _unaltered(error_code: ErrorCode) -> AlterPartitionResponse:
+    return AlterPartitionResponse(throttle_time_ms=0, error_code=error_code, topics=[])
+
+
+def _not_shut_down(error_code: ErrorCode) -> ControlledShutdownResponse:
+    return ControlledShutdownResponse(error_code=error_code, remaining_partitions=[])
+
+
+def _no_producer_ids(error_code: ErrorCode) -> AllocateProducerIdsResponse:
+    return AllocateProducerIdsResponse(
+        throttle_time_ms=0, error_code=error_code, producer_id_start=0, producer_id_len=0
+    )
 
 
 def _changes(topic: _ChangedTopic, name: str | None, image: MetadataImage, version: int) -> Iterator[IsrChange]:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from broker.environment.contract import Clock
 from broker.metadata.config_changes import Change, Resource, apply, operation_of, parse_id
@@ -16,9 +17,12 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from broker.observability.logging_setup import LEVELS, ROOT, LoggerLevels
+from broker.security.access import Client
+from broker.security.rights import DENIAL_MESSAGES, ClientRequest, InShares, Outcome
 from cluster.metadata_image import ConfigResource
 from config.definitions import ConfigKey
 from config.topic_config import TOPIC_KEYS
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode, detached
@@ -42,10 +46,10 @@ _ShownConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
 RESOURCES_AT_ONCE: Final = 20
 """Resources described per turn of the event loop, which takes a millisecond or two."""
 
-_DESCRIBABLE = frozenset(ConfigResourceType)
+_KNOWN_TYPES = frozenset(ConfigResourceType)
 
 
-class Outcome(Value):
+class AlterResult(Value):
     """The result for one resource."""
 
     error_code: ErrorCode
@@ -60,6 +64,33 @@ class ConfigStore(Protocol):
     ) -> Mapping[ConfigResource, ApiError]:
         """Replace the overrides of topics and brokers ("" for all brokers); returns errors by resource."""
         ...
+
+
+def _guard_changes(result: Any, _: object, asked: ClientRequest[Any]) -> Outcome:
+    """ALTER_CONFIGS on each resource; `result` is the class of a refusal."""
+    resources = asked.request.resources
+    times = Counter((each.resource_type, each.resource_name) for each in resources)
+    refusals = {}
+    for place, each in enumerate(resources):
+        # Unknown types and repeated names are refused anyway.
+        if each.resource_type in _KNOWN_TYPES and times[each.resource_type, each.resource_name] == 1:
+            error = _denial(asked.client, AclOperation.ALTER_CONFIGS, each)
+            if error is not None:
+                refusals[place] = result(
+                    error_code=error,
+                    error_message=None,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+    return asked.without_places("resources", refusals, "responses")
+
+
+def _denial(client: Client, operation: AclOperation, resource: Any) -> ErrorCode | None:
+    """The error if the client lacks the right on a topic, or on the cluster for any other resource."""
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        allowed = client.may(operation, ResourceType.TOPIC, resource.resource_name)
+        return None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return None if client.may_in_cluster(operation) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class ConfigHandlers:
@@ -83,7 +114,41 @@ class ConfigHandlers:
 
     # -- DescribeConfigs -----------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), reads_only=True, whole="what resources share is encoded once")
+    def _guard_describe(self, asked: ClientRequest[DescribeConfigsRequest]) -> Outcome:
+        """DESCRIBE_CONFIGS on each resource."""
+        request = asked.request
+        if any(each.resource_type not in _KNOWN_TYPES for each in request.resources):
+            return asked.proceed()  # fails as a whole
+        allowed, refusals = [], []
+        for each in request.resources:
+            error = _denial(asked.client, AclOperation.DESCRIBE_CONFIGS, each)
+            if error is None:
+                allowed.append(each)
+                continue
+            refusals.append(
+                _DescribeResult(
+                    error_code=error,
+                    error_message=DENIAL_MESSAGES[error],
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                    configs=[],
+                )
+            )
+        request.resources = allowed
+        return asked.proceed("results", refusals)
+
+    @api(
+        ApiKey.DESCRIBE_CONFIGS,
+        versions=(0, 4),
+        right=InShares(
+            _guard_describe,
+            "resources",
+            "results",
+            lambda: DescribeConfigsResponse(throttle_time_ms=0, results=[]),
+        ),
+        reads_only=True,
+        whole="what resources share is encoded once",
+    )
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
@@ -156,7 +221,12 @@ class ConfigHandlers:
 
     # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------------------------
 
-    @api(ApiKey.ALTER_CONFIGS, versions=(0, 2), splits=[Split("resources", unique=("resource_type", "resource_name"))])
+    @api(
+        ApiKey.ALTER_CONFIGS,
+        versions=(0, 2),
+        right=partial(_guard_changes, AlterConfigsResponse.AlterConfigsResourceResponse),
+        splits=[Split("resources", unique=("resource_type", "resource_name"))],
+    )
     async def alter_configs(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -193,6 +263,7 @@ class ConfigHandlers:
     @api(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         versions=(0, 1),
+        right=partial(_guard_changes, IncrementalAlterConfigsResponse.AlterConfigsResourceResponse),
         splits=[Split("resources", unique=("resource_type", "resource_name"))],
     )
     async def incremental_alter_configs(
@@ -227,12 +298,14 @@ class ConfigHandlers:
             ],
         )
 
-    async def _alter_all(self, resources: Sequence[Resource], slices: Slices, *, validate_only: bool) -> list[Outcome]:
+    async def _alter_all(
+        self, resources: Sequence[Resource], slices: Slices, *, validate_only: bool
+    ) -> list[AlterResult]:
         """Validate and change one resource after the other. Topics are independent of each other, so they are stored
         together.
         """
         times = Counter((resource.resource_type, resource.name) for resource in resources)
-        outcomes: list[Outcome] = []
+        outcomes: list[AlterResult] = []
         topics: dict[str, int] = {}
         configs: dict[ConfigResource, Mapping[str, str]] = {}
 
@@ -257,7 +330,7 @@ class ConfigHandlers:
                     else:
                         await store_topics()
                         await self._alter(resource, slices, validate_only=validate_only)
-                    outcomes.append(Outcome(ErrorCode.NONE, None))
+                    outcomes.append(AlterResult(ErrorCode.NONE, None))
                 except ApiError as error:
                     outcomes.append(_refused(resource, error))
             await store_topics()
@@ -368,7 +441,7 @@ class _ShownConfigs:
     """Descriptions in the form that a request asks for, each built once for all resources that share it."""
 
     def __init__(self, request: DescribeConfigsRequest) -> None:
-        self.has_unknown_type = any(resource.resource_type not in _DESCRIBABLE for resource in request.resources)
+        self.has_unknown_type = any(resource.resource_type not in _KNOWN_TYPES for resource in request.resources)
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
         self._version: int | None = None
@@ -408,10 +481,10 @@ class _ShownConfigs:
         )
 
 
-def _refused(resource: Resource, error: ApiError) -> Outcome:
+def _refused(resource: Resource, error: ApiError) -> AlterResult:
     names = {int(each): each.name for each in ConfigResourceType}
     kind = names.get(resource.resource_type, f"resource type {resource.resource_type}")
     logger.info("Refused to alter %s %r: %s", kind, resource.name, error)
     # Kafka omits the message of an unexpected error.
     unforeseen = error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-    return Outcome(error.error_code, None if unforeseen else error.message)
+    return AlterResult(error.error_code, None if unforeseen else error.message)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
+from broker.security.rights import EVERYBODY
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -33,7 +34,7 @@ class ApiVersionsHandlers:
     def __init__(self, registry: HandlerRegistry) -> None:
         self._registry = registry
 
-    @api(ApiKey.API_VERSIONS, versions=(0, 4), reads_only=True)
+    @api(ApiKey.API_VERSIONS, versions=(0, 4), right=EVERYBODY, reads_only=True)
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """List the served APIs. An empty or malformed client software name or version gets INVALID_REQUEST.
 
@@ -63,7 +64,7 @@ class ApiVersionsHandlers:
 class SaslHandlers:
     """Rejects SASL requests with ILLEGAL_SASL_STATE."""
 
-    @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), reads_only=True)
+    @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), right=EVERYBODY, reads_only=True)
     def sasl_handshake(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -72,7 +73,7 @@ class SaslHandlers:
         """Reject a handshake. As in Kafka, the response lists no mechanisms."""
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
-    @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), reads_only=True)
+    @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), right=EVERYBODY, reads_only=True)
     def sasl_authenticate(
         self,
         context: RequestContext,  # noqa: ARG002

@@ -8,7 +8,9 @@ from typing import Final, Protocol
 from broker.metadata.auto_topic_creation import InternalTopicCreator
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
+from broker.security.rights import DENIAL_MESSAGES, DENIED, ClientRequest, Outcome, then
 from cluster.metadata_image import MetadataImage
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
@@ -57,7 +59,39 @@ class CoordinatorHandlers:
         self._metadata = metadata
         self._topics = topics
 
-    @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), splits=[Split("coordinator_keys")])
+    def _guard_find(self, asked: ClientRequest[FindCoordinatorRequest]) -> Outcome:
+        """DESCRIBE on each group or transactional id; for share groups, CLUSTER_ACTION."""
+        client, request = asked.client, asked.request
+        many = asked.context.api_version >= FIRST_VERSION_OF_MANY_KEYS
+        keys = request.coordinator_keys if many else [request.key]
+        if request.key_type == SHARE:
+            error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            denied = frozenset[str]() if client.may_in_cluster(AclOperation.CLUSTER_ACTION) else frozenset(keys)
+        else:
+            is_group = request.key_type != TRANSACTION
+            resource_type = ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
+            error_code = DENIED[resource_type]
+            denied = client.denied(AclOperation.DESCRIBE, resource_type, keys)
+        if not denied:
+            return asked.proceed()
+        if not many:
+            return FindCoordinatorResponse(
+                error_code=error_code, error_message=DENIAL_MESSAGES[error_code], node_id=-1, host="", port=-1
+            )
+        refused = [_not_found(key, error_code) for key in keys if key in denied]
+        if len(refused) == len(keys):
+            # Without rights, a client must not trigger the creation of the coordinators' topic.
+            return FindCoordinatorResponse(coordinators=refused)
+        request.coordinator_keys = [key for key in keys if key not in denied]
+
+        def add(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
+            found = {each.key: each for each in (*response.coordinators, *refused)}
+            response.coordinators = [found[key] for key in keys]
+            return response
+
+        return then(asked.proceed(), add)
+
+    @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), right=_guard_find, splits=[Split("coordinator_keys")])
     def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
@@ -96,9 +130,7 @@ class CoordinatorHandlers:
         try:
             return self._coordinator(context, key_type, key)
         except ApiError as error:
-            return Coordinator(
-                key=key, node_id=-1, host="", port=-1, error_code=error.error_code, error_message=error.message
-            )
+            return _not_found(key, error.error_code, error.message)
 
     def _coordinator(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         if key_type == SHARE:
@@ -121,3 +153,7 @@ class CoordinatorHandlers:
             error_code=ErrorCode.NONE,
             error_message="",
         )
+
+
+def _not_found(key: str, error_code: ErrorCode, message: str = "") -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error_code, error_message=message)

@@ -27,6 +27,7 @@ from broker.replication.fetch_session import (
 )
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.access import OPEN, Access, Client
+from broker.security.rights import CHECKED_BY_HANDLER
 from cluster.replication.isr import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
 from cluster.sliced import Sliced, never, run_to_end
@@ -84,6 +85,7 @@ class FetchHandlers:
     @api(
         ApiKey.FETCH,
         versions=(4, 17),
+        right=CHECKED_BY_HANDLER,
         reads_only=True,
         lazy="topics.partitions",
         whole="its sessions and sizes are those of all",

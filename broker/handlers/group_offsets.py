@@ -6,12 +6,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import Later, RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import in_slices
+from broker.security.access import Client
+from broker.security.rights import All, ClientRequest, OnGroup, OnTopics, Outcome, then
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import GroupMember
@@ -19,6 +21,7 @@ from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, Par
 from cluster.groups.records import CommittedOffset
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_offsets import (
@@ -41,11 +44,40 @@ FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 _COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT})
 
 CommittedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
-Topics = list[tuple[str, list[int]]]
+Asked = list[tuple[str, list[int]]]
 """Topic names, with partitions."""
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
+GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
 T = TypeVar("T")
+
+
+def _refuse_to_commit(asked: ClientRequest[OffsetCommitRequest], code: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(topics=[_not_committed(topic, code) for topic in asked.request.topics])
+
+
+def _not_committed(topic: CommittedTopic, code: ErrorCode) -> OffsetCommitResponse.OffsetCommitResponseTopic:
+    partition = OffsetCommitResponse.OffsetCommitResponsePartition
+    return OffsetCommitResponse.OffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[partition(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+    )
+
+
+def _refuse_to_delete(_: ClientRequest[OffsetDeleteRequest], code: ErrorCode) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=code, throttle_time_ms=0, topics=[])
+
+
+def _not_deleted(
+    topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
+) -> OffsetDeleteResponse.OffsetDeleteResponseTopic:
+    partition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+    return OffsetDeleteResponse.OffsetDeleteResponseTopic(
+        name=topic.name,
+        partitions=[partition(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+    )
 
 
 class GroupOffsetHandlers:
@@ -68,7 +100,12 @@ class GroupOffsetHandlers:
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_COMMIT, versions=(0, 9), splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.OFFSET_COMMIT,
+        versions=(0, 9),
+        right=All(OnGroup(AclOperation.READ, _refuse_to_commit), OnTopics(AclOperation.READ, _not_committed)),
+        splits=[Split("topics.partitions")],
+    )
     def offset_commit(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Later[OffsetCommitResponse]:
@@ -134,9 +171,33 @@ class GroupOffsetHandlers:
 
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
+    def _guard_fetch(self, asked: ClientRequest[OffsetFetchRequest]) -> Outcome:
+        """DESCRIBE on each group and topic. A request for all topics returns those that the client may describe."""
+        client, request, version = asked.client, asked.request, asked.context.api_version
+        if version >= FIRST_FETCH_OF_MANY_GROUPS:
+            return _fetch_allowed_groups(asked)
+        if not client.may(AclOperation.DESCRIBE, ResourceType.GROUP, request.group_id):
+            if version >= FIRST_FETCH_WITH_GROUP_ERROR:
+                return OffsetFetchResponse(error_code=GROUP_DENIED, topics=[])
+            if version > VERSION_OF_ZOOKEEPER_OFFSETS:
+                return OffsetFetchResponse(topics=[])  # as in Kafka, whose response cannot carry the error here
+            return OffsetFetchResponse(topics=[_not_fetched(topic, GROUP_DENIED) for topic in request.topics or ()])
+        topics = request.topics
+        if topics is None:
+            return then(asked.proceed(), lambda response: _visible(client, response, [response]))
+        if version > VERSION_OF_ZOOKEEPER_OFFSETS:
+            names = [topic.name for topic in topics]
+        else:
+            # Kafka checks every partition only where it reads offsets from ZooKeeper.
+            names = [topic.name for topic in topics for _ in topic.partition_indexes]
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+        refusals = [_not_fetched(topic, TOPIC_DENIED) for topic in topics if topic.name in denied]
+        return asked.without("topics", lambda topic: topic.name in denied, refusals, "topics")
+
     @api(
         ApiKey.OFFSET_FETCH,
         versions=(0, 9),
+        right=_guard_fetch,
         reads_only=True,
         splits=[Split("topics.partition_indexes"), Split("groups.topics.partition_indexes")],
     )
@@ -205,7 +266,7 @@ class GroupOffsetHandlers:
         topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items())
         return _response_of_one_group(ErrorCode.NONE, topics)
 
-    def _find(self, group_id: str, topics: Topics | None, require_stable: bool) -> tuple[ErrorCode, Found]:
+    def _find(self, group_id: str, topics: Asked | None, require_stable: bool) -> tuple[ErrorCode, Found]:
         """The offsets of a group, or the error. No `topics` means all."""
         partitions = None
         if topics is not None:
@@ -218,7 +279,12 @@ class GroupOffsetHandlers:
 
     # -- OffsetDelete --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_DELETE, versions=(0, 0), splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.OFFSET_DELETE,
+        versions=(0, 0),
+        right=All(OnGroup(AclOperation.DELETE, _refuse_to_delete), OnTopics(AclOperation.READ, _not_deleted)),
+        splits=[Split("topics.partitions")],
+    )
     def offset_delete(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -259,6 +325,68 @@ def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> O
     )
 
 
+def _fetch_allowed_groups(asked: ClientRequest[OffsetFetchRequest]) -> Outcome:
+    client, request = asked.client, asked.request
+    group_ids = [group.group_id for group in request.groups]
+    denied = client.denied(AclOperation.DESCRIBE, ResourceType.GROUP, group_ids)
+    order = {group_id: number for number, group_id in enumerate(group_ids)}
+    refused = [
+        OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=GROUP_DENIED, topics=[])
+        for group_id in group_ids
+        if group_id in denied
+    ]
+    request.groups = [group for group in request.groups if group.group_id not in denied]
+    of_all = {group.group_id for group in request.groups if group.topics is None}
+    refused_topics: dict[str, list[OffsetFetchResponse.OffsetFetchResponseTopics]] = {}
+    for group in request.groups:
+        topics = group.topics or []
+        hidden = _hidden(client, topics)
+        if hidden:
+            refused_topics[group.group_id] = [
+                OffsetFetchResponse.OffsetFetchResponseTopics(
+                    name=topic.name,
+                    partitions=_failed(OffsetFetchResponse.OffsetFetchResponsePartitions, topic, TOPIC_DENIED),
+                )
+                for topic in topics
+                if topic.name in hidden
+            ]
+            group.topics = [topic for topic in topics if topic.name not in hidden]
+
+    def add(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        _visible(client, response, [group for group in response.groups if group.group_id in of_all])
+        for group in response.groups:
+            if not group.error_code:
+                group.topics = [*group.topics, *refused_topics.get(group.group_id, ())]
+        response.groups = sorted([*response.groups, *refused], key=lambda group: order[group.group_id])
+        return response
+
+    return then(asked.proceed(), add) if refused or refused_topics or of_all else asked.proceed()
+
+
+def _visible(client: Client, response: OffsetFetchResponse, holders: Iterable[Any]) -> OffsetFetchResponse:
+    """Remove topics that the client may not describe from each holder."""
+    for holder in holders:
+        hidden = _hidden(client, holder.topics)
+        holder.topics = [topic for topic in holder.topics if topic.name not in hidden]
+    return response
+
+
+def _hidden(client: Client, topics: Iterable[Any]) -> frozenset[str]:
+    return client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in topics])
+
+
+def _not_fetched(
+    topic: OffsetFetchRequest.OffsetFetchRequestTopic, code: ErrorCode
+) -> OffsetFetchResponse.OffsetFetchResponseTopic:
+    return OffsetFetchResponse.OffsetFetchResponseTopic(
+        name=topic.name, partitions=_failed(OffsetFetchResponse.OffsetFetchResponsePartition, topic, code)
+    )
+
+
+def _failed(item: Callable[..., T], topic: Any, code: ErrorCode) -> list[T]:
+    return [_found(item, index, code) for index in topic.partition_indexes]
+
+
 def _response_of_one_group(
     error_code: ErrorCode, topics: Mapping[str, list[OffsetFetchResponse.OffsetFetchResponsePartition]]
 ) -> OffsetFetchResponse:
@@ -286,18 +414,20 @@ def _add_found(
 ) -> None:
     """Add a partition's result to its topic, as an `item`."""
     (topic, partition), outcome = found
+    topics.setdefault(topic, []).append(_found(item, partition, outcome))
+
+
+def _found(item: Callable[..., T], partition: int, outcome: CommittedOffset | ErrorCode) -> T:
     if isinstance(outcome, ErrorCode):
         offset, error_code = NO_OFFSET, outcome
     else:
         offset, error_code = outcome, ErrorCode.NONE
-    topics.setdefault(topic, []).append(
-        item(
-            partition_index=partition,
-            committed_offset=offset.offset,
-            committed_leader_epoch=offset.leader_epoch,
-            metadata=offset.metadata,
-            error_code=error_code,
-        )
+    return item(
+        partition_index=partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        error_code=error_code,
     )
 
 

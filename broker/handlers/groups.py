@@ -12,6 +12,7 @@ from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, ap
 from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.security.access import OPEN, Access, Client, host_address
+from broker.security.rights import ClientRequest, OnGroup, Outcome, then
 from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import (
     PROTOCOLS_OF_A_MEMBER,
@@ -23,7 +24,7 @@ from cluster.groups.membership_events import (
     make_joining,
     sync_error,
 )
-from protocol.acl_types import ResourceType
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_admin import (
@@ -58,10 +59,22 @@ FIRST_LEAVE_OF_MANY: Final = 3
 
 CLASSIC_GROUP_TYPE: Final = "classic"
 
+DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
 make_heartbeat_response = maker(HeartbeatResponse)
 
 R = TypeVar("R")
 S = TypeVar("S")
+
+
+def _refuse_to_join(asked: ClientRequest[JoinGroupRequest], code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=code,
+        protocol_name=None if asked.context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL else "",
+        leader="",
+        member_id="",
+        members=[],
+    )
 
 
 class GroupHandlers:
@@ -73,7 +86,13 @@ class GroupHandlers:
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.JOIN_GROUP, versions=(0, 9), lazy="protocols", whole="a member has one set of protocols")
+    @api(
+        ApiKey.JOIN_GROUP,
+        versions=(0, 9),
+        right=OnGroup(AclOperation.READ, _refuse_to_join),
+        lazy="protocols",
+        whole="a member has one set of protocols",
+    )
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Later[JoinGroupResponse]:
@@ -92,13 +111,25 @@ class GroupHandlers:
         knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
         return self._service.responses.respond_later(outcome, None if knows_null else _without_null, ANYTHING)
 
-    @api(ApiKey.SYNC_GROUP, versions=(0, 5), lazy="assignments", whole="an assignment is one record")
+    def _guard_sync(self, asked: ClientRequest[SyncGroupRequest]) -> Outcome:
+        """READ on the group. Incomplete requests are refused first."""
+        request = asked.request
+        if _is_incomplete(asked.context, request) or _may(asked.client, AclOperation.READ, request.group_id):
+            return asked.proceed()
+        return SyncGroupResponse(error_code=DENIED, assignment=b"")
+
+    @api(
+        ApiKey.SYNC_GROUP,
+        versions=(0, 5),
+        right=_guard_sync,
+        lazy="assignments",
+        whole="an assignment is one record",
+    )
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Later[SyncGroupResponse] | Awaitable[SyncGroupResponse]:
         """Reply when the leader's assignment is committed."""
-        names_missing = request.protocol_type is None or request.protocol_name is None
-        if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
+        if _is_incomplete(context, request):
             return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if len(request.assignments) > SMALL_ELEMENTS:
             return self._sync_in_slices(request)
@@ -132,7 +163,11 @@ class GroupHandlers:
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
 
-    @api(ApiKey.HEARTBEAT, versions=(0, 4))
+    @api(
+        ApiKey.HEARTBEAT,
+        versions=(0, 4),
+        right=OnGroup(AclOperation.READ, lambda _, code: HeartbeatResponse(error_code=code)),
+    )
     def heartbeat(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -150,7 +185,12 @@ class GroupHandlers:
             outcome = ErrorCode.NONE if loads else error.error_code
         return self._service.responses.respond_later(outcome, _heartbeat_response, NOTHING)
 
-    @api(ApiKey.LEAVE_GROUP, versions=(0, 5), splits=[Split("members")])
+    @api(
+        ApiKey.LEAVE_GROUP,
+        versions=(0, 5),
+        right=OnGroup(AclOperation.READ, lambda _, code: LeaveGroupResponse(error_code=code, members=[])),
+        splits=[Split("members")],
+    )
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Later[LeaveGroupResponse]:
@@ -172,7 +212,20 @@ class GroupHandlers:
 
     # -- administration ------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True, splits=[Split("groups")])
+    def _guard_describe(self, asked: ClientRequest[DescribeGroupsRequest]) -> Outcome:
+        """DESCRIBE on each group. Each occurrence is checked, so that repeated groups are logged repeatedly."""
+        groups = asked.request.groups
+        denied = {group_id for group_id in groups if not _may(asked.client, AclOperation.DESCRIBE, group_id)}
+        refusals = [_described(group_id, None, DENIED) for group_id in groups if group_id in denied]
+        return asked.without("groups", denied.__contains__, refusals, "groups")
+
+    @api(
+        ApiKey.DESCRIBE_GROUPS,
+        versions=(0, 5),
+        right=_guard_describe,
+        reads_only=True,
+        splits=[Split("groups")],
+    )
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Describe groups and their members."""
         response = DescribeGroupsResponse(groups=[])
@@ -191,7 +244,27 @@ class GroupHandlers:
             described.authorized_operations = client.operations(ResourceType.GROUP, group_id)
         return described
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 5), reads_only=True, whole="its arrays are filters")
+    def _guard_list(self, asked: ClientRequest[ListGroupsRequest]) -> Outcome:
+        """DESCRIBE on the cluster shows all groups; otherwise, on each group."""
+        client = asked.client
+        if client.may_in_cluster(AclOperation.DESCRIBE, logs_denial=False):
+            return asked.proceed()
+
+        def visible(response: ListGroupsResponse) -> ListGroupsResponse:
+            names = [group.group_id for group in response.groups]
+            denied = client.denied(AclOperation.DESCRIBE, ResourceType.GROUP, names, logs_denial=False)
+            response.groups = [group for group in response.groups if group.group_id not in denied]
+            return response
+
+        return then(asked.proceed(), visible)
+
+    @api(
+        ApiKey.LIST_GROUPS,
+        versions=(0, 5),
+        right=_guard_list,
+        reads_only=True,
+        whole="its arrays are filters",
+    )
     async def list_groups(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -219,7 +292,23 @@ class GroupHandlers:
                 )
         return response
 
-    @api(ApiKey.DELETE_GROUPS, versions=(0, 2), splits=[Split("groups_names", unique=("groups_names",))])
+    def _guard_delete(self, asked: ClientRequest[DeleteGroupsRequest]) -> Outcome:
+        """DELETE on each group."""
+        names = dict.fromkeys(asked.request.groups_names)
+        denied = asked.client.denied(AclOperation.DELETE, ResourceType.GROUP, names)
+        refusals = [
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=DENIED)
+            for group_id in names
+            if group_id in denied
+        ]
+        return asked.without("groups_names", denied.__contains__, refusals, "results")
+
+    @api(
+        ApiKey.DELETE_GROUPS,
+        versions=(0, 2),
+        right=_guard_delete,
+        splits=[Split("groups_names", unique=("groups_names",))],
+    )
     async def delete_groups(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -248,6 +337,16 @@ class GroupHandlers:
             return error.error_code
         outcome = runtime.handle(runtime.shard.offsets.delete_group, group_id)
         return self._service.responses.respond(outcome, ErrorCode)
+
+
+def _may(client: Client, operation: AclOperation, group_id: str) -> bool:
+    return client.may(operation, ResourceType.GROUP, group_id)
+
+
+def _is_incomplete(context: RequestContext, request: SyncGroupRequest) -> bool:
+    """Whether a version that must name the protocol does not."""
+    names_missing = request.protocol_type is None or request.protocol_name is None
+    return context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing
 
 
 def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:

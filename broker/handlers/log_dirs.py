@@ -13,6 +13,8 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
+from broker.security.rights import ClientRequest, OnCluster
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.log_dirs import (
@@ -35,6 +37,23 @@ INVALID_OFFSET_LAG = -1
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+AlteredTopic = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+AlteredPartition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+
+
+def _refuse_to_alter(asked: ClientRequest[AlterReplicaLogDirsRequest], code: ErrorCode) -> AlterReplicaLogDirsResponse:
+    """Every partition gets the error."""
+    return AlterReplicaLogDirsResponse(
+        throttle_time_ms=0,
+        results=[
+            AlteredTopic(
+                topic_name=topic.name,
+                partitions=[AlteredPartition(partition_index=index, error_code=code) for index in topic.partitions],
+            )
+            for directory in asked.request.dirs
+            for topic in directory.topics
+        ],
+    )
 
 
 class LogDirHandlers:
@@ -54,7 +73,12 @@ class LogDirHandlers:
         self._replica_manager = replica_manager
         self._alter = alter
 
-    @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), splits=[Split("dirs.topics.partitions")])
+    @api(
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        versions=(0, 2),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_to_alter),
+        splits=[Split("dirs.topics.partitions")],
+    )
     def alter_replica_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -67,17 +91,16 @@ class LogDirHandlers:
             for topic in directory.topics
             for index in topic.partitions
         }
-        results: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+        results: dict[str, list[AlteredPartition]] = defaultdict(list)
         for topic_partition, path in targets.items():
             results[topic_partition.topic].append(
-                AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
+                AlteredPartition(
                     partition_index=topic_partition.partition, error_code=self._error_of(topic_partition, path)
                 )
             )
-        altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
         return AlterReplicaLogDirsResponse(
             throttle_time_ms=0,
-            results=[altered(topic_name=name, partitions=each) for name, each in results.items()],
+            results=[AlteredTopic(topic_name=name, partitions=each) for name, each in results.items()],
         )
 
     def _error_of(self, topic_partition: TopicPartition, path: str) -> ErrorCode:
@@ -90,7 +113,16 @@ class LogDirHandlers:
             return ErrorCode.REPLICA_NOT_AVAILABLE if missing else error.error_code
         return ErrorCode.NONE
 
-    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), reads_only=True, whole="its array is a filter")
+    @api(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        versions=(0, 4),
+        right=OnCluster(
+            AclOperation.DESCRIBE,
+            refusal=lambda _, code: DescribeLogDirsResponse(throttle_time_ms=0, error_code=code, results=[]),
+        ),
+        reads_only=True,
+        whole="its array is a filter",
+    )
     async def describe_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002

@@ -14,6 +14,7 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.slices import SMALL_LIST, Slices, in_slices
 from broker.security.access import OPEN, Access, Client
+from broker.security.rights import CHECKED_BY_HANDLER, EVERYBODY
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
@@ -56,7 +57,13 @@ class MetadataHandlers:
         self._clock = clock
         self._auto_topics = auto_topics
 
-    @api(ApiKey.METADATA, versions=(0, 12), lazy="topics", whole="brokers and cluster are answered once")
+    @api(
+        ApiKey.METADATA,
+        versions=(0, 12),
+        right=CHECKED_BY_HANDLER,
+        lazy="topics",
+        whole="brokers and cluster are answered once",
+    )
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Describe topics by name or id, or all. A missing topic is created if allowed, and gets LEADER_NOT_AVAILABLE;
         so does any unknown topic until this broker has received all topics. An invalid name always gets
@@ -182,7 +189,7 @@ class MetadataHandlers:
             return await self._auto_topics.create(name)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1), reads_only=True)
+    @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1), right=EVERYBODY, reads_only=True)
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         """Return the live brokers on the client's listener, and the controller."""
         image = self._metadata.image

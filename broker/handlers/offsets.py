@@ -12,8 +12,10 @@ from broker.environment.contract import Executor
 from broker.network.registry import ANYTHING, RequestContext, Waiting, api
 from broker.network.shares import Split
 from broker.replication.replica_manager import ReplicaManager
+from broker.security.rights import OnTopics
 from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.offsets import (
@@ -47,11 +49,38 @@ FIRST_VERSION_WITH_ONE_OFFSET = 1
 AskedPartition = ListOffsetsRequest.ListOffsetsPartition
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
+EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
 DeletedPartition = DeleteRecordsResponse.DeleteRecordsPartitionResult
 Found: TypeAlias = dict[TopicPartition, TimestampAndOffset | ApiError | None]
 """The result of each search by timestamp, or its error."""
+
+
+def _not_listed(topic: ListOffsetsRequest.ListOffsetsTopic, code: ErrorCode) -> ListedTopic:
+    return ListedTopic(
+        name=topic.name, partitions=[_listed(each.partition_index, error_code=code) for each in topic.partitions]
+    )
+
+
+def _without_epochs(topic: OffsetForLeaderEpochRequest.OffsetForLeaderTopic, code: ErrorCode) -> EpochTopic:
+    return EpochTopic(
+        topic=topic.topic,
+        partitions=[
+            EpochEnd(error_code=code, partition=each.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN)
+            for each in topic.partitions
+        ],
+    )
+
+
+def _not_deleted(topic: DeleteRecordsRequest.DeleteRecordsTopic, code: ErrorCode) -> DeletedTopic:
+    return DeletedTopic(
+        name=topic.name,
+        partitions=[
+            DeletedPartition(partition_index=each.partition_index, low_watermark=UNKNOWN, error_code=code)
+            for each in topic.partitions
+        ],
+    )
 
 
 class OffsetHandlers:
@@ -73,6 +102,7 @@ class OffsetHandlers:
     @api(
         ApiKey.LIST_OFFSETS,
         versions=(0, 9),
+        right=OnTopics(AclOperation.DESCRIBE, _not_listed),
         reads_only=True,
         splits=[Split("topics.partitions", unique=("name", "partition_index"))],
     )
@@ -100,7 +130,14 @@ class OffsetHandlers:
 
     # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), reads_only=True, splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        versions=(0, 4),
+        # Followers have CLUSTER_ACTION.
+        right=OnTopics(AclOperation.DESCRIBE, _without_epochs, name="topic", unless=AclOperation.CLUSTER_ACTION),
+        reads_only=True,
+        splits=[Split("topics.partitions")],
+    )
     def offset_for_leader_epoch(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -111,7 +148,7 @@ class OffsetHandlers:
         for topic in request.topics:
             result = EpochTopic(topic=topic.topic, partitions=[])
             for asked in topic.partitions:
-                end = OffsetForLeaderEpochResponse.EpochEndOffset(
+                end = EpochEnd(
                     error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN
                 )
                 try:
@@ -127,7 +164,12 @@ class OffsetHandlers:
 
     # -- DeleteRecords -------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DELETE_RECORDS, versions=(0, 2), splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.DELETE_RECORDS,
+        versions=(0, 2),
+        right=OnTopics(AclOperation.DELETE, _not_deleted),
+        splits=[Split("topics.partitions")],
+    )
     def delete_records(
         self,
         context: RequestContext,  # noqa: ARG002

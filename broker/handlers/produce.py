@@ -14,7 +14,9 @@ from broker.network.registry import CloseConnection, RequestContext, Waiting, ap
 from broker.network.shares import JoinedAnswers, Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
+from broker.security.rights import DENIAL_MESSAGES, All, ClientRequest, InShares, OnTopics, Outcome
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode, detached
 from protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -88,6 +90,23 @@ class _Unacknowledged(NamedTuple):
     last_offset: int
 
 
+def _not_produced(topic: ProduceRequest.TopicProduceData, code: ErrorCode, message: str | None = None) -> Topic:
+    return Topic(
+        name=topic.name,
+        partition_responses=[
+            Partition(
+                index=data.index,
+                error_code=code,
+                base_offset=NO_OFFSET,
+                log_append_time_ms=-1,
+                log_start_offset=NO_OFFSET,
+                error_message=message,
+            )
+            for data in topic.partition_data
+        ],
+    )
+
+
 class ProduceHandlers:
     """Appends batches of clients.
 
@@ -100,9 +119,35 @@ class ProduceHandlers:
         self._clock = clock
         self._transactions = transactions
 
+    def _guard_transactional(self, asked: ClientRequest[ProduceRequest]) -> Outcome:
+        """WRITE on the transactional id if any batch is transactional, regardless of the request's own claim
+        (CVE-2018-17196).
+        """
+        request, transactional_id = asked.request, asked.request.transactional_id
+        if not any(is_transactional(data.records) for topic in request.topic_data for data in topic.partition_data):
+            return asked.proceed()
+        if transactional_id is not None and asked.client.may(
+            AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            return asked.proceed()
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if not request.acks:
+            raise CloseConnection(f"a produce request with acks=0 failed with {code.name}")
+        message = DENIAL_MESSAGES[code]
+        return ProduceResponse(responses=[_not_produced(topic, code, message) for topic in request.topic_data])
+
     @api(
         ApiKey.PRODUCE,
         versions=(0, 11),
+        right=InShares(
+            All(
+                _guard_transactional,
+                OnTopics(AclOperation.WRITE, _not_produced, array="topic_data", results="responses"),
+            ),
+            "topic_data.partition_data",
+            "responses.partition_responses",
+            lambda: ProduceResponse(responses=[]),
+        ),
         lazy="topic_data.partition_data",
         whole="its answer waits once for all replicas",
     )

@@ -14,9 +14,11 @@ from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
+from broker.security.rights import DENIAL_MESSAGES, ClientRequest, Outcome
 from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.producer_ids import (
@@ -34,6 +36,7 @@ NO_PRODUCER_EPOCH: Final = -1
 FIRST_INIT_WITH_PRODUCER_FENCED: Final = 4
 
 _Described = DescribeProducersResponse.PartitionResponse
+_DescribedTopic = DescribeProducersResponse.TopicResponse
 
 
 class ProducerIdHandlers:
@@ -43,7 +46,22 @@ class ProducerIdHandlers:
         self._producer_ids = producer_ids
         self._transactions = transactions
 
-    @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
+    def _guard_init(self, asked: ClientRequest[InitProducerIdRequest]) -> Outcome:
+        """WRITE on the transactional id; without an id, IDEMPOTENT_WRITE on the cluster or WRITE on any topic
+        (KIP-679).
+        """
+        client, transactional_id = asked.client, asked.request.transactional_id
+        if transactional_id is not None:
+            error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            allowed = client.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        else:
+            error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            allowed = client.may_in_cluster(AclOperation.IDEMPOTENT_WRITE, logs_denial=False) or client.may_somewhere(
+                AclOperation.WRITE, ResourceType.TOPIC
+            )
+        return asked.proceed() if allowed else _refused(error_code)
+
+    @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), right=_guard_init)
     async def init_producer_id(
         self,
         context: RequestContext,
@@ -89,7 +107,26 @@ class ProducerHandlers:
         self._replica_manager = replica_manager
         self._image = image
 
-    @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), reads_only=True, splits=[Split("topics.partition_indexes")])
+    def _guard_describe(self, asked: ClientRequest[DescribeProducersRequest]) -> Outcome:
+        """READ on each topic with a valid name."""
+        topics, code = asked.request.topics, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        names = [topic.name for topic in topics if _is_valid(topic.name)]
+        denied = asked.client.denied(AclOperation.READ, ResourceType.TOPIC, names)
+        error = ApiError(code, DENIAL_MESSAGES[code])
+        refusals = [
+            _DescribedTopic(name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes])
+            for topic in topics
+            if topic.name in denied
+        ]
+        return asked.without("topics", lambda topic: topic.name in denied, refusals, "topics")
+
+    @api(
+        ApiKey.DESCRIBE_PRODUCERS,
+        versions=(0, 0),
+        right=_guard_describe,
+        reads_only=True,
+        splits=[Split("topics.partition_indexes")],
+    )
     async def describe_producers(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -104,15 +141,8 @@ class ProducerHandlers:
                 if refusal is None:
                     described.append(self._describe(TopicPartition(topic.name, number)))
                 else:
-                    described.append(
-                        _Described(
-                            partition_index=number,
-                            error_code=refusal.error_code,
-                            error_message=refusal.message,
-                            active_producers=[],
-                        )
-                    )
-            topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=described))
+                    described.append(_failed(number, refusal))
+            topics.append(_DescribedTopic(name=topic.name, partitions=described))
         return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
     def _refusal_of(self, topic: str) -> ApiError | None:
@@ -146,6 +176,20 @@ class ProducerHandlers:
             for producer_id, entry in entries.items()
         ]
         return described
+
+
+def _is_valid(topic: str) -> bool:
+    try:
+        validate_topic_name(topic)
+    except ApiError:
+        return False
+    return True
+
+
+def _failed(partition: int, error: ApiError) -> _Described:
+    return _Described(
+        partition_index=partition, error_code=error.error_code, error_message=error.message, active_producers=[]
+    )
 
 
 def _refused(error_code: ErrorCode) -> InitProducerIdResponse:

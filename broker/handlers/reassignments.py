@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from broker.controller.controller_service import ControllerService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
+from broker.security.rights import DENIAL_MESSAGES, ClientRequest, OnCluster
 from cluster.metadata_image import MetadataImage, PartitionImage
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import (
@@ -26,7 +29,71 @@ _AlteredTopic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _Ongoing = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
 _OngoingTopic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 
+_Election = ElectLeadersResponse.PartitionResult
+_ElectionsOfTopic = ElectLeadersResponse.ReplicaElectionResult
+
 _KNOWN_TYPES = [int(each) for each in ElectionType]
+_FIRST_ELECTION_WITH_ERROR_CODE: Final = 1
+
+
+def _refuse_reassignments(
+    asked: ClientRequest[AlterPartitionReassignmentsRequest], code: ErrorCode
+) -> AlterPartitionReassignmentsResponse:
+    """Every partition gets the error too."""
+    message = DENIAL_MESSAGES[code]
+    return AlterPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        error_message=message,
+        responses=[
+            _AlteredTopic(
+                name=topic.name,
+                partitions=[
+                    _Altered(partition_index=each.partition_index, error_code=code, error_message=message)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in asked.request.topics
+        ],
+    )
+
+
+def _refuse_to_list(
+    asked: ClientRequest[ListPartitionReassignmentsRequest], code: ErrorCode
+) -> ListPartitionReassignmentsResponse:
+    """Repeats the requested partitions, without details."""
+    return ListPartitionReassignmentsResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        error_message=DENIAL_MESSAGES[code],
+        topics=[
+            _OngoingTopic(
+                name=topic.name,
+                partitions=[
+                    _Ongoing(partition_index=index, replicas=[], adding_replicas=[], removing_replicas=[])
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in asked.request.topics or ()
+        ],
+    )
+
+
+def _refuse_elections(asked: ClientRequest[ElectLeadersRequest], code: ErrorCode) -> ElectLeadersResponse:
+    """Every partition gets the error too."""
+    return ElectLeadersResponse(
+        throttle_time_ms=0,
+        error_code=code if asked.context.api_version >= _FIRST_ELECTION_WITH_ERROR_CODE else ErrorCode.NONE,
+        replica_election_results=[
+            _ElectionsOfTopic(
+                topic=topic.topic,
+                partition_result=[
+                    _Election(partition_id=index, error_code=code, error_message=None) for index in topic.partitions
+                ],
+            )
+            for topic in asked.request.topic_partitions or ()
+        ],
+    )
 
 
 class ReassignmentHandlers:
@@ -35,7 +102,12 @@ class ReassignmentHandlers:
     def __init__(self, controller: ControllerService) -> None:
         self._controller = controller
 
-    @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 0), splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        versions=(0, 0),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_reassignments),
+        splits=[Split("topics.partitions")],
+    )
     async def alter_partition_reassignments(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -71,6 +143,7 @@ class ReassignmentHandlers:
     @api(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         versions=(0, 0),
+        right=OnCluster(AclOperation.DESCRIBE, refusal=_refuse_to_list),
         reads_only=True,
         splits=[Split("topics.partition_indexes")],
     )
@@ -124,7 +197,12 @@ class ElectionHandlers:
         self._controller = controller
         self._image = image
 
-    @api(ApiKey.ELECT_LEADERS, versions=(0, 2), splits=[Split("topic_partitions.partitions")])
+    @api(
+        ApiKey.ELECT_LEADERS,
+        versions=(0, 2),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_elections),
+        splits=[Split("topic_partitions.partitions")],
+    )
     async def elect_leaders(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -164,10 +242,10 @@ def _elections(
     results: dict[TopicPartition, ApiError | None] | dict[TopicPartition, ApiError],
     error_code: ErrorCode = ErrorCode.NONE,
 ) -> ElectLeadersResponse:
-    by_topic: dict[str, list[ElectLeadersResponse.PartitionResult]] = {}
+    by_topic: dict[str, list[_Election]] = {}
     for (topic, partition), error in results.items():
         by_topic.setdefault(topic, []).append(
-            ElectLeadersResponse.PartitionResult(
+            _Election(
                 partition_id=partition,
                 error_code=ErrorCode.NONE if error is None else error.error_code,
                 error_message=None if error is None else error.message or None,
@@ -177,7 +255,6 @@ def _elections(
         throttle_time_ms=0,
         error_code=error_code,
         replica_election_results=[
-            ElectLeadersResponse.ReplicaElectionResult(topic=topic, partition_result=partitions)
-            for topic, partitions in by_topic.items()
+            _ElectionsOfTopic(topic=topic, partition_result=partitions) for topic, partitions in by_topic.items()
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from broker.controller.controller_service import ControllerService
 from broker.metadata.config_service import DescribedConfig
@@ -12,7 +13,9 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.network.client_quotas import ClientQuotas, MutationPermits
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
+from broker.security.rights import ClientRequest, Outcome, then
 from cluster.controller.topics import NewTopic, TopicPlan
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.topics import (
@@ -40,6 +43,8 @@ _FIRST_DELETE_VERSION_WITH_STRICT_QUOTA = 5
 _FIRST_DELETE_VERSION_WITH_STATES = 6
 _FIRST_GROW_VERSION_WITH_STRICT_QUOTA = 3
 _FIRST_DELETE_VERSION_WITH_DELETION_DISABLED = 3
+
+DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 _CreateResult = CreateTopicsResponse.CreatableTopicResult
 _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
@@ -69,7 +74,50 @@ class TopicHandlers:
 
     # -- CreateTopics --------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.CREATE_TOPICS, versions=(0, 7), splits=[Split("topics", unique=("name",))], at_once=100)
+    def _guard_create(self, asked: ClientRequest[CreateTopicsRequest]) -> Outcome:
+        """CREATE on the cluster or on each topic. Without DESCRIBE_CONFIGS, the response omits the new topic's
+        properties. If this broker is not the controller, the handler rejects the request.
+        """
+        if not self._controller.is_active:
+            return asked.proceed()
+        client, request = asked.client, asked.request
+        counts = Counter(topic.name for topic in request.topics)
+        denied = frozenset[str]()
+        if not client.may_in_cluster(AclOperation.CREATE, logs_denial=False):
+            # Repeated names are refused anyway, but this check logs them.
+            uncreatable = client.denied(AclOperation.CREATE, ResourceType.TOPIC, counts)
+            denied = frozenset(name for name in uncreatable if counts[name] == 1)
+        hidden = client.denied(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, counts, logs_denial=False)
+        if not denied and not hidden:
+            return asked.proceed()
+        refused = [
+            _CreateResult(name=name, error_code=DENIED, error_message="Authorization failed.")
+            for name in counts
+            if name in denied
+        ]
+        for each in refused:
+            each.topic_config_error_code = DENIED if each.name in hidden else ErrorCode.NONE
+        request.topics = [topic for topic in request.topics if topic.name not in denied]
+        order = {name: number for number, name in enumerate(counts)}
+
+        def complete(response: CreateTopicsResponse) -> CreateTopicsResponse:
+            for each in response.topics:
+                if each.name in hidden:
+                    each.topic_config_error_code = DENIED
+                    each.num_partitions = each.replication_factor = -1
+                    each.configs = []
+            response.topics = sorted([*response.topics, *refused], key=lambda each: order[each.name])
+            return response
+
+        return then(asked.proceed(), complete)
+
+    @api(
+        ApiKey.CREATE_TOPICS,
+        versions=(0, 7),
+        right=_guard_create,
+        splits=[Split("topics", unique=("name",))],
+        at_once=100,
+    )
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """Create the topics that can be created. If timeout <= 0, a created topic is reported as REQUEST_TIMED_OUT, as
         in Kafka.
@@ -124,19 +172,36 @@ class TopicHandlers:
 
     # -- DeleteTopics --------------------------------------------------------------------------------------------------
 
+    def _guard_delete(self, asked: ClientRequest[DeleteTopicsRequest]) -> Outcome:
+        """DELETE on each topic. A topic requested by id stays nameless if the client may not describe it."""
+        if not self._controller.is_active or not self._controller.settings.delete_topics:
+            return asked.proceed()
+        client, version = asked.client, asked.context.api_version
+        topics = _asked_for_deletion(asked.request, version)
+        known = self._metadata.image.topic_names
+        names = [known.get(topic_id) if name is None else name for name, topic_id in topics]
+        named = [name for name in dict.fromkeys(names) if name is not None]
+        hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, named)
+        denied = client.denied(AclOperation.DELETE, ResourceType.TOPIC, named)
+        refused: dict[int, _DeleteResult] = {}
+        for at, (name, (asked_name, topic_id)) in enumerate(zip(names, topics, strict=True)):
+            by_both = asked_name is not None and topic_id != ZERO_UUID
+            if name in denied and not by_both:
+                told = None if asked_name is None and name in hidden else name
+                refused[at] = _DeleteResult(name=told, topic_id=topic_id, error_code=DENIED)
+        array = "topics" if version >= _FIRST_DELETE_VERSION_WITH_STATES else "topic_names"
+        return asked.without_places(array, refused, "responses")
+
     @api(
         ApiKey.DELETE_TOPICS,
         versions=(0, 6),
+        right=_guard_delete,
         splits=[Split("topics", unique=("name", "topic_id")), Split("topic_names", unique=("topic_names",))],
         at_once=100,
     )
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         """Delete topics by name or id. A deletion is finished when it is acknowledged."""
-        asked: list[tuple[str | None, Uuid]] = (
-            [(topic.name, topic.topic_id) for topic in request.topics]
-            if context.api_version >= _FIRST_DELETE_VERSION_WITH_STATES
-            else [(name, ZERO_UUID) for name in request.topic_names]
-        )
+        asked = _asked_for_deletion(request, context.api_version)
         if not self._controller.settings.delete_topics:
             refusal = (
                 ErrorCode.TOPIC_DELETION_DISABLED
@@ -189,7 +254,27 @@ class TopicHandlers:
 
     # -- CreatePartitions ----------------------------------------------------------------------------------------------
 
-    @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3), splits=[Split("topics", unique=("name",))], at_once=100)
+    def _guard_grow(self, asked: ClientRequest[CreatePartitionsRequest]) -> Outcome:
+        """ALTER on each topic."""
+        if not self._controller.is_active:
+            return asked.proceed()
+        counts = Counter(topic.name for topic in asked.request.topics)
+        once = [name for name, count in counts.items() if count == 1]
+        denied = asked.client.denied(AclOperation.ALTER, ResourceType.TOPIC, once)
+        refusals = [
+            _PartitionsResult(name=name, error_code=DENIED, error_message="The topic authorization is failed.")
+            for name in once
+            if name in denied
+        ]
+        return asked.without("topics", lambda topic: topic.name in denied, refusals, "results")
+
+    @api(
+        ApiKey.CREATE_PARTITIONS,
+        versions=(0, 3),
+        right=_guard_grow,
+        splits=[Split("topics", unique=("name",))],
+        at_once=100,
+    )
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
@@ -225,6 +310,13 @@ class TopicHandlers:
         return _PartitionsResult(
             name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NONE
         )
+
+
+def _asked_for_deletion(request: DeleteTopicsRequest, version: int) -> list[tuple[str | None, Uuid]]:
+    """The name and the id of each topic."""
+    if version >= _FIRST_DELETE_VERSION_WITH_STATES:
+        return [(topic.name, topic.topic_id) for topic in request.topics]
+    return [(name, ZERO_UUID) for name in request.topic_names]
 
 
 def _told_of(topic: str, error: ApiError) -> str | None:

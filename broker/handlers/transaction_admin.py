@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import in_slices
+from broker.security.access import Client
+from broker.security.rights import ClientRequest, Outcome, then
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.transactions import (
@@ -32,7 +35,31 @@ class TransactionAdminHandlers:
     def __init__(self, service: TransactionCoordinatorService) -> None:
         self._service = service
 
-    @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), reads_only=True, splits=[Split("transactional_ids")])
+    def _guard_describe(self, asked: ClientRequest[DescribeTransactionsRequest]) -> Outcome:
+        """DESCRIBE on each transactional id. Shows only those topics of a transaction that the client may describe."""
+        client, ids = asked.client, asked.request.transactional_ids
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+        asked.request.transactional_ids = [each for each in ids if each not in denied]
+
+        def show(response: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
+            described = iter(response.transaction_states)
+            response.transaction_states = [
+                _refusal(each, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                if each in denied
+                else _shown(client, next(described))
+                for each in ids
+            ]
+            return response
+
+        return then(asked.proceed(), show)
+
+    @api(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        versions=(0, 0),
+        right=_guard_describe,
+        reads_only=True,
+        splits=[Split("transactional_ids")],
+    )
     def describe_transactions(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -65,7 +92,26 @@ class TransactionAdminHandlers:
             topics=[_Topic(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
         )
 
-    @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 1), reads_only=True, whole="its arrays are filters")
+    def _guard_list(self, asked: ClientRequest[ListTransactionsRequest]) -> Outcome:
+        """Shows the transactional ids that the client may describe."""
+
+        def visible(response: ListTransactionsResponse) -> ListTransactionsResponse:
+            ids = [each.transactional_id for each in response.transaction_states]
+            hidden = asked.client.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+            response.transaction_states = [
+                each for each in response.transaction_states if each.transactional_id not in hidden
+            ]
+            return response
+
+        return then(asked.proceed(), visible)
+
+    @api(
+        ApiKey.LIST_TRANSACTIONS,
+        versions=(0, 1),
+        right=_guard_list,
+        reads_only=True,
+        whole="its arrays are filters",
+    )
     async def list_transactions(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -101,6 +147,12 @@ class TransactionAdminHandlers:
                         )
                     )
         return response
+
+
+def _shown(client: Client, state: _Described) -> _Described:
+    hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.topic for topic in state.topics])
+    state.topics = [topic for topic in state.topics if topic.topic not in hidden]
+    return state
 
 
 def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:

@@ -9,12 +9,14 @@ from typing import Final
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
+from broker.security.rights import All, ClientRequest, OnGroup, OnTopics, OnTransactionalId
 from broker.transactions.transaction_guards import TransactionGuards, Write
 from cluster.coordinators.results import PendingResponse, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import Offsets, PartitionErrors
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.metadata_image import MetadataImage
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -28,6 +30,18 @@ _Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
+def _refuse(asked: ClientRequest[TxnOffsetCommitRequest], code: ErrorCode) -> TxnOffsetCommitResponse:
+    topics = [_not_committed(topic, code) for topic in asked.request.topics]
+    return TxnOffsetCommitResponse(throttle_time_ms=0, topics=topics)
+
+
+def _not_committed(topic: TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic, code: ErrorCode) -> _Topic:
+    return _Topic(
+        name=topic.name,
+        partitions=[_Partition(partition_index=each.partition_index, error_code=code) for each in topic.partitions],
+    )
+
+
 class TransactionalOffsetHandlers:
     """Commits offsets of groups coordinated here, as part of transactions."""
 
@@ -39,7 +53,16 @@ class TransactionalOffsetHandlers:
         self._guards = guards
         self._image = image
 
-    @api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 4), splits=[Split("topics.partitions")])
+    @api(
+        ApiKey.TXN_OFFSET_COMMIT,
+        versions=(0, 4),
+        right=All(
+            OnTransactionalId(AclOperation.WRITE, _refuse),
+            OnGroup(AclOperation.READ, _refuse),
+            OnTopics(AclOperation.READ, _not_committed),
+        ),
+        splits=[Split("topics.partitions")],
+    )
     async def txn_offset_commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> TxnOffsetCommitResponse:

@@ -12,11 +12,13 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
+from broker.security.rights import All, ClientRequest, OnCluster, OnGroup, OnTransactionalId, Outcome
 from broker.transactions.marker_writer import Marker, MarkerResults, MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionVerifier, VerificationRequest
 from cluster.coordinators.results import PendingResponse
 from cluster.metadata_image import MetadataImage
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.transactions import (
@@ -54,6 +56,36 @@ def told_fenced(context: RequestContext, error_code: ErrorCode, first_version: i
     return error_code
 
 
+def _refuse_markers(asked: ClientRequest[WriteTxnMarkersRequest], code: ErrorCode) -> WriteTxnMarkersResponse:
+    """Every partition of every producer gets the error."""
+    return WriteTxnMarkersResponse(
+        markers=[
+            _Marked(
+                producer_id=marker.producer_id,
+                topics=[
+                    _MarkedTopic(
+                        name=topic.name,
+                        partitions=[
+                            _MarkedPartition(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in asked.request.markers
+        ]
+    )
+
+
+def _refuse_offsets(_: ClientRequest[AddOffsetsToTxnRequest], code: ErrorCode) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=code)
+
+
+def _refuse_to_end(_: ClientRequest[EndTxnRequest], code: ErrorCode) -> EndTxnResponse:
+    return EndTxnResponse(throttle_time_ms=0, error_code=code)
+
+
 class TransactionHandlers:
     """Handles the transactional ids coordinated here. `image` returns the metadata."""
 
@@ -69,9 +101,34 @@ class TransactionHandlers:
         self._verifier = verifier
         self._image = image
 
+    def _guard_partitions(self, asked: ClientRequest[AddPartitionsToTxnRequest]) -> Outcome:
+        """CLUSTER_ACTION for brokers; for clients, WRITE on the transactional id and on each topic. If some partitions
+        are refused, none is added.
+        """
+        client, context, request = asked.client, asked.context, asked.request
+        if context.api_version >= FIRST_VERSION_OF_BROKERS:
+            if client.may_in_cluster(AclOperation.CLUSTER_ACTION):
+                return asked.proceed()
+            return AddPartitionsToTxnResponse(
+                throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results_by_transaction=[]
+            )
+        topics = request.v3_and_below_topics
+        partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        transactional_id = request.v3_and_below_transactional_id
+        if not client.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return _response(dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        names = [each.topic for each in partitions if not is_internal(each.topic)]
+        denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, names)
+        if not denied:
+            return asked.proceed()
+        refused = self._refusals(context, partitions)
+        refused |= {each: ErrorCode.TOPIC_AUTHORIZATION_FAILED for each in partitions if each.topic in denied}
+        return _response({each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions})
+
     @api(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         versions=(0, 5),
+        right=_guard_partitions,
         splits=[Split("transactions")],
         whole="all partitions of a transaction are added, or none",
     )
@@ -89,7 +146,7 @@ class TransactionHandlers:
         )
         codes = self._add(context, transaction)
         if isinstance(codes, Mapping):
-            return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(codes))
+            return _response(codes)
         return self._respond_later(codes)
 
     async def _respond_later(self, codes: Awaitable[_Codes]) -> AddPartitionsToTxnResponse:
@@ -173,7 +230,11 @@ class TransactionHandlers:
         event = runtime.shard.transactions.add_partitions
         return runtime.handle(event, transactional_id, producer_id, producer_epoch, partitions)
 
-    @api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+    @api(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        versions=(0, 4),
+        right=All(OnTransactionalId(AclOperation.WRITE, _refuse_offsets), OnGroup(AclOperation.READ, _refuse_offsets)),
+    )
     def add_offsets_to_txn(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
@@ -187,7 +248,11 @@ class TransactionHandlers:
 
         return self._service.responses.respond(outcome, response)
 
-    @api(ApiKey.END_TXN, versions=(0, 4))
+    @api(
+        ApiKey.END_TXN,
+        versions=(0, 4),
+        right=OnTransactionalId(AclOperation.WRITE, _refuse_to_end),
+    )
     def end_txn(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
         """Reply when the outcome of the transaction is decided, before its markers are written."""
 
@@ -211,7 +276,12 @@ class MarkerHandlers:
     def __init__(self, writer: MarkerWriter) -> None:
         self._writer = writer
 
-    @api(ApiKey.WRITE_TXN_MARKERS, versions=(0, 1), splits=[Split("markers.topics.partition_indexes")])
+    @api(
+        ApiKey.WRITE_TXN_MARKERS,
+        versions=(0, 1),
+        right=OnCluster(AclOperation.ALTER, AclOperation.CLUSTER_ACTION, refusal=_refuse_markers),
+        splits=[Split("markers.topics.partition_indexes")],
+    )
     async def write_txn_markers(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -263,12 +333,12 @@ class MarkerHandlers:
         )
 
 
-def _topic_results(codes: _Codes) -> list[_TopicResult]:
-    """One result per distinct partition, grouped by topic."""
+def _response(codes: _Codes) -> AddPartitionsToTxnResponse:
+    """The response to a client: one result per distinct partition, grouped by topic."""
     results: dict[str, _TopicResult] = {}
     for each, error_code in codes.items():
         _add_result(results, each, error_code)
-    return list(results.values())
+    return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=list(results.values()))
 
 
 def _add_result(results: dict[str, _TopicResult], partition: TopicPartition, error_code: ErrorCode) -> None:

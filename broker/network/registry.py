@@ -1,8 +1,8 @@
 """The APIs that this broker serves: one row for each, with the handler that answers it.
 
-`@api` marks a handler method with its API and the versions it serves; `HandlerRegistry` collects the marked methods of
-all handler objects. Dispatch, the ApiVersions response, the table in docs/compatibility.md and the metrics of each API
-derive from it, so every advertised API has a handler.
+`@api` marks a handler method with its API, the versions it serves and the right that it requires; `HandlerRegistry`
+collects the marked methods of all handler objects. Dispatch, authorization, the ApiVersions response, the table in
+docs/compatibility.md and the metrics of each API derive from it, so every advertised API has a handler and a right.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from broker.network.shares import Split, arrays_of
 from cluster.security.principal import ANONYMOUS, Principal
@@ -20,6 +20,9 @@ from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
 from protocol.value import Value, field, maker
 from protocol.wire.schema import Request, Response
 from protocol.wire.wire_types import SMALL_ELEMENTS
+
+if TYPE_CHECKING:
+    from broker.security.rights import Right
 
 Reply = Response | None
 """The result of a handler, or None to send no reply (Produce with acks=0)."""
@@ -141,7 +144,8 @@ class Handle(Protocol):
 
 
 class ApiMark(Value):
-    """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659).
+    """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659). `right` is
+    asked before the handler if there is an authorizer; see `broker.security.rights`.
 
     `reads_only`: it changes nothing, so its work may be cancelled when the client disconnects. `in_order`: each of its
     requests has a separate context with its `correlation_id`.
@@ -158,6 +162,7 @@ class ApiMark(Value):
     min_version: int
     max_version: int
     advertised_from: int
+    right: Right
     reads_only: bool
     in_order: bool
     splits: tuple[Split, ...]
@@ -182,12 +187,14 @@ class Route(Value, frozen=False):
     min_version: int
     max_version: int
     advertised_from: int
+    right: Right
     reads_only: bool
     in_order: bool
     splits: tuple[Split, ...]
     at_once: int
     lazy: frozenset[str]
     request_type: type[Request]
+    handlers: object
     handle: Handle
     handle_large: Handle | None = None
     """The handler for large requests that are not split, if it differs from `handle`."""
@@ -229,6 +236,7 @@ def api(
     api_key: ApiKey,
     *,
     versions: tuple[int, int],
+    right: Right,
     advertised_from: int | None = None,
     reads_only: bool = False,
     in_order: bool = False,
@@ -240,7 +248,7 @@ def api(
     """Mark a method as the handler of `api_key` for `versions` (both ends included); see `ApiMark`."""
     low, high = versions
     advertised = low if advertised_from is None else advertised_from
-    mark = ApiMark(api_key, low, high, advertised, reads_only, in_order, tuple(splits), whole, at_once, lazy)
+    mark = ApiMark(api_key, low, high, advertised, right, reads_only, in_order, tuple(splits), whole, at_once, lazy)
 
     def attach(function: _F) -> _F:
         setattr(function, _METHOD_ATTRIBUTE, mark)
@@ -290,12 +298,14 @@ class HandlerRegistry:
                 mark.min_version,
                 mark.max_version,
                 mark.advertised_from,
+                mark.right,
                 mark.reads_only,
                 mark.in_order,
                 mark.splits,
                 mark.at_once,
                 frozenset[str]().union(*map(_paths, (mark.lazy, *(split.path for split in mark.splits)))),
                 request_type,
+                handler,
                 getattr(handler, method_name),
             )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.network.registry import CloseConnection, RequestContext, api
 from broker.network.shares import Split
+from broker.security.rights import DENIAL_MESSAGES, ClientRequest, OnCluster
 from protocol.acl_types import (
     CLUSTER_NAME,
     AccessControlEntry,
@@ -45,13 +46,30 @@ _FilterResult = DeleteAclsResponse.DeleteAclsFilterResult
 _Deleted = DeleteAclsResponse.DeleteAclsMatchingAcl
 
 
+def _refuse_to_create(asked: ClientRequest[CreateAclsRequest], code: ErrorCode) -> CreateAclsResponse:
+    """Every creation gets the error."""
+    refusal = _Created(error_code=code, error_message=DENIAL_MESSAGES[code])
+    return CreateAclsResponse(throttle_time_ms=0, results=[refusal for _ in asked.request.creations])
+
+
+def _refuse_to_delete(asked: ClientRequest[DeleteAclsRequest], code: ErrorCode) -> DeleteAclsResponse:
+    """Every filter gets the error."""
+    refusal = _FilterResult(error_code=code, error_message=DENIAL_MESSAGES[code], matching_acls=[])
+    return DeleteAclsResponse(throttle_time_ms=0, filter_results=[refusal for _ in asked.request.filters])
+
+
 class AclHandlers:
     """Shows and changes ACLs. Without an authorizer, replies SECURITY_DISABLED."""
 
     def __init__(self, authorizer: AclAuthorizer | None) -> None:
         self._authorizer = authorizer
 
-    @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
+    @api(
+        ApiKey.DESCRIBE_ACLS,
+        versions=(0, 3),
+        right=OnCluster(AclOperation.DESCRIBE, refusal=lambda _, code: _not_described(code, DENIAL_MESSAGES[code])),
+        reads_only=True,
+    )
     def describe_acls(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -60,12 +78,7 @@ class AclHandlers:
         """List the ACLs that match the filter."""
         _refuse_unknown([request], "DescribeAclsRequest contains UNKNOWN elements")
         if self._authorizer is None:
-            return DescribeAclsResponse(
-                throttle_time_ms=0,
-                error_code=ErrorCode.SECURITY_DISABLED,
-                error_message="No Authorizer is configured on the broker",
-                resources=[],
-            )
+            return _not_described(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
         resources: dict[ResourcePattern, list[_Described]] = {}
         for pattern, entry in self._authorizer.find(_filter(request)):
             resources.setdefault(pattern, []).append(
@@ -91,7 +104,12 @@ class AclHandlers:
             ],
         )
 
-    @api(ApiKey.CREATE_ACLS, versions=(0, 3), splits=[Split("creations")])
+    @api(
+        ApiKey.CREATE_ACLS,
+        versions=(0, 3),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_to_create),
+        splits=[Split("creations")],
+    )
     async def create_acls(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -122,7 +140,13 @@ class AclHandlers:
             ],
         )
 
-    @api(ApiKey.DELETE_ACLS, versions=(0, 3), splits=[Split("filters")], at_once=10)
+    @api(
+        ApiKey.DELETE_ACLS,
+        versions=(0, 3),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_to_delete),
+        splits=[Split("filters")],
+        at_once=10,
+    )
     async def delete_acls(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -149,6 +173,10 @@ class AclHandlers:
                 for matched in outcomes
             ],
         )
+
+
+def _not_described(error_code: ErrorCode, message: str) -> DescribeAclsResponse:
+    return DescribeAclsResponse(throttle_time_ms=0, error_code=error_code, error_message=message, resources=[])
 
 
 def _refuse_unknown(filters: Sequence[Any], reason: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Clock, Environment
@@ -40,6 +39,7 @@ from broker.observability.logging_setup import LoggerLevels
 from broker.replication.fetch_session import FetchSessionCache
 from broker.security.access import OPEN, Access
 from broker.security.acl_requests import AclHandlers
+from broker.security.rights import install_rights
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
@@ -260,10 +260,7 @@ def _registry(
     )
     registry.add(ApiVersionsHandlers(registry))
     if not access.is_open:
-        from broker.security.guarded_apis import install_guards
-
-        install = partial(install_guards, registry, access, image, clock=clock)
-        install(lambda: controller.is_active, lambda: controller.settings.delete_topics)
+        install_rights(registry, access, clock)
     return registry
 
 

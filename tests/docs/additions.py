@@ -48,37 +48,22 @@ class ConsumerGroupDescribeResponse(Response, api_key=ApiKey.CONSUMER_GROUP_DESC
     ),
     Insertion(
         "broker/handlers/group_offsets.py",
-        "    @api(ApiKey.OFFSET_DELETE,",
-        """    @api(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 0), reads_only=True)
+        "    @api(\n        ApiKey.OFFSET_DELETE,",
+        """    @api(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        versions=(0, 0),
+        right=OnGroup(
+            AclOperation.DESCRIBE,
+            lambda _, code: ConsumerGroupDescribeResponse(throttle_time_ms=0, error_code=code),
+        ),
+        reads_only=True,
+    )
     def consumer_group_describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
         return ConsumerGroupDescribeResponse(throttle_time_ms=0, error_code=ErrorCode.NONE)
 
 """,
-    ),
-    Insertion(
-        "broker/security/guards/groups.py",
-        "    OffsetCommitRequest,\n    OffsetCommitResponse,\n",
-        "    ConsumerGroupDescribeRequest,\n    ConsumerGroupDescribeResponse,\n",
-    ),
-    Insertion(
-        "broker/security/guards/groups.py",
-        "def guard_delete_offsets(",
-        """def guard_consumer_group_describe(
-    client: Client, context: RequestContext, request: ConsumerGroupDescribeRequest, proceed: Proceed
-) -> Outcome:
-    if not _may(client, AclOperation.DESCRIBE, request.group_id):
-        return ConsumerGroupDescribeResponse(throttle_time_ms=0, error_code=DENIED)
-    return proceed(request)
-
-
-""",
-    ),
-    Insertion(
-        "broker/security/guarded_apis.py",
-        "    ApiKey.OFFSET_DELETE: ",
-        "    ApiKey.CONSUMER_GROUP_DESCRIBE: groups.guard_consumer_group_describe,\n",
     ),
 )
 KEY = (

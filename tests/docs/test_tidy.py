@@ -77,7 +77,7 @@ SHARED_NAMES: dict[str, str] = {
 }
 """Module names in several packages, each with the one thing that it means in all of them."""
 
-SAME_API = ("broker/handlers", "broker/handlers/security", "broker/security/guards", "protocol/messages", "tools")
+SAME_API = ("broker/handlers", "broker/handlers/security", "protocol/messages", "tools")
 """Folders whose modules are named after API families."""
 
 

@@ -13,6 +13,7 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
+from broker.security.rights import DENIAL_MESSAGES, ClientRequest, OnCluster
 from cluster.metadata_image import ConfigResource
 from cluster.quotas.alterations import (
     ENTITY_NAMES,
@@ -25,6 +26,7 @@ from cluster.quotas.alterations import (
     shown_quotas,
 )
 from cluster.quotas.entities import EntityType, QuotaEntity
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.quotas import (
@@ -37,6 +39,8 @@ from protocol.messages.quotas import (
 logger = logging.getLogger("kafka.server.ZkAdminManager")
 
 _Change = AlterClientQuotasRequest.OpData
+_Altered = AlterClientQuotasResponse.EntryData
+_AlteredPart = AlterClientQuotasResponse.EntityData
 
 _IP_V4: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}"
 _ANSWERED_FIRST: Final = "ip client-id user"
@@ -55,6 +59,23 @@ class QuotaStore(Protocol):
     ) -> Mapping[ConfigResource, ApiError]:
         """Replace configurations; returns errors by resource."""
         ...
+
+
+def _refuse_to_alter(asked: ClientRequest[AlterClientQuotasRequest], code: ErrorCode) -> AlterClientQuotasResponse:
+    """Every entity gets the error, in the order of the request."""
+    return AlterClientQuotasResponse(
+        throttle_time_ms=0,
+        entries=[
+            _Altered(
+                error_code=code,
+                error_message=DENIAL_MESSAGES[code],
+                entity=[
+                    _AlteredPart(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity
+                ],
+            )
+            for entry in asked.request.entries
+        ],
+    )
 
 
 class ClientQuotaHandlers:
@@ -79,7 +100,13 @@ class ClientQuotaHandlers:
         self._addresses_of = addresses_of
         self._clock = clock
 
-    @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True, whole="its array is a filter")
+    @api(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        versions=(0, 1),
+        right=OnCluster(AclOperation.DESCRIBE_CONFIGS, refusal=lambda _, code: _not_described(code, None)),
+        reads_only=True,
+        whole="its array is a filter",
+    )
     def describe_client_quotas(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -101,9 +128,7 @@ class ClientQuotaHandlers:
                 and (quotas := shown_quotas(entity, config))
             ]
         except ApiError as error:
-            return DescribeClientQuotasResponse(
-                throttle_time_ms=0, error_code=error.error_code, error_message=_told(error), entries=None
-            )
+            return _not_described(error.error_code, _told(error))
         return DescribeClientQuotasResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", entries=entries
         )
@@ -111,7 +136,12 @@ class ClientQuotaHandlers:
     def _quota_configs(self) -> Iterable[tuple[ConfigResource, Mapping[str, str]]]:
         return (item for item in self._metadata.image.configs.items() if item[0][0] < 0)
 
-    @api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), splits=[Split("entries")])
+    @api(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        versions=(0, 1),
+        right=OnCluster(AclOperation.ALTER_CONFIGS, refusal=_refuse_to_alter),
+        splits=[Split("entries")],
+    )
     async def alter_client_quotas(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -136,13 +166,13 @@ class ClientQuotaHandlers:
                     outcomes[asked] = detached(error)
         response = AlterClientQuotasResponse(throttle_time_ms=0, entries=[])
         for named, failure in outcomes.items():
-            altered_entry = AlterClientQuotasResponse.EntryData(
+            altered_entry = _Altered(
                 error_code=ErrorCode.NONE if failure is None else failure.error_code,
                 error_message=None if failure is None else _told(failure),
                 entity=[],
             )
             async for kind, name in in_slices(named, slices):
-                altered_entry.entity.append(AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name))
+                altered_entry.entity.append(_AlteredPart(entity_type=kind, entity_name=name))
             response.entries.append(altered_entry)
         return response
 
@@ -173,6 +203,10 @@ class ClientQuotaHandlers:
             return bool(await self._addresses_of(name))
         except OSError:
             return False
+
+
+def _not_described(error_code: ErrorCode, message: str | None) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(throttle_time_ms=0, error_code=error_code, error_message=message, entries=None)
 
 
 def _place(item: tuple[ConfigResource, Mapping[str, str]]) -> tuple[bool, bool, int, str]:

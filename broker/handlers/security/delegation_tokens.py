@@ -8,6 +8,7 @@ from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
 from broker.security.access import Access
+from broker.security.rights import CHECKED_BY_HANDLER
 from cluster.security.principal import ANONYMOUS, Principal
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
@@ -46,7 +47,12 @@ class DelegationTokenHandlers:
         self._access = access
         self._clock = clock
 
-    @api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(0, 3), whole="a token has one list of renewers")
+    @api(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        versions=(0, 3),
+        right=CHECKED_BY_HANDLER,
+        whole="a token has one list of renewers",
+    )
     async def create_delegation_token(
         self, context: RequestContext, request: CreateDelegationTokenRequest
     ) -> CreateDelegationTokenResponse:
@@ -93,7 +99,7 @@ class DelegationTokenHandlers:
             renewers.append(Principal(each.principal_type, each.principal_name))
         return tuple(renewers)
 
-    @api(ApiKey.RENEW_DELEGATION_TOKEN, versions=(0, 2))
+    @api(ApiKey.RENEW_DELEGATION_TOKEN, versions=(0, 2), right=CHECKED_BY_HANDLER)
     async def renew_delegation_token(
         self, context: RequestContext, request: RenewDelegationTokenRequest
     ) -> RenewDelegationTokenResponse:
@@ -106,7 +112,7 @@ class DelegationTokenHandlers:
             code = error.error_code
         return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=end_ms, throttle_time_ms=0)
 
-    @api(ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(0, 2))
+    @api(ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(0, 2), right=CHECKED_BY_HANDLER)
     async def expire_delegation_token(
         self, context: RequestContext, request: ExpireDelegationTokenRequest
     ) -> ExpireDelegationTokenResponse:
@@ -119,7 +125,13 @@ class DelegationTokenHandlers:
             code = error.error_code
         return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=end_ms, throttle_time_ms=0)
 
-    @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True, whole="its array is a filter")
+    @api(
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        versions=(0, 3),
+        right=CHECKED_BY_HANDLER,
+        reads_only=True,
+        whole="its array is a filter",
+    )
     async def describe_delegation_token(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:

@@ -12,9 +12,11 @@ from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.network.slices import Slices, in_slices
+from broker.security.rights import ClientRequest, OnCluster
 from cluster.quotas.entities import QuotaEntity
 from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, check, iterations_of
 from cluster.zookeeper.coordination import CoordinationError
+from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.security import (
@@ -25,6 +27,7 @@ from protocol.messages.security import (
 )
 
 UserDescription = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+UserChange = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 class Office(Protocol):
@@ -34,6 +37,31 @@ class Office(Protocol):
     def is_active(self) -> bool:
         """Whether this broker is the controller."""
         ...
+
+
+def _refuse_to_describe(
+    asked: ClientRequest[DescribeUserScramCredentialsRequest], code: ErrorCode
+) -> DescribeUserScramCredentialsResponse:
+    """One result per requested user; as in Kafka, without the names."""
+    refusal = UserDescription(user="", error_code=code, error_message=None, credential_infos=[])
+    return DescribeUserScramCredentialsResponse(
+        throttle_time_ms=0,
+        error_code=code,
+        error_message=None,
+        results=[refusal for _ in asked.request.users or ()],
+    )
+
+
+def _refuse_to_alter(
+    asked: ClientRequest[AlterUserScramCredentialsRequest], code: ErrorCode
+) -> AlterUserScramCredentialsResponse:
+    """Every user gets the error, existing or not."""
+    request = asked.request
+    users = {each.name for changes in (request.deletions, request.upsertions) for each in changes}
+    return AlterUserScramCredentialsResponse(
+        throttle_time_ms=0,
+        results=[UserChange(user=user, error_code=code, error_message=None) for user in sorted(users)],
+    )
 
 
 class ScramUserHandlers:
@@ -49,6 +77,7 @@ class ScramUserHandlers:
     @api(
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         versions=(0, 0),
+        right=OnCluster(AclOperation.DESCRIBE, refusal=_refuse_to_describe),
         reads_only=True,
         splits=[Split("users", unique=("name",))],
     )
@@ -87,7 +116,12 @@ class ScramUserHandlers:
         ]
         return UserDescription(user=name, error_code=code, error_message=message, credential_infos=infos)
 
-    @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), whole="changes of a user can be in both arrays")
+    @api(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        versions=(0, 0),
+        right=OnCluster(AclOperation.ALTER, refusal=_refuse_to_alter),
+        whole="changes of a user can be in both arrays",
+    )
     async def alter_user_scram_credentials(
         self,
         context: RequestContext,  # noqa: ARG002
@@ -100,9 +134,7 @@ class ScramUserHandlers:
             by_user.setdefault(change.user, []).append(change)
         response = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=[])
         async for user, changes in in_slices(by_user.items(), slices):
-            result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
-                user=user, error_code=ErrorCode.NONE, error_message=""
-            )
+            result = UserChange(user=user, error_code=ErrorCode.NONE, error_message="")
             try:
                 await self._change(user, changes)
             except ApiError as error:

@@ -15,6 +15,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
+from broker.security.rights import EVERYBODY
 from cluster.quotas.entities import QuotaLimits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
@@ -46,15 +47,15 @@ class Handlers:
         self.waiting: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
         self.contexts: list[RequestContext] = []
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 4), reads_only=True, whole="it is small")
+    @api(ApiKey.LIST_GROUPS, versions=(0, 4), right=EVERYBODY, reads_only=True, whole="it is small")
     async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         return await self._answer("read", ListGroupsResponse(error_code=0, groups=[]))
 
-    @api(ApiKey.DELETE_GROUPS, versions=(0, 2), whole="it is small")
+    @api(ApiKey.DELETE_GROUPS, versions=(0, 2), right=EVERYBODY, whole="it is small")
     async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         return await self._answer("written", DeleteGroupsResponse(throttle_time_ms=0, results=[]))
 
-    @api(ApiKey.HEARTBEAT, versions=(0, 4))
+    @api(ApiKey.HEARTBEAT, versions=(0, 4), right=EVERYBODY)
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Waiting[HeartbeatResponse]:
         self.contexts.append(context)
         return Waiting(self.waiting)
@@ -72,7 +73,7 @@ class Handlers:
 class Producing:
     """Appends, and waits forever for other replicas."""
 
-    @api(ApiKey.PRODUCE, versions=(3, 9), whole="it is small")
+    @api(ApiKey.PRODUCE, versions=(3, 9), right=EVERYBODY, whole="it is small")
     def produce(self, context: RequestContext, request: ProduceRequest) -> Waiting[ProduceResponse]:
         return Waiting(asyncio.get_running_loop().create_future())
 
@@ -225,7 +226,7 @@ def test_a_request_that_fails_is_in_no_cycle() -> None:
     """
 
     class Failing:
-        @api(ApiKey.DELETE_GROUPS, versions=(0, 2), whole="it is small")
+        @api(ApiKey.DELETE_GROUPS, versions=(0, 2), right=EVERYBODY, whole="it is small")
         async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
             raise MemoryError
 

@@ -10,6 +10,7 @@ from broker.environment.system import SystemClock
 from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry, Later, RequestContext, api
+from broker.security.rights import EVERYBODY
 from protocol.api_keys import ApiKey
 from protocol.messages.group_admin import ListGroupsRequest, ListGroupsResponse
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -28,12 +29,12 @@ class Handlers:
         self.waiting: list[Later[HeartbeatResponse]] = []
         self.listed = 0
 
-    @api(ApiKey.HEARTBEAT, versions=(0, 4))
+    @api(ApiKey.HEARTBEAT, versions=(0, 4), right=EVERYBODY)
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Later[HeartbeatResponse]:
         self.waiting.append(Later(frozenset({ApiKey.HEARTBEAT})))
         return self.waiting[-1]
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 4), whole="it is small")
+    @api(ApiKey.LIST_GROUPS, versions=(0, 4), right=EVERYBODY, whole="it is small")
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         self.listed += 1
         return ListGroupsResponse(error_code=0, groups=[])

@@ -8,6 +8,7 @@ import pytest
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
 from broker.network.shares import JoinedAnswers, Split, arrays_of
+from broker.security.rights import EVERYBODY
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.config_resources import ConfigResourceType
@@ -123,7 +124,7 @@ def test_what_is_named_twice_comes_in_one_share(count: int) -> None:
 
 def test_every_array_is_split_or_whole_for_a_reason() -> None:
     class Forgetful:
-        @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
+        @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), right=EVERYBODY)
         def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> None:
             """Does not declare its array for splitting."""
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 INDEX, RULES = "cluster/security/acl_rules.py", "cluster/security/acl_rules.py"
 TREE, AUTHORIZER = "broker/security/acl_tree.py", "broker/security/acl_authorizer.py"
 FETCH, METADATA = "broker/handlers/fetch.py", "broker/handlers/metadata.py"
-GUARDS = "broker/security/guards"
+RIGHTS, HANDLERS = "broker/security/rights.py", "broker/handlers"
 DECISIONS = "tests/cluster/security/test_acl_rules.py"
 MATRIX, ACCESS = "tests/broker/security/test_guards.py", "tests/broker/security/test_access.py"
 CLUSTER = "tests/broker/security/test_acls_of_a_cluster.py"
@@ -104,42 +104,42 @@ MUTANTS = {
         ACCESS,
     ),
     "transactional batches without a right": Mutant(
-        f"{GUARDS}/records.py",
-        "if _is_transactional(request):",
-        "if not request.topic_data:",
+        f"{HANDLERS}/produce.py",
+        "if not any(is_transactional(data.records) for topic in request.topic_data for data in topic.partition_data):",
+        "if request.topic_data:",
         f"{CVES} -k transactional",
     ),
     "a hidden topic is named": Mutant(
-        f"{GUARDS}/topics.py", "None if asked_name is None and name in hidden else name", "name", ACCESS
+        f"{HANDLERS}/topics.py", "None if asked_name is None and name in hidden else name", "name", ACCESS
     ),
     "transactions end without a right": Mutant(
-        f"{GUARDS}/transactions.py",
-        "request.transactional_id):\n        return proceed(request)\n    return EndTxn",
-        "request.transactional_id) or True:\n        return proceed(request)\n    return EndTxn",
+        f"{HANDLERS}/transactions.py",
+        "right=OnTransactionalId(AclOperation.WRITE, _refuse_to_end),",
+        "right=lambda _, asked: asked.proceed(),",
         f"{MATRIX} -k END_TXN",
     ),
     "offsets in transactions without the group": Mutant(
-        f"{GUARDS}/transactions.py",
-        "    elif not client.may(AclOperation.READ, ResourceType.GROUP, request.group_id):\n        refusal",
-        "    elif client is None:\n        refusal",
+        f"{HANDLERS}/transactional_offsets.py",
+        "            OnGroup(AclOperation.READ, _refuse),\n",
+        "",
         f"{MATRIX} -k right_is_enough",
     ),
     "members without READ": Mutant(
-        f"{GUARDS}/groups.py",
-        '"""READ on the group."""\n    if _may(client, AclOperation.READ,',
-        '"""READ on the group."""\n    if _may(client, AclOperation.DESCRIBE,',
+        f"{HANDLERS}/groups.py",
+        "right=OnGroup(AclOperation.READ, _refuse_to_join)",
+        "right=OnGroup(AclOperation.DESCRIBE, _refuse_to_join)",
         f"{MATRIX} -k right_is_enough",
     ),
     "an API without a guard": Mutant(
-        "broker/security/guarded_apis.py",
-        "if route.api_key in guards:",
-        "if route.api_key in guards and route.api_key != 11:",
+        RIGHTS,
+        "if not isinstance(route.right, Unasked):",
+        "if not isinstance(route.right, Unasked) and route.api_key != 11:",
         MATRIX,
     ),
     "an API unguarded by name": Mutant(
-        "broker/security/guarded_apis.py",
-        "        if route.api_key in guards:\n",
-        "        if route.api_key == 37:\n            continue\n        if route.api_key in guards:\n",
+        f"{HANDLERS}/topics.py",
+        "right=_guard_grow,",
+        "right=lambda _, asked: asked.proceed(),",
         f"{MATRIX} -k CREATE_PARTITIONS",
     ),
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.security.guarded_apis import GUARDS, UNGUARDED
-from broker.security.guards.cluster_wide import CLUSTER_RIGHTS
+from broker.network.registry import api
+from broker.security.rights import CHECKED_BY_HANDLER, EVERYBODY, OnCluster, Unasked
 from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclPermissionType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
@@ -40,6 +40,7 @@ from tests.broker.network.effect_requests import (
 )
 from tests.broker.network.effects import CASES, Case
 from tests.broker.security.secured import ADMIN, Creation, SecuredBroker, acl, codes_in, play
+from tests.docs.documents import served_apis
 from tests.kit.in_process import Wire
 from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end
 from tests.kit.wire_requests import fetch, new_topic
@@ -56,6 +57,12 @@ REFUSALS = frozenset(
     }
 )
 OPEN_TO_ALL = frozenset({ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER})
+TOKENS = (
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+)
 EMPTY_FOR_NOBODY = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS})
 """APIs that show what the client may see, and refuse nothing."""
 NOBODY = "User:nobody"
@@ -63,6 +70,7 @@ Right = tuple[ResourceType, str, AclOperation]
 Named = MetadataRequest.MetadataRequestTopic
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
+CLUSTER_RIGHTS = {mark.api_key: mark.right.operations for mark in served_apis() if isinstance(mark.right, OnCluster)}
 
 
 async def snapshot(wire: Wire, trial: Trial) -> list[str]:
@@ -192,18 +200,23 @@ def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | 
     play(scenario)
 
 
-def test_each_api_has_a_rule_and_a_request_here() -> None:
+def test_each_api_has_a_right_and_a_request_here() -> None:
     async def scenario(broker: SecuredBroker) -> None:
-        served = {route.api_key for route in broker.server.serving.registry}
-        asked = {case.api_key for case in CASES}
-        own = {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ADD_PARTITIONS_TO_TXN}
-        assert served <= GUARDS.keys() | UNGUARDED | CLUSTER_RIGHTS.keys() | own
-        between_brokers = {
-            each for each, (rights, _) in CLUSTER_RIGHTS.items() if AclOperation.CLUSTER_ACTION in rights
+        routes = list(broker.server.serving.registry)
+        unasked = {route.api_key: route.right for route in routes if isinstance(route.right, Unasked)}
+        assert unasked == {
+            **dict.fromkeys((*OPEN_TO_ALL, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), EVERYBODY),
+            **dict.fromkeys((ApiKey.METADATA, ApiKey.FETCH, *TOKENS), CHECKED_BY_HANDLER),
         }
-        assert served - asked <= between_brokers
+        between_brokers = {each for each, rights in CLUSTER_RIGHTS.items() if AclOperation.CLUSTER_ACTION in rights}
+        assert {route.api_key for route in routes} - {case.api_key for case in CASES} <= between_brokers
 
     play(scenario)
+
+
+def test_an_api_cannot_be_declared_without_a_right() -> None:
+    with pytest.raises(TypeError, match="'right'"):
+        api(ApiKey.HEARTBEAT, versions=(0, 4))  # type: ignore[call-arg]
 
 
 def commands(version: int) -> list[Any]:
@@ -313,7 +326,7 @@ def test_nobody_commands_a_broker(number: int) -> None:
             (lambda case=case: case.build(Trial(1)), case.version, [(CLUSTER, CLUSTER_NAME, right)])
             for case in CASES
             if case.api_key in CLUSTER_RIGHTS
-            for right in CLUSTER_RIGHTS[case.api_key][0]
+            for right in CLUSTER_RIGHTS[case.api_key]
         ),
     ],
 )  # fmt: skip
@@ -349,5 +362,5 @@ def others(missing: Right, api_key: ApiKey) -> list[Right]:
     if operation is AclOperation.DESCRIBE_CONFIGS:
         enough.add(AclOperation.ALTER_CONFIGS)
     if resource_type is CLUSTER and api_key in CLUSTER_RIGHTS:
-        enough.update(CLUSTER_RIGHTS[api_key][0])
+        enough.update(CLUSTER_RIGHTS[api_key])
     return [(resource_type, name, each) for each in SUPPORTED_OPERATIONS[resource_type] if each not in enough]
