@@ -154,7 +154,7 @@ SCRAM_AND_PLAIN = {
     ),
     "a user's password for a token": Mutant(
         EXCHANGE,
-        "            if token is None:\n                raise AuthenticationError(self._wrong)\n",
+        "            if token is None:\n                raise SaslAuthenticationError(self._wrong)\n",
         "            if token is None:\n                found = await self._find(self._asked, self._mechanism)\n"
         "                token = TokenCredential(self._asked, 0, found)  # type: ignore[arg-type]\n",
         OF_EXCHANGE,
@@ -164,8 +164,8 @@ SCRAM_AND_PLAIN = {
     ),
     "an exchange goes on": Mutant(
         EXCHANGE,
-        "        if self.user is not None:\n            raise AuthenticationError(self._wrong)\n        return self._f",
-        "        return self._f",
+        "        if self.user is not None:\n            raise SaslAuthenticationError(self._wrong)\n        return",
+        "        return",
         OF_EXCHANGE,
     ),
     "few iterations are kept": Mutant(
