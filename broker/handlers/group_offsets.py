@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,13 +13,11 @@ from broker.network.shares import Split
 from broker.network.slices import in_slices
 from broker.security.access import Client
 from broker.security.rights import All, ClientRequest, OnGroup, OnTopics, Outcome, then
-from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import GroupMember
-from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
+from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors
 from cluster.groups.records import CommittedOffset
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.coordination import CoordinationError
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -35,9 +32,6 @@ from protocol.messages.group_offsets import (
 from protocol.topic_partition import TopicPartition
 from protocol.wire.wire_types import SMALL_ELEMENTS
 
-logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
-
-VERSION_OF_ZOOKEEPER_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
@@ -83,37 +77,29 @@ def _not_deleted(
 class GroupOffsetHandlers:
     """Handles offsets of the groups coordinated here. `metadata` returns the current image.
 
-    Version 0 of OffsetCommit and OffsetFetch uses a separate set of offsets, stored in the coordination tree.
+    Version 0 of OffsetCommit and OffsetFetch, whose offsets Kafka keeps in ZooKeeper, is not supported.
     """
 
-    def __init__(
-        self,
-        service: GroupCoordinatorService,
-        metadata: Callable[[], MetadataImage],
-        zookeeper_offsets: ZookeeperOffsets,
-        metadata_max_bytes: int,
-    ) -> None:
+    def __init__(self, service: GroupCoordinatorService, metadata: Callable[[], MetadataImage]) -> None:
         self._service = service
         self._metadata = metadata
-        self._zookeeper_offsets = zookeeper_offsets
-        self._metadata_max_bytes = metadata_max_bytes
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
     @api(
         ApiKey.OFFSET_COMMIT,
-        versions=(0, 9),
+        versions=(1, 9),
         right=All(OnGroup(AclOperation.READ, _refuse_to_commit), OnTopics(AclOperation.READ, _not_committed)),
         splits=[Split("topics.partitions")],
     )
     def offset_commit(
-        self, context: RequestContext, request: OffsetCommitRequest
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: OffsetCommitRequest,
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Later[OffsetCommitResponse]:
         """Reply when the offsets are committed; unknown partitions are refused. The client's next commit may start
         before that, because it comes later in the log.
         """
-        if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
-            return self._commit_to_znodes(request)
         asked, outcome = self._commit(request)
         return self._service.responses.respond_at_once(outcome, partial(_commit_response, asked), _COMMITS)
 
@@ -151,24 +137,6 @@ class GroupOffsetHandlers:
                     each.commit_timestamp,
                 )
 
-    async def _commit_to_znodes(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        asked: list[TopicPartition] = []
-        offsets: Offsets = {}
-        for topic in request.topics:
-            self._add_offsets(topic, asked, offsets)
-        group_id, results = request.group_id, dict[TopicPartition, ErrorCode]()
-        for topic_partition, offset in offsets.items():
-            if metadata_length(offset.metadata) > self._metadata_max_bytes:
-                results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            try:
-                await self._zookeeper_offsets.commit(group_id, topic_partition, offset.offset)
-                results[topic_partition] = ErrorCode.NONE
-            except CoordinationError as error:
-                logger.warning("Offset of %s in %r is not stored: %s", topic_partition, group_id, error)
-                results[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-        return _commit_response(asked, results)
-
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
     def _guard_fetch(self, asked: ClientRequest[OffsetFetchRequest]) -> Outcome:
@@ -179,24 +147,17 @@ class GroupOffsetHandlers:
         if not client.may(AclOperation.DESCRIBE, ResourceType.GROUP, request.group_id):
             if version >= FIRST_FETCH_WITH_GROUP_ERROR:
                 return OffsetFetchResponse(error_code=GROUP_DENIED, topics=[])
-            if version > VERSION_OF_ZOOKEEPER_OFFSETS:
-                return OffsetFetchResponse(topics=[])  # as in Kafka, whose response cannot carry the error here
-            return OffsetFetchResponse(topics=[_not_fetched(topic, GROUP_DENIED) for topic in request.topics or ()])
+            return OffsetFetchResponse(topics=[])  # as in Kafka, whose response cannot carry the error here
         topics = request.topics
         if topics is None:
             return then(asked.proceed(), lambda response: _visible(client, response, [response]))
-        if version > VERSION_OF_ZOOKEEPER_OFFSETS:
-            names = [topic.name for topic in topics]
-        else:
-            # Kafka checks every partition only where it reads offsets from ZooKeeper.
-            names = [topic.name for topic in topics for _ in topic.partition_indexes]
-        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in topics])
         refusals = [_not_fetched(topic, TOPIC_DENIED) for topic in topics if topic.name in denied]
         return asked.without("topics", lambda topic: topic.name in denied, refusals, "topics")
 
     @api(
         ApiKey.OFFSET_FETCH,
-        versions=(0, 9),
+        versions=(1, 9),
         right=_guard_fetch,
         reads_only=True,
         splits=[Split("topics.partition_indexes"), Split("groups.topics.partition_indexes")],
@@ -204,9 +165,7 @@ class GroupOffsetHandlers:
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
-        """Reply from memory, except in version 0."""
-        if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
-            return self._fetch_from_znodes(request)
+        """Reply from memory."""
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
             return self._fetch_groups(request)
         topics = None if request.topics is None else [(each.name, each.partition_indexes) for each in request.topics]
@@ -215,7 +174,9 @@ class GroupOffsetHandlers:
             found = {TopicPartition(name, index): error_code for name, indexes in topics or () for index in indexes}
         if len(found) > SMALL_ELEMENTS:  # all offsets of the group
             return self._respond_in_slices(error_code, found)
-        translated = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items())
+        translated: dict[str, list[OffsetFetchResponse.OffsetFetchResponsePartition]] = {}
+        for each in found.items():
+            _add_found(OffsetFetchResponse.OffsetFetchResponsePartition, each, translated)
         return _response_of_one_group(error_code, translated)
 
     async def _respond_in_slices(self, error_code: ErrorCode, found: Found) -> OffsetFetchResponse:
@@ -245,26 +206,6 @@ class GroupOffsetHandlers:
                 )
             )
         return response
-
-    async def _fetch_from_znodes(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        image = self._metadata()
-        found: Found = {}
-        for topic in request.topics or ():
-            for index in topic.partition_indexes:
-                topic_partition = TopicPartition(topic.name, index)
-                found[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if topic.name not in image.topics:
-                    continue
-                try:
-                    offset = await self._zookeeper_offsets.fetch(request.group_id, topic_partition)
-                except CoordinationError as error:
-                    logger.warning("Offset of %s in %r is not read: %s", topic_partition, request.group_id, error)
-                    found[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
-                    continue
-                if offset is not None:
-                    found[topic_partition] = NO_OFFSET.replace(offset=offset)
-        topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items())
-        return _response_of_one_group(ErrorCode.NONE, topics)
 
     def _find(self, group_id: str, topics: Asked | None, require_stable: bool) -> tuple[ErrorCode, Found]:
         """The offsets of a group, or the error. No `topics` means all."""
@@ -398,15 +339,6 @@ def _response_of_one_group(
             for name, partitions in topics.items()
         ],
     )
-
-
-def _by_topic(
-    item: Callable[..., T], found: Iterable[tuple[TopicPartition, CommittedOffset | ErrorCode]]
-) -> dict[str, list[T]]:
-    topics: dict[str, list[T]] = {}
-    for each in found:
-        _add_found(item, each, topics)
-    return topics
 
 
 def _add_found(

@@ -45,7 +45,6 @@ from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
 from broker.supervisor import Supervisor
-from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.quotas.client_quota import QuotaWindow
 from config.broker_config import BrokerConfig
 from protocol.value import Value
@@ -225,7 +224,6 @@ def _registry(
     coordinators, image = member.coordinators, lambda: coordination.metadata.image
     groups, transactions = coordinators.groups, coordinators.transactions
     access = _access(member)
-    old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
     changing_users = asyncio.Lock()
     registry = HandlerRegistry(
         [
@@ -240,7 +238,7 @@ def _registry(
             ),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter, clock),
             GroupHandlers(groups, access),
-            GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),
+            GroupOffsetHandlers(groups, image),
             CoordinatorHandlers(groups, transactions, image, internal_topics),
             ProducerIdHandlers(coordinators.producer_ids, transactions),
             TransactionHandlers(transactions, groups, coordinators.verifier, image),

@@ -12,7 +12,7 @@ from cluster.groups.deleted_topics import DeletedTopics, OnCompleted
 from cluster.groups.group import COMPLETING_REBALANCE, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, STABLE, Group
 from cluster.groups.group_table import DurableGroup, GroupTable, background_append
 from cluster.groups.membership_events import MemberRequest
-from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
+from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
     NO_TIMESTAMP,
@@ -86,7 +86,7 @@ class CommittedOffsets:
         records: list[OffsetRecord] = []
         pending = group.pending_commits
         for topic_partition, offset in offsets.items():
-            if offset.metadata and metadata_length(offset.metadata) > limit:
+            if offset.metadata and _metadata_length(offset.metadata) > limit:
                 outcome[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if offset.commit_timestamp_ms == NO_TIMESTAMP:
@@ -326,3 +326,8 @@ def _log_failure(what: str, group: Group) -> OnCompleted:
 def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: TopicPartition) -> bool:
     in_transaction = durable is not None and any(topic_partition in pending for pending in durable.pending.values())
     return in_transaction or topic_partition in group.pending_commits
+
+
+def _metadata_length(metadata: str) -> int:
+    """Length of the metadata in Java characters, the unit of offset.metadata.max.bytes."""
+    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

@@ -24,8 +24,3 @@ class OffsetDeletion(Value, frozen=False):
 
     error_code: ErrorCode
     partitions: PartitionErrors = field(default_factory=dict)
-
-
-def metadata_length(metadata: str) -> int:
-    """Length of the metadata in Java characters, the unit of offset.metadata.max.bytes."""
-    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

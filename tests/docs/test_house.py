@@ -15,7 +15,6 @@ PACKAGES_THAT_MAKE_A_MODULE = 3
 
 SHORT_MODULES: dict[str, str] = {
     "broker/observability/daemon_log_files.py": "only a daemon loads it",
-    "broker/zookeeper/zookeeper_offsets.py": "offsets before version 1, which leave with it",
     "cluster/groups/group_config.py": "a broker without groups loads nothing else of them",
     "cluster/groups/offset_events.py": "a broker without groups loads nothing else of them",
     "spark_jobs/common/dedupe.py": "users import it",

@@ -20,13 +20,10 @@ from broker.metadata.auto_topic_creation import InternalTopicCreator
 from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
-from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
-from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import TransactionalProducer
 from cluster.groups.group_config import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import Endpoint, ProducerIdBlock
-from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import RESPONSE_TYPES
 from protocol.records.batch import Record, build_batch, read_batches
@@ -35,7 +32,6 @@ from protocol.uuids import Uuid
 from protocol.wire.schema import Request, Response
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
 from tests.kit.environment import InlineExecutor, uuid_of
-from tests.kit.memory_file_system import MemoryFileSystem
 
 T = TypeVar("T")
 
@@ -173,12 +169,6 @@ class Local:
         self.service = GroupCoordinatorService(config, self.log, clock, random, InlineExecutor())
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.port, "PLAINTEXT")
         self.image = MetadataImage(cluster_id="c", brokers={0: BrokerImage(0, 1, {"PLAINTEXT": endpoint})})
-        self.disk = MemoryFileSystem()
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
-        tree = DurableTree.open(self.disk, "/data", clock.now_ms())
-        self.ensemble = EmbeddedEnsemble(tree, InlineExecutor(), clock, lambda _: None)
-        self.coordination = self.ensemble.session()
         self.created: list[str] = []
         self.on_create: Callable[[], None] = lambda: None
         self._blocks = count()
@@ -191,12 +181,7 @@ class Local:
         self.registry = HandlerRegistry(
             [
                 GroupHandlers(self.service),
-                GroupOffsetHandlers(
-                    self.service,
-                    lambda: self.image,
-                    ZookeeperOffsets(lambda: self.coordination),
-                    config.offset_metadata_max_bytes,
-                ),
+                GroupOffsetHandlers(self.service, lambda: self.image),
                 CoordinatorHandlers(
                     self.service, self.transactions, lambda: self.image, InternalTopicCreator(self._ensure)
                 ),
@@ -204,7 +189,6 @@ class Local:
             ]
         )
         self.run(self._elect)
-        self.run(self.coordination.connect)
         self._expiry = self.loop.create_task(self._expire_offsets())
 
     def run(self, function: Callable[[], T | Awaitable[T]]) -> T:
@@ -219,8 +203,6 @@ class Local:
     def close(self) -> None:
         self._expiry.cancel()
         self.run(self.service.close)
-        self.run(self.coordination.close)
-        self.run(self.ensemble.close)
         self.sleep(0)
         self.loop.close()
 

@@ -95,25 +95,6 @@ def fetched_offsets(fixture: GroupFixture) -> None:
 
 
 @dialogue
-def offsets_before_kafka_kept_them(fixture: GroupFixture) -> None:
-    topic, other, group = fixture.topic(), fixture.topic("u"), fixture.group()
-    missing = f"{topic}-missing"
-    fixture.ask("x", fetch(group, {topic: [0, 9], missing: [0]}), 0)
-    fixture.ask("x", commit(group, [(topic, 0, 5), (topic, 9, 5), (other, 1, 6), (missing, 0, 7)]), 0)
-    fixture.ask("x", commit(group, [(topic, 0, 8)], metadata="m" * 4096), 0)
-    fixture.ask("x", commit(group, [(topic, 0, 9)], metadata="m" * 4097), 0)
-    fixture.ask("x", commit(group, [(topic, 1, -1)], metadata=None), 0)
-    fixture.ask("x", commit(group, []), 0)
-    fixture.ask("x", fetch(group, {topic: [0, 1], other: [0, 1], missing: [0]}), 0)
-    fixture.ask("x", fetch(group, {}), 0)
-    fixture.ask("x", fetch(group, {topic: [0]}), 1)
-    fixture.ask("x", commit(group, [(topic, 0, 100)]), 1)
-    fixture.ask("x", fetch(group, {topic: [0]}), 0)
-    fixture.ask("x", fetch(group, {topic: [0]}), 1)
-    fixture.ask("x", describe(group), DESCRIBE)
-
-
-@dialogue
 def deleted_offsets(fixture: GroupFixture) -> None:
     topic, other, group = fixture.topic(), fixture.topic("u"), fixture.group()
     missing = f"{topic}-missing"

@@ -340,26 +340,6 @@ def test_unknown_members_are_answered_for_every_api(place: Local) -> None:
     assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_GROUP_ID, 0]
 
 
-def test_the_oldest_offsets_are_znodes_as_kafkas(place: Local) -> None:
-    for offset in (5, 6):
-        answer = ask(place, commit("g", [("t", 0, offset)]), 0)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
-    data, _ = place.run(lambda: place.coordination.get("/consumers/g/offsets/t/0"))
-    assert data == b"6"
-    place.run(lambda: place.coordination.set("/consumers/g/offsets/t/0", b"no number"))
-    answer = ask(place, fetch("g", {"t": [0]}), 0)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-@pytest.mark.parametrize("group", ["", "..", "a/../../brokers", "/", "\0"])
-def test_a_group_that_is_no_path_reaches_no_other_znode(place: Local, group: str) -> None:
-    answer = ask(place, commit(group, [("t", 0, 5)]), 0)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    answer = ask(place, fetch(group, {"t": [0]}), 0)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert place.run(lambda: place.coordination.children("/"))[0] in ([], ["consumers"])
-
-
 # -- what clients are called -------------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,6 @@ class Trial:
         for value in range(RECORDS):
             await client.ask(produce((self.t,), (0,), b"%d" % value), 9)
         await client.ask(commit(self.g, (self.t,), 3), 2)
-        await client.ask(commit(self.g, (self.t,), 4), 0)
         joined = await client.ask(join(self.m), 3)
         self.member_id, self.generation_id = joined.member_id, joined.generation_id
         await client.ask(sync(self), 3)

@@ -111,9 +111,7 @@ CASES: Final = (
     Case(ApiKey.LIST_GROUPS, 4, lambda _: ListGroupsRequest()),
     Case(ApiKey.DELETE_GROUPS, 1, lambda trial: DeleteGroupsRequest(groups_names=[trial.g, trial.m])),
     Case(ApiKey.OFFSET_COMMIT, 2, lambda trial: commit(trial.g, trial.topics, 1)),
-    Case(ApiKey.OFFSET_COMMIT, 0, lambda trial: commit(trial.g, trial.topics, 2), "v0"),
     Case(ApiKey.OFFSET_FETCH, 5, committed),
-    Case(ApiKey.OFFSET_FETCH, 0, committed, "v0"),
     Case(ApiKey.OFFSET_DELETE, 0, offsets_deleted),
     Case(ApiKey.CREATE_TOPICS, 4, lambda trial: create(trial.n)),
     Case(
