@@ -47,7 +47,12 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
         os.waitpid(process.pid, 0)
 
 
-UNCHANGED = "and that cannot change; `odradek cluster start` starts it as it is, and --dir DIR makes another cluster"
+def unchanged(directory: ClusterDirectory) -> str:
+    """The end of a message about a cluster that keeps its security."""
+    return (
+        f"and that cannot change; `odradek cluster start --dir {directory.path}` starts it as it is, "
+        "and another --dir makes another cluster"
+    )
 
 
 @pytest.fixture
@@ -106,6 +111,12 @@ def test_a_process_that_does_not_stop_is_killed(
 
 
 # -- the directory -----------------------------------------------------------------------------------------------------
+
+
+def test_messages_name_the_directory_unless_it_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ClusterDirectory("odradek-cluster").command("start") == "odradek cluster start"
+    assert ClusterDirectory("a b").command("stop") == f"odradek cluster stop --dir '{tmp_path}/a b'"
 
 
 def test_what_is_saved_is_loaded(directory: ClusterDirectory) -> None:
@@ -176,11 +187,13 @@ def test_mistakes_of_the_command_line(directory: ClusterDirectory, capsys: pytes
         "resume 2": "broker 2 is dead, not paused",
         "kill zookeeper": "the ZooKeeper at zk:2181/kafka was not started by this cluster",
         "logs 3": "the cluster has no broker 3; its brokers are 1, 2",
-        "start --brokers 3": f"the cluster in {directory.path} has 2 brokers; `odradek cluster add` adds one",
+        "start --brokers 3": f"the cluster in {directory.path} has 2 brokers; "
+        f"`odradek cluster add --dir {directory.path}` adds one",
         "start --base-port 1234": f"broker 1 of the cluster in {directory.path} has port 9092",
         "start --zookeeper other:1": f"the cluster in {directory.path} is on the ZooKeeper zk:2181/kafka",
         "start --coordination embedded": f"the cluster in {directory.path} is on ZooKeeper at zk:2181/kafka",
-        "start --tls": f"the cluster in {directory.path} was made with neither --tls nor --sasl, {UNCHANGED}",
+        "start --tls": f"the cluster in {directory.path} was made with neither --tls nor --sasl, "
+        f"{unchanged(directory)}",
         "start --set a=b": f"the cluster in {directory.path} exists; change "
         f"{directory.path}/broker-*/server.properties instead",
     }.items():
@@ -236,7 +249,7 @@ def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     directory.save(a_state(None).replace(security=ClusterSecurity(has_tls=True, mechanism="PLAIN")))
     assert directory.load().security == ClusterSecurity(has_tls=True, mechanism="PLAIN")
     assert cluster.main(["start", "--dir", str(directory.path), "--sasl", "SCRAM-SHA-512"]) == 1
-    assert said(capsys) == f"the cluster in {directory.path} was made with --tls --sasl PLAIN, {UNCHANGED}"
+    assert said(capsys) == f"the cluster in {directory.path} was made with --tls --sasl PLAIN, {unchanged(directory)}"
 
 
 def test_keys_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,6 +383,6 @@ def test_every_action_explains_itself(monkeypatch: pytest.MonkeyPatch, capsys: p
             cluster.main([action, "--help"])
         assert end.value.code == 0
         assert f"odradek cluster {action}" in capsys.readouterr().out
-    assert cluster.main(["--help"]) == 1
+    assert cluster.main(["--help"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
     assert {*ACTIONS, "cluster-id", "unregister"} <= set(listed)

@@ -158,7 +158,7 @@ def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, director
     """Raise ToolError for options that cannot change in an existing cluster."""
     brokers = len(state.brokers)
     if arguments.brokers not in {None, brokers}:
-        raise ToolError(f"the cluster in {directory.path} has {brokers} brokers; `odradek cluster add` adds one")
+        raise ToolError(f"the cluster in {directory.path} has {brokers} brokers; `{directory.command('add')}` adds one")
     if arguments.zookeeper not in {None, state.zookeeper.connect}:
         raise ToolError(f"the cluster in {directory.path} is on the ZooKeeper {state.zookeeper.connect}")
     own = EMBEDDED if state.zookeeper.is_embedded else ZOOKEEPER
@@ -169,7 +169,7 @@ def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, director
     if arguments.tls > state.security.has_tls or arguments.sasl not in {None, state.security.mechanism}:
         raise ToolError(
             f"the cluster in {directory.path} was made with {state.security.title}, and that cannot change; "
-            "`odradek cluster start` starts it as it is, and --dir DIR makes another cluster"
+            f"`{directory.command('start')}` starts it as it is, and another --dir makes another cluster"
         )
     if arguments.settings:
         raise ToolError(
@@ -188,9 +188,9 @@ def _say_what_next(directory: ClusterDirectory, state: ClusterState) -> None:
         tell(f"\nbootstrap.servers={state.bootstrap_servers}")
     commands = {
         f"{topics} --create --topic flights --partitions {len(state.brokers)}": "",
-        "odradek cluster status --watch": "leaders, ISR and memory",
-        f"odradek cluster kill {state.brokers[-1].broker_id}": "kill -9; `odradek cluster start` starts it again",
-        "odradek cluster stop": "",
+        directory.command("status --watch"): "leaders, ISR and memory",
+        directory.command(f"kill {state.brokers[-1].broker_id}"): "kill -9; `start` starts it again",
+        directory.command("stop"): "",
     }
     tell("\nNext:")
     for command, what in commands.items():
@@ -216,7 +216,7 @@ async def stop(_: argparse.Namespace, directory: ClusterDirectory) -> None:
     """Stop everything in order."""
     with _changing(directory) as lifecycle:
         await lifecycle.stop()
-    tell("stopped; `odradek cluster start` starts it again with its data")
+    tell(f"stopped; `{directory.command('start')}` starts it again with its data")
 
 
 async def add(_: argparse.Namespace, directory: ClusterDirectory) -> None:
@@ -233,7 +233,7 @@ async def kill(arguments: argparse.Namespace, directory: ClusterDirectory) -> No
     if not send_signal(process, signal.SIGKILL):
         raise ToolError(f"{what} does not run")
     await wait_for_end(process)
-    tell(f"killed {what}; `odradek cluster start` starts it again")
+    tell(f"killed {what}; `{directory.command('start')}` starts it again")
     if arguments.process != ZOOKEEPER:
         timeout_ms = state.settings.get("zookeeper.session.timeout.ms", SESSION_TIMEOUT_MS)
         tell(f"other brokers take over its partitions when its ZooKeeper session ends, within {timeout_ms} ms")
@@ -244,7 +244,7 @@ async def pause(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
     what, process = _named(arguments, directory.load())
     _require(what, process, Condition.RUNNING)
     send_signal(process, signal.SIGSTOP)
-    tell(f"paused {what}; `odradek cluster resume {arguments.process}` resumes it")
+    tell(f"paused {what}; `{directory.command(f'resume {arguments.process}')}` resumes it")
 
 
 async def resume(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -132,6 +133,11 @@ class ClusterDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._state_file = self.path / "cluster.json"
+
+    def command(self, action: str) -> str:
+        """The command line of an action on this cluster, for messages: with --dir unless this is the default."""
+        is_default = self.path == Path(DEFAULT_DIRECTORY).absolute()
+        return f"odradek cluster {action}" + ("" if is_default else f" --dir {shlex.quote(str(self.path))}")
 
     @property
     def exists(self) -> bool:

@@ -167,7 +167,7 @@ class ClusterLifecycle:
     async def add(self) -> LocalBroker:
         """Start one more broker, and return it once it is registered. Raises ToolError."""
         if self._lacks_zookeeper:
-            raise ToolError("the cluster does not run; `odradek cluster start` starts it")
+            raise ToolError(f"the cluster does not run; `{self._directory.command('start')}` starts it")
         last = self._state.brokers[-1]
         port = free_from(max(each.port for each in self._state.brokers) + 1)
         broker = LocalBroker(last.broker_id + 1, port)
