@@ -41,7 +41,10 @@ def main(argv: list[str]) -> int:
     try:
         properties = {**read_properties(arguments.file), **parse_pairs(arguments.override)}
     except (OSError, ConfigError) as error:
-        print(f"{arguments.file} cannot be read: {reason(error)}", file=sys.stderr)
+        print(
+            f"cannot read {reason(error)}" if isinstance(error, OSError) else f"{arguments.file}: {error}",
+            file=sys.stderr,
+        )
         return 1
     findings = review(properties, os.environ)
     show(report(findings), STYLES)

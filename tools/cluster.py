@@ -10,7 +10,7 @@ import sys
 
 from tools.local_cluster import cluster_actions
 from tools.support.common import make_client, read_properties, run_work
-from tools.support.options import ArgumentParser, default_server
+from tools.support.options import ArgumentParser, default_server, is_own_command
 
 
 def make_parser() -> ArgumentParser:
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     parser = make_parser()
     if argv and argv[0] in cluster_actions.ACTIONS:
         return cluster_actions.run(parser.parse_args(argv))
-    arguments = parser.read(argv, needs_arguments=True)
+    arguments = parser.read(argv, needs_arguments=not is_own_command())
     return arguments if isinstance(arguments, int) else run_work(lambda: work(arguments))
 
 

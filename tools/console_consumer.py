@@ -14,7 +14,15 @@ from client.settings import ConsumerSettings
 from protocol.errors import ApiError
 from protocol.records.batch import Record, TimestampType
 from protocol.topic_partition import TopicPartition
-from tools.support.common import ToolError, make_client, parse_pairs, read_properties, reason, run_tool
+from tools.support.common import (
+    BOOTSTRAP_SERVER,
+    ToolError,
+    make_client,
+    parse_pairs,
+    read_properties,
+    reason,
+    run_tool,
+)
 from tools.support.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.terminal import Progress
@@ -26,7 +34,7 @@ FOREVER_S = 1e9
 PARSER = OptionParser(
     "Read topics and write the records to standard output.",
     [
-        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        BOOTSTRAP_SERVER,
         Option("topic", "The topic to read.", "topic"),
         Option("include", "Regular expression for whole names of topics to read.", "regular expression"),
         Option("whitelist", "Deprecated name of --include.", "regular expression"),

@@ -12,7 +12,16 @@ from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
-from tools.support.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason, run_tool
+from tools.support.common import (
+    BOOTSTRAP_SERVER,
+    ToolError,
+    make_client,
+    now_ms,
+    parse_pairs,
+    read_properties,
+    reason,
+    run_tool,
+)
 from tools.support.line_reader import DEFAULT_READERS, Line, LineReader, read_lines
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.terminal import Progress
@@ -22,7 +31,7 @@ logger = logging.getLogger("org.apache.kafka.clients.producer.internals.ErrorLog
 PARSER = OptionParser(
     "Write the lines of standard input to a topic.",
     [
-        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        BOOTSTRAP_SERVER,
         Option("broker-list", "Deprecated name of --bootstrap-server.", "host:port,..."),
         Option("topic", "Required: the topic to write to.", "topic"),
         Option("sync", "Wait for each record to be acknowledged before the next is read."),

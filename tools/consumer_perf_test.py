@@ -10,7 +10,7 @@ from client.consumer import Consumer
 from client.fetcher import FetchedBatch
 from client.settings import ConsumerSettings
 from protocol.topic_partition import TopicPartition
-from tools.support.common import make_client, now_ms, read_properties, run_tool
+from tools.support.common import BOOTSTRAP_SERVER, make_client, now_ms, read_properties, run_tool
 from tools.support.java_dates import format_date
 from tools.support.options import Option, OptionParser, Options, UsageError
 from tools.support.performance import print_metrics
@@ -22,7 +22,7 @@ _POLL_S = 0.1
 PARSER = OptionParser(
     "Measure how fast a topic can be read.",
     [
-        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        BOOTSTRAP_SERVER,
         Option("broker-list", "Deprecated name of --bootstrap-server.", "host:port,..."),
         Option("topic", "Required: the topic to read.", "topic"),
         Option("messages", "Required: how many records to read.", "count", "Long"),

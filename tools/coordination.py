@@ -34,15 +34,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     copy.add_argument("--from", required=True, metavar="DIR", dest="source", help="the broker's first log directory")
     copy.add_argument("--to", required=True, metavar="HOST:PORT[/CHROOT]", dest="target", help="empty so far")
-    copy.add_argument(
-        "--zk-tls-config-file", metavar="FILE", help="a broker's properties: those of zookeeper.ssl.* are heeded"
-    )
+    copy.add_argument("--zk-tls-config-file", metavar="FILE", help="a file with the properties zookeeper.ssl.*")
     return parser
 
 
 def main(argv: Sequence[str]) -> None:
     """Become the process that does the work."""
-    arguments = make_parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv or ["--help"])
     if arguments.action == "serve":
         command = server_module("broker.zookeeper.tree_process", arguments.properties)
     else:

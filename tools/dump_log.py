@@ -177,7 +177,7 @@ class _Dump:
         name = os.path.basename(path)
         stem, dot, suffix = name.rpartition(".")
         if not dot:
-            raise ToolError(f"The file name {name!r} has no suffix that would tell what is in it")
+            raise ToolError(f"The file name {name!r} has no suffix, such as .log or .index, that names its kind")
         kinds: dict[str, Callable[[str, str], None]] = {
             "log": self._show_log,
             "checkpoint": self._show_log,

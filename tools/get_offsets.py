@@ -11,7 +11,16 @@ from client import admin
 from client.metadata import TopicMetadata
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.support.common import COMMAND_CONFIG, ToolError, TopicFilter, make_client, read_properties, reason, run_tool
+from tools.support.common import (
+    BOOTSTRAP_SERVER,
+    COMMAND_CONFIG,
+    ToolError,
+    TopicFilter,
+    make_client,
+    read_properties,
+    reason,
+    run_tool,
+)
 from tools.support.options import Option, OptionParser, Options
 
 TIMES = {
@@ -28,7 +37,7 @@ Filter = Callable[[TopicMetadata, int], bool]
 PARSER = OptionParser(
     "Show offsets of partitions as topic:partition:offset.",
     [
-        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        BOOTSTRAP_SERVER,
         Option("broker-list", "Deprecated name of --bootstrap-server.", "host:port,..."),
         COMMAND_CONFIG,
         Option("topic", "Regular expression for topics; all when it is not given.", "topic"),

@@ -9,7 +9,7 @@ import pytest
 
 from client.metadata import PartitionMetadata
 from protocol.errors import ApiError, ErrorCode
-from tools import storage
+from tools import storage, topics
 from tools.producer_perf_test import Statistics
 from tools.support.common import ToolError
 from tools.support.error_texts import exception_text
@@ -162,6 +162,30 @@ def test_errors_are_named_once() -> None:
         ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "only one"): "NotEnoughReplicasException: only one",
     }.items():
         assert exception_text(error) == package + text
+
+
+def test_a_mistyped_option_gets_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, hint in {"odradek tool": "; did you mean --number?", "kafka-tool.sh": ""}.items():
+        monkeypatch.setenv("ODRADEK_COMMAND", command)
+        with pytest.raises(OptionError) as error:
+            PARSER.parse(["--numbre", "1"])
+        assert str(error.value) == f"numbre is not a recognized option{hint}"
+
+
+def test_help_of_odradeks_command_is_output_and_mistakes_are_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ODRADEK_COMMAND", "odradek topics")
+    assert topics.main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("Create, list, describe, grow and delete topics.\nOption ")
+    assert topics.main(["--create"]) == 1
+    assert capsys.readouterr().err == (
+        'Missing required argument "[topic]"\n`odradek topics --help` shows the options.\n'
+    )
+    monkeypatch.setenv("ODRADEK_COMMAND", "kafka-topics.sh")
+    for mistake in (["--help"], ["--create", "--bootstrap-server", "b:1"]):
+        assert topics.main(mistake) == 1
+        assert "\nOption " in capsys.readouterr().err
 
 
 def test_a_mistyped_command_of_a_tool_gets_a_suggestion(

@@ -24,7 +24,9 @@ from security.openssl_files import read_bytes
 from tools.support.error_texts import message_of
 from tools.support.options import Option, OptionError, OptionParser, Options, UsageError, is_own_command
 
-BOOTSTRAP_SERVER = Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,...")
+BOOTSTRAP_SERVER = Option(
+    "bootstrap-server", "Required: the brokers to connect to. `odradek NAME` takes 127.0.0.1:9092.", "host:port,..."
+)
 COMMAND_CONFIG = Option("command-config", "A file with properties for the client.", "property file")
 
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
@@ -66,19 +68,25 @@ def run_tool(
 ) -> int:
     """Parse, check and run; returns the exit code.
 
-    Help and mistakes on the command line go to standard error with exit code 1, as with Kafka's tools. `fail` prints an
+    Help and mistakes on the command line go to standard error with exit code 1, as with Kafka's tools. As `odradek
+    NAME`, help goes to standard output with exit code 0, and a mistake does not list all options. `fail` prints an
     error of the work itself, by default as one line on standard error; the exit code is then `failure_code`.
     """
     try:
         options = parser.parse(argv)
         if options.has("help") or not argv:
-            raise UsageError(parser.purpose)
+            is_asked_for = is_own_command() and options.has("help")
+            print(parser.purpose, parser.format_help(), sep="\n", file=sys.stdout if is_asked_for else sys.stderr)
+            return 0 if is_asked_for else 1
         if options.has("version"):
             print(f"{__version__} (Odradek)")
             return 0
         check(options)
     except UsageError as error:
-        print(error, parser.format_help(), sep="\n", file=sys.stderr)
+        shown = (
+            f"`{os.environ['ODRADEK_COMMAND']} --help` shows the options." if is_own_command() else parser.format_help()
+        )
+        print(error, shown, sep="\n", file=sys.stderr)
         return 1
     except (OptionError, ToolError) as error:
         print(error, file=sys.stderr)

@@ -121,8 +121,7 @@ class OptionParser(argparse.ArgumentParser):
             name, equals, value = word.lstrip("-").partition("=")
             option = self.options.get(name)
             if option is None:
-                hint = "; use --bootstrap-server, tools speak to brokers only" if name == "zookeeper" else ""
-                raise OptionError(f"{name} is not a recognized option{hint}")
+                raise OptionError(f"{name} is not a recognized option{self._hint(name)}")
             if option.argument is None:
                 yield f"--{name}"
                 continue
@@ -132,6 +131,13 @@ class OptionParser(argparse.ArgumentParser):
             if value == "--":  # which argparse would drop
                 raise OptionError(f"Option {name} requires an argument")
             yield f"--{name}{equals}{value}"
+
+    def _hint(self, name: str) -> str:
+        """The end of the message about an unknown option."""
+        if name == "zookeeper":
+            return "; use --bootstrap-server, tools speak to brokers only"
+        close = suggestion(f"--{name}", [f"--{each}" for each in self.options]) if is_own_command() else None
+        return f"; {close}" if close else ""
 
     def format_help(self) -> str:
         """All options with their help, in two columns."""
@@ -243,7 +249,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class ArgumentParser(CommandParser):
-    """Mistakes and --help end with exit code 1; a command line without arguments shows the help and ends with 0."""
+    """Mistakes and --help end with exit code 1, but --help of `odradek NAME` with 0, as does a command line without
+    arguments, which shows the help.
+    """
 
     def __init__(self, prog: str, description: str, version_flags: Sequence[str] = ("--version",)) -> None:
         """Create a parser. `prog` is Kafka's name of the tool, used if ODRADEK_COMMAND is not set."""
@@ -268,7 +276,7 @@ class ArgumentParser(CommandParser):
             return self.parse_args(argv if server is None else ["--bootstrap-server", server, *argv])
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
-            return 1 if "-h" in argv or "--help" in argv else code
+            return 1 if not is_own_command() and ("-h" in argv or "--help" in argv) else code
 
 
 def whole_number(kind: str) -> Callable[[str], int]:
