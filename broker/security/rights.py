@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from broker.environment.contract import Clock
@@ -56,8 +57,9 @@ class ClientRequest(Value, Generic[R], frozen=False, eq=False):
         """Pass the request on as it is now. Refusals are appended to `results` of the response, unless that has an
         error itself.
         """
-        outcome = self.handle(self.request)
-        return then(outcome, partial(_append, self.context.api_version, results, refusals)) if refusals else outcome
+        if not refusals:
+            return self.handle(self.request)
+        return then(self.handle(self.request), partial(_append, self.context.api_version, results, refusals))
 
     def without(self, array: str, denied: Callable[[Any], bool], refusals: Sequence[Any], results: str) -> Outcome:
         """Pass the request on without the denied elements of `array`; see `proceed` for their refusals."""
@@ -166,19 +168,19 @@ class OnTopics:
         self._refusal = refusal
         self._array = array
         self._results = results
-        self._name = name
+        self._name_of = attrgetter(name)
         self._unless = unless
 
     def __call__(self, _: object, asked: ClientRequest[Any]) -> Outcome:
         if self._unless is not None and asked.client.may_in_cluster(self._unless, logs_denial=False):
             return asked.proceed()
-        name, topics = self._name, getattr(asked.request, self._array)
-        denied = asked.client.denied(self._operation, ResourceType.TOPIC, [getattr(topic, name) for topic in topics])
+        name_of, topics = self._name_of, getattr(asked.request, self._array)
+        denied = asked.client.denied(self._operation, ResourceType.TOPIC, list(map(name_of, topics)))
         if not denied:
             return asked.proceed()
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        refusals = [self._refusal(topic, code) for topic in topics if getattr(topic, name) in denied]
-        return asked.without(self._array, lambda topic: getattr(topic, name) in denied, refusals, self._results)
+        refusals = [self._refusal(topic, code) for topic in topics if name_of(topic) in denied]
+        return asked.without(self._array, lambda topic: name_of(topic) in denied, refusals, self._results)
 
 
 class All:
@@ -197,7 +199,8 @@ class All:
 def _ask(
     right: Guard, handlers: object, asked: ClientRequest[Any], handle: Callable[[Any], Outcome], request: Any
 ) -> Outcome:
-    return right(handlers, make_client_request(asked.client, asked.context, request, handle))
+    asked.request, asked.handle = request, handle
+    return right(handlers, asked)
 
 
 class InShares:
