@@ -31,10 +31,6 @@ from storage.recovery.scrub import Scrub
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 
 def cleaner_metrics(cleaner: LogCleaner, log_dirs: Iterable[str]) -> Iterator[Metric]:

@@ -25,16 +25,15 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
+from broker.network.registry import HandlerRegistry, RequestContext
 from broker.network.slices import in_slices
 from broker.server import KafkaServer
 from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
-from broker.test_mode.interception import CLIENT_ID, Interception, errors_in
+from broker.test_mode.interception import CONTROL, Interception, errors_in, resolved
 from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
-from cluster.security.principal import Principal
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_admin import (
     DescribeGroupsRequest,
@@ -61,8 +60,6 @@ from storage.log.log_reader import read_aborted
 from storage.segment.transaction_index import AbortedTxn
 
 R = TypeVar("R", bound=Response)
-PRINCIPAL: Final = Principal("User", "odradek-control")
-"""The principal of the control API; a broker under test has it among its super.users."""
 _TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1 << 20
 _ALL_REPLICAS: Final = -1
@@ -71,28 +68,19 @@ _ALL_REPLICAS: Final = -1
 class LocalRequests:
     """Sends requests to the handlers that answer clients, in their newest version, without a connection."""
 
-    def __init__(self, registry: HandlerRegistry, listener_name: str, principal: Principal) -> None:
+    def __init__(self, registry: HandlerRegistry, listener_name: str) -> None:
         self._registry = registry
         self._listener_name = listener_name
-        self._principal = principal
 
     async def send(self, request: Request, response_type: type[R]) -> R:
         """The response. Raises whatever the handler raises."""
         route = self._registry.routes[int(request.api_key)]
         context = RequestContext(
-            route.max_version, CLIENT_ID, "127.0.0.1", self._listener_name, self._principal, correlation_id=0
+            route.max_version, CONTROL.name, "127.0.0.1", self._listener_name, CONTROL, correlation_id=0
         )
-        reply = route.handle(context, request)
-        if isinstance(reply, Later):
-            answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-            reply.then(lambda later, outcome: answered.set_result(later.response(outcome)))
-            reply = await answered
-        elif isinstance(reply, Waiting):
-            reply = await reply.future
-        elif reply is not None and not isinstance(reply, Response):
-            reply = await reply
-        assert isinstance(reply, response_type)
-        return reply
+        response = await resolved(route.handle(context, request))
+        assert isinstance(response, response_type)
+        return response
 
 
 class ControlServer:
@@ -106,7 +94,7 @@ class ControlServer:
         machine.is_busy = lambda: self._serving.logs.cleaner.is_cleaning
         self._serving = server.serving
         listener = next(iter(server.ports))
-        self._requests = LocalRequests(self._serving.registry, listener, PRINCIPAL)
+        self._requests = LocalRequests(self._serving.registry, listener)
         self._handlers = {
             ("GET", "broker"): self._describe_broker,
             ("GET", "topics"): self._list_topics,

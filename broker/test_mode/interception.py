@@ -27,6 +27,7 @@ from broker.replication.fetch_session import FetchSessionCache
 from broker.test_mode.error_answers import ERROR_FIELDS, error_response
 from broker.test_mode.fault_rules import Fault, FaultError, FaultRule
 from broker.test_mode.touched_resources import TopicName, reduced
+from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -35,8 +36,10 @@ from protocol.uuids import Uuid
 from protocol.wire.encode_compiler import EncodedItems
 from protocol.wire.schema import Request, Response, Struct
 
-CLIENT_ID: Final = "odradek-control"
-"""The client id of the control API, whose requests are neither on the tape nor hit by faults."""
+CONTROL: Final = Principal("User", "odradek-control")
+"""The principal of the control API, whose requests are neither on the tape nor hit by faults. A broker under test has it
+among its super.users.
+"""
 TAPE_REQUESTS: Final = 2_000
 """Most requests on the tape; older ones are dropped."""
 SHOWN_ELEMENTS: Final = 20
@@ -104,7 +107,7 @@ class Interception:
     # -- every request -------------------------------------------------------------------------------------------------
 
     def _handle(self, route: Route, handle: Handle, context: RequestContext, request: Request) -> Any:
-        if context.client_id == CLIENT_ID:
+        if context.principal is CONTROL:
             return handle(context, request)
         entry: dict[str, Any] = {
             "api": route.name,
@@ -202,7 +205,7 @@ class Interception:
         fault = rule.fault
         if fault.action == "delay" and not fault.after:
             await asyncio.sleep(fault.delay_ms / 1000)
-        response = await _resolved(handle(context, request))
+        response = await resolved(handle(context, request))
         match fault.action:
             case "delay" if fault.after:
                 await asyncio.sleep(fault.delay_ms / 1000)
@@ -280,7 +283,7 @@ async def _watched_work(reply: Awaitable[Reply], ended: Callable[[Reply], None])
     return response
 
 
-async def _resolved(reply: Any) -> Reply:
+async def resolved(reply: Any) -> Reply:
     """The response of any reply of a handler."""
     if isinstance(reply, Later):
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -294,7 +297,7 @@ async def _resolved(reply: Any) -> Reply:
 
 
 async def _joined(reply: Any, error: Response) -> Reply:
-    response = await _resolved(reply)
+    response = await resolved(reply)
     return None if response is None else _merged(response, error)
 
 
