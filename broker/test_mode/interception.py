@@ -37,8 +37,8 @@ from protocol.wire.encode_compiler import EncodedItems
 from protocol.wire.schema import Request, Response, Struct
 
 CONTROL: Final = Principal("User", "odradek-control")
-"""The principal of the control API, whose requests are neither on the tape nor hit by faults. A broker under test has it
-among its super.users.
+"""The principal of the control API, whose requests are neither on the tape nor hit by faults. A broker under test has
+it among its super.users.
 """
 TAPE_REQUESTS: Final = 2_000
 """Most requests on the tape; older ones are dropped."""
