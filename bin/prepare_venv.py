@@ -25,7 +25,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("broker", "client", "cluster", "config", "odradek", "protocol", "security", "storage", "tools")
+PACKAGES = (
+    *("broker", "client", "cluster", "config", "environment", "odradek", "protocol", "security", "storage", "tools"),
+    "zookeeper",
+)
 STAMP = "odradek.stamp"
 COMPILED = "odradek.compiled"
 MINIMUM = (3, 11)

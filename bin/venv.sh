@@ -31,7 +31,7 @@ ensure_venv() {
 ensure_compiled() {
   [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] && [ -w "$1" ] || return 0
   if [ -f "$1/odradek.compiled" ]; then
-    changed=$(cd "${root:?}" && find broker client cluster config odradek protocol security storage tools \
+    changed=$(cd "${root:?}" && find broker client cluster config environment odradek protocol security storage tools zookeeper \
       -name '*.py' -newer "$1/odradek.compiled" 2>/dev/null) || :
     [ -n "$changed" ] || return 0
   fi

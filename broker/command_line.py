@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from broker.observability.logging_setup import LEVELS, LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
 from config.environment_variables import keys_of, logger_levels
 from config.properties import load_properties
+from environment.logging_setup import LEVELS, LoggerLevels
 from protocol.value import Value
 
 DEVELOPMENT_PORT = 9092
@@ -144,8 +144,8 @@ def read_configuration(arguments: BrokerArguments, path: str, environment: Mappi
         given = resolve(given, environment, read_bytes)
     options = environment.get("KAFKA_OPTS", "")
     if "java.security.auth.login.config" in options or "sasl.oauthbearer.allowed.urls" in options:
-        from broker.environment.system import read_text
         from config.environment_variables import with_jaas_file
+        from environment.system import read_text
 
         given = with_jaas_file(given, options, read_text)
     if "java.security.krb5.conf" in options:

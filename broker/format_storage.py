@@ -13,21 +13,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.environment.contract import Environment
-from broker.environment.system import system_environment, variables
+from broker.broker_environment import Environment, open_embedded, system_environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.stages.directories import NO_BROKER_ID, LockedDirectories
-from broker.zookeeper.embedded_ensemble import open_embedded
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.quotas.entities import QuotaEntity
 from cluster.znodes import PERSISTENT_PATHS
-from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.properties import load_properties, resolve
+from environment.system import variables
 from security.openssl_files import read_bytes
 from security.sasl_exchange import ScramCredential
 from storage.directory.meta_properties import META_PROPERTIES, LogDirError
+from zookeeper.coordination import CoordinationError
 
 RELEASE: Final = "3.9-IV0"
 

@@ -20,7 +20,7 @@ import gc
 from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
-from broker.environment.contract import Clock, Executor
+from environment.contract import Clock, Executor
 
 YOUNG_OBJECTS: Final = 7_000
 """Net allocations that trigger a collection of the young generation. A hundred waiting requests exceed CPython's
@@ -140,7 +140,7 @@ would otherwise keep what one large request has left. It costs some 0.1 ms per M
 
 
 class Memory(Protocol):
-    """The memory of the process; see `broker.environment.system.ProcessMemory`."""
+    """The memory of the process; see `environment.system.ProcessMemory`."""
 
     def processor_s(self) -> float: ...
 

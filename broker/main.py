@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
+from broker.broker_environment import Environment, system_environment
 from broker.command_line import (
     BrokerArguments,
     CommandLineError,
@@ -20,21 +21,14 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
-from broker.environment.contract import Environment
-from broker.environment.process_signals import end_within, handle_signals, open_standard_streams
-from broker.environment.system import (
-    ProcessMemory,
-    raise_open_file_limit,
-    run_loop,
-    system_environment,
-    with_open_file_limit,
-)
 from broker.garbage import GarbageCollector, HeapTrimmer
-from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.properties import properties_text
+from environment.logging_setup import configure_logging
+from environment.process_signals import end_within, handle_signals, open_standard_streams
+from environment.system import ProcessMemory, raise_open_file_limit, run_loop, with_open_file_limit
 from storage.directory.meta_properties import LogDirError
 
 logger = logging.getLogger("kafka.Kafka")

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits, ConnectionRates
@@ -26,13 +26,13 @@ from broker.stages.logs import LoadedLogs
 from broker.stages.serving import ServingBroker, window_of_quotas
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
-from cluster.zookeeper.coordination import CoordinationError
-from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
 from config.rules import too_old_protocol
 from protocol.errors import ApiError
 from storage.directory.meta_properties import LogDirError
+from zookeeper.coordination import CoordinationError
+from zookeeper.durable_tree import JournalError
 
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer

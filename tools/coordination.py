@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
     """Become the process that does the work."""
     arguments = make_parser().parse_args(argv or ["--help"])
     if arguments.action == "serve":
-        command = server_module("broker.zookeeper.tree_process", arguments.properties)
+        command = server_module("zookeeper.tree_process", arguments.properties)
     else:
         tls = [arguments.zk_tls_config_file] if arguments.zk_tls_config_file else []
         command = server_module("broker.zookeeper.tree_copier", arguments.source, arguments.target, *tls)

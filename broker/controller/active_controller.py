@@ -15,11 +15,11 @@ from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, keep_leader_epochs, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
-from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
+from zookeeper.coordination import Create, Operation
 
 if TYPE_CHECKING:
     from broker.controller.controller_term import LeaderElections

@@ -8,14 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from broker.environment.contract import Clock, Ensemble, Random
+from broker.broker_environment import Ensemble
 from broker.zookeeper.kafka_zk_client import ClusterError, KafkaZkClient
 from broker.zookeeper.topic_reader import DamagedNodes
 from cluster import znodes
 from cluster.controller.commands import CommandFence
 from cluster.coordinators.deadlines import PAUSE_AFTER_BUG_MS
 from cluster.metadata_image import BrokerImage, ConfigResource
-from cluster.zookeeper.coordination import (
+from environment.contract import Clock, Random
+from zookeeper.coordination import (
     ConnectionLossError,
     Coordination,
     CoordinationError,

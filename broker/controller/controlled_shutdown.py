@@ -13,9 +13,9 @@ from functools import partial
 from broker.controller.broker_requests import ControllerApi
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
+from zookeeper.coordination import CoordinationError
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 

@@ -26,7 +26,12 @@ from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.controller.transactions import ControllerEpoch
 from cluster.metadata_image import BrokerImage, PartitionImage
-from cluster.zookeeper.coordination import (
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages.reassignments import ElectionType
+from protocol.topic_partition import TopicPartition
+from protocol.uuids import Uuid
+from zookeeper.coordination import (
     ConnectionLossError,
     CoordinationError,
     EventType,
@@ -34,11 +39,6 @@ from cluster.zookeeper.coordination import (
     SessionExpiredError,
     WatchEvent,
 )
-from config.broker_config import BrokerConfig
-from protocol.errors import ApiError, ErrorCode
-from protocol.messages.reassignments import ElectionType
-from protocol.topic_partition import TopicPartition
-from protocol.uuids import Uuid
 
 if TYPE_CHECKING:
     from broker.controller.controller_term import Elected

@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from broker.controller.broker_requests import BrokerRequests, OfflineReplicas
-from broker.environment.contract import Clock
-from broker.network.slices import Slices, in_slices
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.controller.commands import TopicStates
 from cluster.controller.context import ControllerContext
@@ -28,12 +26,14 @@ from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr import IsrChange
 from cluster.znodes import PartitionState
-from cluster.zookeeper.coordination import Coordination, CoordinationError, Delete, MultiError, NoSpaceError, Operation
 from config.broker_config import BrokerConfig
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from protocol.value import Value, field
+from zookeeper.coordination import Coordination, CoordinationError, Delete, MultiError, NoSpaceError, Operation
 
 
 class InternalTopic(Value):

@@ -12,9 +12,9 @@ from cluster.controller.commands import StoppedReplica, TopicStates
 from cluster.controller.elections import NO_STATE, after, next_state, write
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import REASSIGN_PARTITIONS, encode_reassignments
-from cluster.zookeeper.coordination import Delete, Operation, SetData
 from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
+from zookeeper.coordination import Delete, Operation, SetData
 
 logger = logging.getLogger("kafka.controller.KafkaController")
 

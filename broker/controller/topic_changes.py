@@ -20,8 +20,6 @@ from broker.controller.controller_term import (
     PartitionStateMachine,
     TreeDiffersError,
 )
-from broker.environment.contract import Random
-from broker.network.slices import Slices, in_slices
 from broker.zookeeper.topic_reader import each_of
 from cluster import znodes
 from cluster.controller import topics as decisions
@@ -31,13 +29,15 @@ from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import shares
 from cluster.metadata_image import ConfigResource, PartitionImage, TopicImage
 from cluster.znodes import config_path
-from cluster.zookeeper.coordination import Delete, Operation, Watch
+from environment.contract import Random
+from environment.slices import Slices, in_slices
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.replica_assignment import refuse_mixed_racks
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
 from protocol.value import Value
+from zookeeper.coordination import Delete, Operation, Watch
 
 Configs = Mapping[ConfigResource, Mapping[str, str]]
 

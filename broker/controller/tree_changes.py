@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from broker.controller.controller_term import ControllerTerm, PartitionStateMachine, TreeDiffersError
 from broker.controller.topic_changes import TopicDeletions, new_partitions
-from broker.network.slices import Slices
 from broker.zookeeper.topic_reader import UNREADABLE, each_of
 from cluster import znodes
 from cluster.controller.commands import TopicStates
@@ -24,10 +23,11 @@ from cluster.controller.elections import DAMAGED_STATE
 from cluster.controller.reassignment import assignment_operation
 from cluster.controller.start_up import ReadTopic, elect_found, take_over
 from cluster.metadata_image import PartitionImage, TopicImage
-from cluster.zookeeper.coordination import Delete, EventType, Watch, WatchEvent
+from environment.slices import Slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.uuids import ZERO_UUID, Uuid
+from zookeeper.coordination import Delete, EventType, Watch, WatchEvent
 
 if TYPE_CHECKING:
     from broker.controller.controller_term import LeaderElections

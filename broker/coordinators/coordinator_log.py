@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from broker.environment.contract import Executor
 from broker.replication.replica_manager import ReplicaManager
 from cluster.coordinators.results import TransactionalProducer
 from cluster.metadata_image import MetadataImage
 from cluster.replication.partition import ACKS_ALL, Partition
+from environment.contract import Executor
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from broker.environment.contract import Clock
 from broker.network.registry import Later, complete_future, make_later
-from broker.network.slices import SLICE_S
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, ClockReading, PendingResponse, Result, TransactionalProducer
+from environment.contract import Clock
+from environment.slices import SLICE_S
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode, detached
 from protocol.records.batch import Record

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Final, Generic
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime, Responses, S
-from broker.environment.contract import Clock, Executor
 from cluster.coordinators.results import ClockReading
+from environment.contract import Clock, Executor
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
 

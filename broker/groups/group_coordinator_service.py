@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
-from broker.environment.contract import Clock, Executor, Random
-from broker.network.slices import in_slices
 from cluster.coordinators.results import ClockReading
 from cluster.groups.group_config import GroupConfig
 from config.broker_config import BrokerConfig
+from environment.contract import Clock, Executor, Random
+from environment.slices import in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS
 

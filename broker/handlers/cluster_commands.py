@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from broker.controller.broker_requests import BrokerChannel
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
-from broker.network.slices import Slices
 from broker.security.rights import ClientRequest, OnCluster
+from environment.contract import Clock
+from environment.slices import Slices
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from broker.controller.broker_requests import ControllerApi
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
-from broker.network.slices import Slices, in_slices
 from broker.security.rights import OnCluster
 from cluster.controller.commands import NO_EPOCH
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr import IsrChange
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from broker.environment.contract import Clock
 from broker.metadata.config_changes import Change, Resource, apply, operation_of, parse_id
 from broker.metadata.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import Slices, in_slices
-from broker.observability.logging_setup import LEVELS, ROOT, LoggerLevels
 from broker.security.access import Client
 from broker.security.rights import DENIAL_MESSAGES, ClientRequest, InShares, Outcome
 from cluster.metadata_image import ConfigResource
 from config.definitions import ConfigKey
 from config.topic_config import TOPIC_KEYS
+from environment.contract import Clock
+from environment.logging_setup import LEVELS, ROOT, LoggerLevels
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource

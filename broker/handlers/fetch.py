@@ -7,13 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
-from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_readers
 from broker.network.client_quotas import ClientQuotas, Stopwatch
 from broker.network.registry import RequestContext, Waiting, api
 from broker.network.reply_writer import FileSlice
 from broker.network.shares import JoinedAnswers, Split
-from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_fetch import CachedPartition, FetchResult, PartitionData
 from broker.replication.fetch_session import (
     FINAL_EPOCH,
@@ -30,7 +28,9 @@ from broker.security.access import OPEN, Access, Client
 from broker.security.rights import CHECKED_BY_HANDLER
 from cluster.replication.isr import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
-from cluster.sliced import Sliced, never, run_to_end
+from environment.contract import Clock
+from environment.sliced import Sliced, never, run_to_end
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode

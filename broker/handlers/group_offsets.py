@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import Later, RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import in_slices
 from broker.security.access import Client
 from broker.security.rights import All, ClientRequest, OnGroup, OnTopics, Outcome, then
 from cluster.coordinators.results import PendingResponse
@@ -18,6 +17,7 @@ from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors
 from cluster.groups.records import CommittedOffset
 from cluster.metadata_image import MetadataImage
+from environment.slices import in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

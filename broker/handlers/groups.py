@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import in_slices
 from broker.security.access import OPEN, Access, Client, host_address
 from broker.security.rights import ClientRequest, OnGroup, Outcome, then
 from cluster.coordinators.results import PendingResponse
@@ -24,6 +23,7 @@ from cluster.groups.membership_events import (
     make_joining,
     sync_error,
 )
+from environment.slices import in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

@@ -8,12 +8,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.rights import ClientRequest, OnCluster
+from environment.contract import Clock
+from environment.slices import in_slices
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

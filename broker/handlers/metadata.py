@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from broker.environment.contract import Clock
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
-from broker.network.slices import SMALL_LIST, Slices, in_slices
 from broker.security.access import OPEN, Access, Client
 from broker.security.rights import CHECKED_BY_HANDLER, EVERYBODY
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
+from environment.contract import Clock
+from environment.slices import SMALL_LIST, Slices, in_slices
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from broker.environment.contract import Executor
 from broker.network.registry import ANYTHING, RequestContext, Waiting, api
 from broker.network.shares import Split
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.rights import OnTopics
 from cluster.replication.partition import Partition
 from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
+from environment.contract import Executor
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached

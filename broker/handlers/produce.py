@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from broker.environment.contract import Clock
 from broker.handlers.leader_hints import hint_producers
 from broker.handlers.refused_batches import refuse_whole_flight
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
 from broker.network.shares import JoinedAnswers, Split
-from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.rights import DENIAL_MESSAGES, All, ClientRequest, InShares, OnTopics, Outcome
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, ErrorCode, detached

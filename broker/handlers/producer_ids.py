@@ -8,16 +8,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.environment.contract import Clock
 from broker.handlers.transactions import told_fenced
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import Slices, in_slices
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.rights import DENIAL_MESSAGES, ClientRequest, Outcome
 from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.coordination import CoordinationError
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached
@@ -28,6 +27,7 @@ from protocol.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from protocol.topic_partition import TopicPartition, validate_topic_name
+from zookeeper.coordination import CoordinationError
 
 logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
 

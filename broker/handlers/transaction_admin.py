@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import in_slices
 from broker.security.access import Client
 from broker.security.rights import ClientRequest, Outcome, then
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from environment.slices import in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

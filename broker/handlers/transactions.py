@@ -11,13 +11,13 @@ from typing import Final
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import Slices, in_slices
 from broker.security.rights import All, ClientRequest, OnCluster, OnGroup, OnTransactionalId, Outcome
 from broker.transactions.marker_writer import Marker, MarkerResults, MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionVerifier, VerificationRequest
 from cluster.coordinators.results import PendingResponse
 from cluster.metadata_image import MetadataImage
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

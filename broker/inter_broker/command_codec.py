@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
-from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import (
     NO_EPOCH,
     Answer,
@@ -21,6 +20,7 @@ from cluster.controller.commands import (
 )
 from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import PartitionImage
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,

@@ -16,10 +16,10 @@ from broker.inter_broker.command_codec import (
     check_topics,
     partition_states,
 )
-from broker.network.slices import Slices, in_slices
 from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_commands import UpdateMetadataRequest
 from protocol.uuids import Uuid

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
-from broker.environment.contract import Clock
 from broker.inter_broker.command_codec import (
     LEADER_AND_ISR_VERSION,
     STOP_REPLICA_VERSION,
@@ -22,11 +21,12 @@ from broker.inter_broker.command_codec import (
 )
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.inter_broker.metadata_codec import update_metadata_request
-from broker.network.slices import Slices
 from client.environment import Network
 from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.metadata_image import BrokerImage
+from environment.contract import Clock
+from environment.slices import Slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_commands import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 from protocol.wire.frames import ReceiveBuffer

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 
-from broker.environment.contract import CleanerWorker
+from broker.broker_environment import CleanerWorker
 from config.broker_config import BrokerConfig
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from broker.controller.cluster_membership import PAUSE_AFTER_BUG_S, RETRY_S
-from cluster.zookeeper.coordination import ConnectionLossError, CoordinationError
 from protocol.errors import ApiError
 from storage.directory.log_directory import LogDirectory
+from zookeeper.coordination import ConnectionLossError, CoordinationError
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import logging
 
-from broker.environment.contract import Clock, Executor
 from broker.supervisor import Supervisor
+from environment.contract import Clock, Executor
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
 from storage.directory.log_directory import LogDirectory

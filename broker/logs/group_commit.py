@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from broker.environment.contract import Clock, Executor
+from environment.contract import Clock, Executor
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
 from storage.directory.log_directory import LogDirectory

@@ -14,12 +14,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 
-from broker.environment.contract import CleanerWorker, Clock, Executor
+from broker.broker_environment import CleanerWorker
 from broker.logs.cleaner_thread import MOST_MAP_BYTES, CleanerThread, bytes_per_second, map_capacity, read_bytes
 from broker.logs.cleaner_worker import FailureKind, WorkerDiedError, WorkerFailure
 from broker.logs.disk_tasks import run_disk_tasks
-from broker.network.slices import in_slices
 from config.broker_config import BrokerConfig
+from environment.contract import Clock, Executor
+from environment.slices import in_slices
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field

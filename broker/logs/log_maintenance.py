@@ -11,12 +11,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from broker.environment.contract import Clock, Executor
 from broker.logs.disk_tasks import run_disk_tasks
 from broker.logs.group_commit import GroupCommit
-from broker.network.slices import Slices, in_slices
 from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
+from environment.contract import Clock, Executor
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, detached
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import (

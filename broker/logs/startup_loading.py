@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from broker.environment.contract import Clock, Executor
+from environment.contract import Clock, Executor
 from storage.log.log_flush import FlushTask, run_together
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig

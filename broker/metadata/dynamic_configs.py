@@ -18,7 +18,9 @@ from cluster import znodes
 from cluster.controller.commands import TopicStates
 from cluster.controller.transactions import shares
 from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage
-from cluster.zookeeper.coordination import (
+from protocol.config_resources import ConfigResourceType
+from protocol.errors import ApiError, ErrorCode
+from zookeeper.coordination import (
     ConnectionLossError,
     EventType,
     MultiError,
@@ -26,8 +28,6 @@ from cluster.zookeeper.coordination import (
     SessionExpiredError,
     WatchEvent,
 )
-from protocol.config_resources import ConfigResourceType
-from protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 

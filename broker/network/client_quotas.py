@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeGuard, TypeVar
 
-from broker.environment.contract import Clock, Network
 from broker.network.registry import Reply, RequestContext
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
@@ -25,6 +24,7 @@ from config.broker_keys import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from environment.contract import Clock, Network
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 

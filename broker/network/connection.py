@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from broker.network.memory import REQUEST_MEMORY
 from broker.network.registry import ANYTHING, NOTHING, CloseConnection, Later, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
-from broker.network.slices import SLICE_S
 from cluster.security.principal import ANONYMOUS
+from environment.slices import SLICE_S
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
 from protocol.wire.frames import FrameError, FrameReader

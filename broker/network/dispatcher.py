@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Generator
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from broker.environment.contract import Clock
 from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
 from broker.network.connection import Connection, Dispatched
 from broker.network.large_request import LargeRequest, abandon
@@ -38,7 +37,8 @@ from broker.network.registry import (
     Waiting,
 )
 from broker.network.reply_writer import Parts
-from broker.network.slices import SLICE_S, Slices
+from environment.contract import Clock
+from environment.slices import SLICE_S, Slices
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import RESPONSE_TYPES

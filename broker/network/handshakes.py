@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.environment.contract import Executor
+from environment.contract import Executor
 
 if TYPE_CHECKING:
     from broker.network.tls_transport import TlsTransport

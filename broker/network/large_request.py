@@ -7,12 +7,12 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from broker.environment.contract import Clock
 from broker.network.memory import Turn
 from broker.network.registry import NOTHING, Later, Reply, RequestKind, Waiting, complete_future
 from broker.network.reply_writer import Parts
 from broker.network.shares import SHARE, JoinedAnswers, Split, split_of
-from broker.network.slices import Slices
+from environment.contract import Clock
+from environment.slices import Slices
 from protocol.api_keys import ApiKey
 from protocol.messages import RESPONSE_TYPES
 from protocol.wire.schema import Request, Response

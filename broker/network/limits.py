@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.environment.contract import Clock
 from cluster.quotas.client_quota import ClientQuota, QuotaWindow, Usage
+from environment.contract import Clock
 from protocol.wire.frames import Memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from broker.environment.contract import Executor
+from environment.contract import Executor
 from storage.io.file_system import Bytes, File
 
 if TYPE_CHECKING:

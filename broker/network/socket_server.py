@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection, Dispatch
 from broker.network.limits import ConnectionLimits, ConnectionRates, ReceivingTurn
 from broker.network.memory import MAX_UNREAD_REPLY_BYTES, ReplyMemory, RequestMemory
 from broker.network.reply_writer import SendBuffer
+from environment.contract import Clock, Executor, Listener, Network
 from protocol.value import Value
 from protocol.wire.frames import ReceiveBuffer
 

@@ -15,17 +15,17 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from broker.controller.controller_term import UncleanElections
-from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
 from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import HandlerRegistry
-from broker.network.slices import in_slices
 from broker.network.socket_server import SocketServer
 from broker.observability import metric_definitions as metric
 from broker.replication.fetch_session import FetchSessionCache
 from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replication.replica_manager import ReplicaManager
+from environment.contract import Clock
+from environment.slices import in_slices
 from storage.directory.log_directory import LogDirectory
 from storage.recovery.scrub import Scrub
 
@@ -248,7 +248,7 @@ class MetricsServer:
         from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
         from prometheus_client.registry import CollectorRegistry
 
-        from broker.environment.scrape_server import ScrapeServer
+        from broker.observability.scrape_server import ScrapeServer
 
         host, _, port = address.rpartition(":")
         self._registry = registry = CollectorRegistry(auto_describe=False)

@@ -17,11 +17,11 @@ import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
-from broker.environment.contract import Executor
-from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_operations import Woken
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
+from environment.contract import Executor
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from broker.environment.contract import Random
 from broker.replication.delayed_fetch import CachedPartition, PartitionData
 from broker.replication.follower_fetch import SessionWatch
-from cluster.sliced import Sliced
+from environment.contract import Random
+from environment.sliced import Sliced
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid

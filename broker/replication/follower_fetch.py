@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.network.slices import Slices, in_slices
 from broker.replication.delayed_fetch import Answer, CachedPartition, DelayedFetch, T
 from broker.replication.delayed_operations import DelayedOperation, Purgatory, Woken
 from broker.replication.replication_quota import ReplicationQuota
@@ -29,6 +28,7 @@ from cluster.replication.isr import (
 )
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 

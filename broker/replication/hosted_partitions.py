@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from broker.environment.contract import Clock
-from broker.network.slices import Slices, in_slices
 from broker.replication.stray_logs import StrayLogs
 from broker.replication.truncated_logs import TruncatedLogs
 from cluster.controller.commands import (
@@ -26,6 +24,8 @@ from cluster.controller.commands import (
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid

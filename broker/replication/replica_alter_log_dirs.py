@@ -15,11 +15,11 @@ import logging
 import math
 from collections.abc import Callable
 
-from broker.environment.contract import Clock, Executor
 from broker.logs.disk_tasks import run_disk_tasks
 from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance
 from broker.replication.replica_manager import ReplicaManager
+from environment.contract import Clock, Executor
 from protocol.errors import ApiError, ErrorCode, detached
 from protocol.topic_partition import TopicPartition
 from storage.io.file_system import RateLimiter

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
-from broker.network.slices import in_slices
 from broker.replication.follower_session import Followed, FollowedReplicas, FollowerSession
 from broker.replication.replication_quota import ReplicationQuota
 from client.errors import DisconnectedError
 from cluster.replication.follower import Decision, FetchPosition, Step, after_answer, after_offsets, position
 from cluster.replication.partition import Partition
+from environment.contract import Clock, Executor
+from environment.slices import in_slices
 from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher

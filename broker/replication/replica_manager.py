@@ -7,11 +7,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
 from broker.logs.log_maintenance import log_incremented_start
 from broker.metadata.metadata_cache import MetadataCache
-from broker.network.slices import Slices, in_slices
 from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.replication.delayed_fetch import Answer, CachedPartition, DelayedFetch
 from broker.replication.delayed_operations import (
@@ -38,6 +36,8 @@ from cluster.replication.isr import (
 )
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, RackAwareReplicaSelector
+from environment.contract import Clock, Executor
+from environment.slices import Slices, in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.environment.contract import Clock
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.client_quota import SimpleRate
 from config.broker_keys import FOLLOWER_RATE, LEADER_RATE, UNLIMITED_RATE
 from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
+from environment.contract import Clock
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
 

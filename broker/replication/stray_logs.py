@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Container
 
-from broker.environment.contract import Clock
 from cluster.controller.commands import LeaderAndIsr
+from environment.contract import Clock
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from storage.log_manager import LogManager

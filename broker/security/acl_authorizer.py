@@ -12,14 +12,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Random
 from broker.metadata.dynamic_configs import Refreshing
 from broker.security.acl_tree import AclTree, Entries
 from cluster.metadata_image import BrokerImage
 from cluster.security.acl_rules import AclRules, check_principal
 from cluster.security.acl_znodes import CHANGES, acl_path
 from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import CoordinationError
+from environment.contract import Random
 from protocol.acl_types import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -33,6 +32,7 @@ from protocol.acl_types import (
 )
 from protocol.errors import ApiError, ErrorCode
 from security.authorization import Authorization
+from zookeeper.coordination import CoordinationError
 
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Random
 from broker.zookeeper.topic_reader import each_of
 from cluster.security.acl_znodes import (
     CHANGE_PREFIX,
@@ -23,7 +22,10 @@ from cluster.security.acl_znodes import (
     encode_change,
 )
 from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import (
+from environment.contract import Random
+from protocol.acl_types import AccessControlEntry, PatternType, ResourcePattern
+from protocol.errors import ApiError, ErrorCode, detached
+from zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
     Create,
@@ -35,8 +37,6 @@ from cluster.zookeeper.coordination import (
     SetData,
     Watch,
 )
-from protocol.acl_types import AccessControlEntry, PatternType, ResourcePattern
-from protocol.errors import ApiError, ErrorCode, detached
 
 logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.broker_environment import Environment
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Environment
 from broker.zookeeper.topic_reader import each_of
 from cluster.security.delegation_token import (
     CHANGE_NOTICE,
@@ -27,7 +27,10 @@ from cluster.security.delegation_token import (
 )
 from cluster.security.principal import Principal
 from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import (
+from protocol.errors import ApiError, ErrorCode
+from security.authorization import TokenSettings
+from security.sasl_exchange import ScramCredential, TokenCredential
+from zookeeper.coordination import (
     BadVersionError,
     CoordinationError,
     Create,
@@ -37,9 +40,6 @@ from cluster.zookeeper.coordination import (
     Operation,
     SetData,
 )
-from protocol.errors import ApiError, ErrorCode
-from security.authorization import TokenSettings
-from security.sasl_exchange import ScramCredential, TokenCredential
 
 logger = logging.getLogger("kafka.server.DelegationTokenManagerZk")
 

@@ -13,21 +13,21 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from broker.environment.contract import Random
-from broker.environment.system import SystemClock, SystemRandom, kafka_options, read_text, variables
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from broker.zookeeper.kazoo_session import KazooEnsemble
 from cluster.quotas.entities import QuotaEntity
 from cluster.znodes import PERSISTENT_PATHS
-from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.properties import load_properties, resolve
+from environment.contract import Random
+from environment.system import SystemClock, SystemRandom, kafka_options, read_text, variables
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from security.jaas import system_properties, zookeeper_login
 from security.openssl_files import read_bytes
 from security.sasl_exchange import ScramCredential
 from storage.io.os_file_system import OsFileSystem
+from zookeeper.coordination import CoordinationError
 
 _ITERATIONS: Final = MIN_ITERATIONS
 """As in `kafka-configs.sh`."""

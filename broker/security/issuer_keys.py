@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.environment.contract import Clock, Executor
+from environment.contract import Clock, Executor
 from security.bearer_exchange import TokenError, json_object
 from security.oauth import WebError
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
-from broker.environment.contract import Clock, Environment, Executor, Random
+from broker.broker_environment import Environment
 from broker.network.connection import Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
@@ -17,8 +17,8 @@ from broker.security.sasl_session import SaslSession
 from client.environment import Network
 from client.secured_network import SecuredNetwork
 from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
+from environment.contract import Clock, Executor, Random
 from security.principals import PrincipalRules, subject_of
 from security.sasl_config import SaslConfig
 from security.sasl_exchange import (
@@ -30,6 +30,7 @@ from security.sasl_exchange import (
     TokenCredential,
 )
 from security.tls import ClientSsl, LoadedTls, SslConfig, TlsLoader
+from zookeeper.coordination import CoordinationError
 
 if TYPE_CHECKING:
     from broker.network.socket_server import SocketServer

@@ -9,9 +9,9 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from broker.environment.contract import Executor
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from environment.contract import Executor
 from security.stores import check_identity, identity_of
 from security.tls import AnySsl, LoadedTls, Stamps, TlsLoader, stamps_of
 

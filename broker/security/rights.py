@@ -15,11 +15,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from broker.environment.contract import Clock
 from broker.network.registry import CloseConnection, HandlerRegistry, Later, Reply, RequestContext, Route, Waiting
 from broker.network.shares import SHARE, Split
-from broker.network.slices import Slices
 from broker.security.access import Access, Client
+from environment.contract import Clock
+from environment.slices import Slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.value import Value, maker

@@ -13,12 +13,12 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from broker.environment.contract import Clock
 from broker.network.connection import Connection, Dispatch, Dispatched
 from broker.network.registry import NOTHING, CloseConnection, Waiting
 from broker.network.reply_writer import Parts
 from broker.network.secured_connection import SecuredConnection
 from cluster.security.principal import Principal
+from environment.contract import Clock
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.headers import RequestHeader

@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Final
 
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Random
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.quotas.entities import QuotaEntity
 from cluster.znodes import SCRAM_SECRET
-from cluster.zookeeper.coordination import NodeExistsError, NoNodeError
+from environment.contract import Random
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from security.sasl_exchange import ScramCredential
+from zookeeper.coordination import NodeExistsError, NoNodeError
 
 MOST_USERS: Final = 1_000
 """Limits how many users are inspected for their iterations, to not block the event loop."""

@@ -6,9 +6,10 @@ import functools
 import logging
 from typing import Any, Final
 
-from broker.environment.contract import Clock, Environment, Executor
+from broker.broker_environment import Environment
 from broker.security.issuer_keys import ALGORITHMS, IssuerKeys, parse_keys
 from config.definitions import ConfigError
+from environment.contract import Clock, Executor
 from security.bearer_exchange import (
     BearerExchange,
     BearerToken,

@@ -14,18 +14,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.environment.system import SystemClock, read_text
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from cluster import znodes
 from cluster.quotas.entities import DEFAULT, QuotaEntity
-from cluster.zookeeper.coordination import CoordinationError
 from config.definitions import ConfigError
 from config.zookeeper_connection import parse_zookeeper_connect
+from environment.system import SystemClock, read_text
 from security.jaas import system_properties, zookeeper_login
 from security.sasl_exchange import ScramCredential
 from storage.io.os_file_system import OsFileSystem
+from zookeeper.coordination import CoordinationError
 
 _TIMEOUT_MS = 30_000
 _USERS = "/config/users"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.broker_environment import Environment
 from broker.controller.broker_requests import ControllerApi, NewChannel
-from broker.environment.contract import Environment
 from broker.inter_broker.inter_broker_client import BrokerClients, InterBrokerClient
 from broker.inter_broker.remote_channel import remote_channels
 from broker.inter_broker.remote_controller import ControllerRouter, RemoteController, controller_address

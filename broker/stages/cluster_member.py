@@ -7,12 +7,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker.broker_environment import Environment
 from broker.controller.broker_requests import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_term import UncleanElections, controller_settings
 from broker.controller.topic_changes import TopicRules
-from broker.environment.contract import Environment
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.config_service import ConfigService
 from broker.metadata.dynamic_configs import DynamicConfigs

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from broker.broker_environment import Ensemble, Environment
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Ensemble, Environment
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.stages.directories import NO_BROKER_ID, BrokerIdentity
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from protocol.value import Value
+from zookeeper.coordination import CoordinationError
 
 
 class OpenCoordination(Value):

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.broker_environment import Environment
 from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.coordinators.coordinator_service import CoordinatorService
-from broker.environment.contract import Environment
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.stages.coordination import OpenCoordination
 from broker.stages.logs import LoadedLogs

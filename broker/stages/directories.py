@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.logs.disk_tasks import DiskSpaceWatch
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.durable_tree import JOURNAL_NAME
 from config.broker_config import BrokerConfig
 from protocol.value import Value
 from storage.directory.meta_properties import (
@@ -24,6 +23,7 @@ from storage.directory.meta_properties import (
 )
 from storage.io.file_system import FileSystem
 from storage.log_manager import LogManager
+from zookeeper.durable_tree import JOURNAL_NAME
 
 NO_BROKER_ID = -1
 KRAFT_METADATA = "__cluster_metadata-0"

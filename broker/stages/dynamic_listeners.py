@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment
 from broker.metadata.dynamic_configs import Refreshing
 from broker.metadata.reconfiguration import reconfiguration_error
 from broker.network.socket_server import ListenerBinding, SocketServer

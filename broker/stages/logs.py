@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance

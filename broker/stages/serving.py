@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.environment.contract import Clock, Environment
+from broker.broker_environment import Environment
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
@@ -35,7 +35,6 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.memory import LargeRequestMemory
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
-from broker.observability.logging_setup import LoggerLevels
 from broker.replication.fetch_session import FetchSessionCache
 from broker.security.access import OPEN, Access
 from broker.security.acl_requests import AclHandlers
@@ -47,6 +46,8 @@ from broker.stages.logs import LoadedLogs
 from broker.supervisor import Supervisor
 from cluster.quotas.client_quota import QuotaWindow
 from config.broker_config import BrokerConfig
+from environment.contract import Clock
+from environment.logging_setup import LoggerLevels
 from protocol.value import Value
 
 if TYPE_CHECKING:

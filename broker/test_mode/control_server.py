@@ -26,7 +26,6 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from broker.network.registry import HandlerRegistry, RequestContext
-from broker.network.slices import in_slices
 from broker.server import KafkaServer
 from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
@@ -34,6 +33,7 @@ from broker.test_mode.interception import CONTROL, Interception, errors_in, reso
 from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
+from environment.slices import in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.group_admin import (
     DescribeGroupsRequest,

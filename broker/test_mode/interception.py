@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from broker.environment.contract import Clock
 from broker.network.registry import (
     CloseConnection,
     Handle,

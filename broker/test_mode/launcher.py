@@ -34,14 +34,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from broker.environment.system import raise_open_file_limit, system_environment
+from broker.broker_environment import system_environment
 from broker.main import serve
-from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
 from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from environment.logging_setup import configure_logging
+from environment.system import raise_open_file_limit
 
 LOG_FILE: Final = "broker.log"
 """The log of a broker, in its directory."""
@@ -49,7 +50,7 @@ _PARENT_CHECK_S: Final = 1.0
 """How often the launcher checks that its user is alive. A process forked by the user may hold the socket open."""
 _PR_SET_PDEATHSIG: Final = 1
 _LOADED_AT_START: Final = (
-    "broker.zookeeper.embedded_ensemble",
+    "zookeeper.embedded_ensemble",
     "broker.logs.cleaner_worker",
     "storage.io.os_file_system",
     "resource",

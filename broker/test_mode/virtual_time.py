@@ -13,7 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from broker.environment.contract import Clock, Environment, Executor
+from broker.broker_environment import Environment
+from environment.contract import Clock, Executor
 
 T = TypeVar("T")
 

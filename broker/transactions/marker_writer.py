@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
-from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
 from cluster.coordinators.results import TransactionalProducer
 from cluster.replication.partition import ACKS_ALL
+from environment.contract import Clock
+from environment.slices import in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition

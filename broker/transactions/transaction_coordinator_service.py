@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
-from broker.environment.contract import Clock, Executor
-from broker.network.slices import in_slices
 from broker.transactions.marker_sender import MarkerSender, MarkerWork
 from cluster.coordinators.results import ClockReading
 from cluster.znodes import ProducerIdBlock
+from environment.contract import Clock, Executor
+from environment.slices import in_slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 

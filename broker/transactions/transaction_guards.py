@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.environment.contract import Clock
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
+from environment.contract import Clock
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 from storage.log.log_validator import NOT_VERIFIED, ONGOING, VerificationGuard

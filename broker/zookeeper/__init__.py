@@ -1,3 +1,3 @@
-"""The znode tree as the event loop sees it: implementations of `cluster.zookeeper.coordination`, and reads of Kafka's
-nodes that several owners need.
+"""Brokers as clients of ZooKeeper: an implementation of `zookeeper.coordination` over kazoo, and reads of Kafka's nodes
+that several owners need.
 """

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 
-from broker.environment.contract import Clock
 from broker.zookeeper.topic_reader import DamagedNodes, TopicReader, each_of
 from cluster import znodes
 from cluster.controller.start_up import KEEP_EVERYTHING
@@ -15,7 +14,11 @@ from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.quotas.alterations import removal
 from cluster.quotas.entities import EntityType
 from cluster.security.sanitizer import desanitized
-from cluster.zookeeper.coordination import (
+from environment.contract import Clock
+from protocol.config_resources import ConfigResourceType
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
     Coordination,
@@ -28,9 +31,6 @@ from cluster.zookeeper.coordination import (
     SetData,
     Watch,
 )
-from protocol.config_resources import ConfigResourceType
-from protocol.errors import ApiError, ErrorCode
-from protocol.topic_partition import TopicPartition
 
 CONFIG_ENTITIES: Mapping[int, str] = {
     ConfigResourceType.TOPIC: "topics",

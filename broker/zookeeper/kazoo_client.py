@@ -24,10 +24,10 @@ from kazoo.protocol.serialization import SASL, CloseInstance, Connect, Exists, i
 from kazoo.protocol.states import KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client
 from broker.zookeeper.kazoo_handler import CONNECTION_ERROR, EventLoopHandler, LastReason, new_nonce
 from config.definitions import ConfigError
 from security.jaas import DigestLogin, ZookeeperLogin
+from zookeeper.digest_md5 import ChallengeError, DigestMd5Client
 
 if TYPE_CHECKING:
     from security.kerberos_login import Initiator, KerberosLogin

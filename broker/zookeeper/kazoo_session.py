@@ -1,4 +1,4 @@
-"""A session with a real ZooKeeper; implements `cluster.zookeeper.coordination.Coordination` over kazoo.
+"""A session with a real ZooKeeper; implements `zookeeper.coordination.Coordination` over kazoo.
 
 While the connection is lost (SUSPENDED), calls wait for it to come back. A call that was in flight raises
 ConnectionLossError, except a read, which is repeated. A session ends (EXPIRED) when ZooKeeper expires it. It also ends
@@ -27,7 +27,11 @@ from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason, LoopPul
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.server_status import Refusals
 from cluster.znodes import CLUSTER_ID
-from cluster.zookeeper.coordination import (
+from config.broker_config import BrokerConfig
+from config.zookeeper_connection import ZookeeperAddress
+from protocol.errors import detached
+from security.jaas import ZookeeperLogin
+from zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
     ConnectionLossError,
@@ -46,13 +50,9 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
-from cluster.zookeeper.watch_table import WatchTable, fire
-from cluster.zookeeper.wire_format import UnimplementedError
-from cluster.zookeeper.znode import validate_path
-from config.broker_config import BrokerConfig
-from config.zookeeper_connection import ZookeeperAddress
-from protocol.errors import detached
-from security.jaas import ZookeeperLogin
+from zookeeper.watch_table import WatchTable, fire
+from zookeeper.wire_format import UnimplementedError
+from zookeeper.znode import validate_path
 
 T = TypeVar("T")
 
@@ -481,7 +481,7 @@ class KazooCoordination:
 
 
 class KazooEnsemble:
-    """The servers of `zookeeper.connect`; implements `broker.environment.contract.Ensemble`."""
+    """The servers of `zookeeper.connect`; implements `broker.broker_environment.Ensemble`."""
 
     is_shared = True
 

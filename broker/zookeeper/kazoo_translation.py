@@ -11,8 +11,8 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol import states
 from kazoo.security import ACL, Id
 
-from cluster.zookeeper.access_control import OPEN
-from cluster.zookeeper.coordination import (
+from zookeeper.access_control import OPEN
+from zookeeper.coordination import (
     BadArgumentsError,
     BadVersionError,
     Check,
@@ -33,8 +33,8 @@ from cluster.zookeeper.coordination import (
     SetData,
     ZnodeStat,
 )
-from cluster.zookeeper.wire_format import UnimplementedError
-from cluster.zookeeper.znode import split_path
+from zookeeper.wire_format import UnimplementedError
+from zookeeper.znode import split_path
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _READ_HEADER = struct.Struct(">i?i")

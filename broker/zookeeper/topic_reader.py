@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from cluster import znodes
 from cluster.controller.start_up import ReadTopic
 from cluster.znodes import ZnodeFormatError
-from cluster.zookeeper.coordination import READS_PER_REQUEST, Coordination, NoNodeError, Watch, ZnodeStat
+from zookeeper.coordination import READS_PER_REQUEST, Coordination, NoNodeError, Watch, ZnodeStat
 
 READS_IN_FLIGHT = 100
 """Reads in flight at once."""

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from cluster import znodes
-from cluster.zookeeper.coordination import ANY_VERSION, CoordinationError, Create, Operation, SetData
-from cluster.zookeeper.durable_tree import JournalError, read_tree
-from cluster.zookeeper.znode import split_path
-from cluster.zookeeper.znode_tree import ZnodeTree
 from config.definitions import ConfigError
 from config.zookeeper_connection import ZookeeperAddress, parse_zookeeper_connect
 from storage.directory.log_directories import lock_directory
 from storage.directory.meta_properties import LogDirError
 from storage.io.os_file_system import OsFileSystem
+from zookeeper.coordination import ANY_VERSION, CoordinationError, Create, Operation, SetData
+from zookeeper.durable_tree import JournalError, read_tree
+from zookeeper.znode import split_path
+from zookeeper.znode_tree import ZnodeTree
 
 _NOTICES = frozenset(
     {

@@ -12,10 +12,10 @@ from cluster.controller.context import ControllerContext
 from cluster.controller.isr_decisions import elect_eligible, eligible_after, is_trusted, must_write_eligible
 from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
-from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
+from zookeeper.coordination import Operation, SetData
 
 NO_STATE = -1
 """Partition epoch and leader epoch of a partition whose state node does not exist yet."""

@@ -17,10 +17,10 @@ from cluster.controller.context import ControllerContext
 from cluster.controller.elections import after, next_state, write
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, topic_path
-from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import Uuid
+from zookeeper.coordination import Operation, SetData
 
 
 def is_being_reassigned(partition: PartitionImage) -> bool:

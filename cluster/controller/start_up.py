@@ -22,9 +22,9 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.uuids import Uuid
 from protocol.value import Value
+from zookeeper.coordination import Create, Delete, Operation, SetData
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Overrides of an adopted topic with unknown configuration: its own retention is lost, and the broker's default would

@@ -18,12 +18,12 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.replica_assignment import Assignment, assign_replicas
 from protocol.topic_partition import validate_topic_name
 from protocol.uuids import Uuid
 from protocol.value import Value, field
+from zookeeper.coordination import Create, Delete, Operation, SetData
 
 USE_DEFAULT = -1
 """As a number of partitions or a replication factor: use the broker's default, or the manual assignment."""

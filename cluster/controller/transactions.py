@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from cluster.znodes import CONTROLLER_EPOCH
-from cluster.zookeeper.coordination import Check, Create, Operation, SetData
 from protocol.value import Value
+from zookeeper.coordination import Check, Create, Operation, SetData
 
 _OPERATION_OVERHEAD_BYTES = 64
 """ZooKeeper's overhead per operation of a multi in bytes (headers, lengths, the default ACL), rounded up."""

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from cluster import znodes
 from cluster.quotas.entities import QuotaEntity, entity_of
-from cluster.zookeeper.coordination import Coordination, Delete, NoNodeError, Operation
 from config.broker_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
 from config.definitions import INT_MAX, LONG_MAX, ConfigError, ConfigType, parse_value, value_to_text
 from protocol.errors import ApiError, ErrorCode
+from zookeeper.coordination import Coordination, Delete, NoNodeError, Operation
 
 EXACT, DEFAULT_ONLY, ANY_NAME = range(3)
 """How a component of a filter matches."""

@@ -19,9 +19,9 @@ from broker.command_line import (
     set_logger_levels,
     start_failure,
 )
-from broker.observability.logging_setup import LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
+from environment.logging_setup import LoggerLevels
 
 
 @pytest.mark.parametrize(

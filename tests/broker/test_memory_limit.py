@@ -27,7 +27,7 @@ RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() reset the connection."""
 IN_SO_MUCH_MEMORY = """
 import runpy, sys
-from broker.environment import system
+from environment import system
 memory_bytes = int(sys.argv.pop(1))
 system.available_memory = lambda: memory_bytes
 runpy.run_module("broker", run_name="__main__", alter_sys=True)

@@ -17,14 +17,12 @@ from broker.metadata import dynamic_configs
 from broker.metadata.dynamic_configs import Refreshing
 from broker.replication import alter_partition_manager
 from broker.replication.alter_partition_manager import AlterPartitionManager
-from broker.zookeeper.commit_queue import CommitQueue, CommitResult
 from cluster.controller.commands import LeaderAndIsr, UpdateMetadata
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.replication.isr import InSyncReplicas, IsrChange, IsrRules
 from cluster.replication.partition import Partition
-from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log.unified_log import UnifiedLog
@@ -35,6 +33,8 @@ from tests.kit.environment import InlineExecutor, ManualClock
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.kit.waiting import eventually_on_loop
 from tests.storage.support import T0, TOPIC_ID, open_manager
+from zookeeper.commit_queue import CommitQueue, CommitResult
+from zookeeper.durable_tree import DurableTree
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -323,7 +323,7 @@ def test_what_has_an_effect_is_read_somewhere() -> None:
     """A key that is never read would mislead the operator into thinking it has an effect."""
     code = "\n".join(
         path.read_text()
-        for package in ("broker", "cluster", "storage", "config", "security")
+        for package in ("broker", "cluster", "zookeeper", "storage", "environment", "config", "security")
         for path in sorted((ROOT / package).rglob("*.py"))
         if not path.name.startswith("keys_") and path.name != "topic_config.py"
     )
@@ -424,7 +424,7 @@ def test_no_code_acts_on_a_key_that_is_listed_without_effect() -> None:
     declarations = {"broker_config.py", "topic_config.py", "broker_keys.py", "vocabulary.py", "rules.py", "kraft.py"}
     texts = [
         path.read_text(encoding="utf-8")
-        for package in ("broker", "cluster", "storage", "config", "security")
+        for package in ("broker", "cluster", "zookeeper", "storage", "environment", "config", "security")
         for path in Path(ROOT, package).rglob("*.py")
         if not path.name.startswith("keys_") and path.name not in declarations
     ]

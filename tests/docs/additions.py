@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tests.kit.broker_process import ROOT
 
 PACKAGES = (
-    *("broker", "client", "cluster", "config", "odradek", "protocol", "security", "spark_jobs", "storage", "tools"),
+    *("broker", "client", "cluster", "config", "environment", "odradek", "protocol", "security", "spark_jobs"),
+    *("storage", "tools", "zookeeper"),
     "tests/simulation",
 )
 

@@ -14,7 +14,7 @@ PACKAGES_THAT_MAKE_A_MODULE = 3
 """A shorter module is justified if so many folders import it."""
 
 SHORT_MODULES: dict[str, str] = {
-    "broker/observability/daemon_log_files.py": "only a daemon loads it",
+    "environment/daemon_log_files.py": "only a daemon loads it",
     "cluster/groups/group_config.py": "a broker without groups loads nothing else of them",
     "cluster/groups/offset_events.py": "a broker without groups loads nothing else of them",
     "spark_jobs/common/dedupe.py": "users import it",
@@ -24,9 +24,9 @@ SHORT_MODULES: dict[str, str] = {
 
 SOLE_IMPLEMENTATIONS: dict[str, str] = {
     "broker/coordinators/coordinator_runtime.py:CoordinatorLog": "tests run coordinators over a log in memory",
-    "broker/environment/contract.py:Listener": "the simulation has the other one",
-    "broker/environment/contract.py:Network": "the simulation has the other one",
-    "broker/environment/contract.py:Random": "the simulation has the other one",
+    "environment/contract.py:Listener": "the simulation has the other one",
+    "environment/contract.py:Network": "the simulation has the other one",
+    "environment/contract.py:Random": "the simulation has the other one",
     "storage/io/file_system.py:FileSystem": "the simulation has the other one",
 }
 """Interfaces next to their only implementation, as `path:name`, each with the reason."""

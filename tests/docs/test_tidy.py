@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
-    *("bench", "bin", "broker", "client", "cluster", "config", "odradek", "protocol", "security", "spark_jobs"),
+    *("bench", "bin", "broker", "client", "cluster", "config", "environment", "odradek", "protocol", "security"),
+    *("spark_jobs", "zookeeper"),
     *("storage", "tests", "tools"),
 )
 MOST_LINES_OF_A_FILE = 500
@@ -146,7 +147,9 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     assert [place for place, text in texts() if text.startswith("What ")] == []
 
 
-PRODUCT = ("broker/", "client/", "cluster/", "config/", "protocol/", "security/", "storage/")
+PRODUCT = (
+    *("broker/", "client/", "cluster/", "config/", "environment/", "protocol/", "security/", "storage/", "zookeeper/"),
+)
 BUGS = {"Exception", "BaseException"}
 """Handlers of these catch bugs too. Those keep their traceback, because it is logged."""
 

@@ -8,11 +8,11 @@ import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
-from cluster.zookeeper.coordination import CoordinationError
-from cluster.zookeeper.durable_tree import DurableTree
 from tests.kit.environment import ManualClock
 from tests.kit.memory_file_system import MemoryFileSystem, SimulatedCrash
+from zookeeper.coordination import CoordinationError
+from zookeeper.durable_tree import DurableTree
+from zookeeper.embedded_ensemble import EmbeddedEnsemble
 
 T = TypeVar("T")
 

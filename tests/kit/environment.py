@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from broker.environment.contract import Clock
+from environment.contract import Clock
 from protocol.uuids import Uuid
 
 T = TypeVar("T")

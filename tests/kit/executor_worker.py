@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.environment.contract import Executor
 from broker.logs.cleaner_process import do_clean
+from environment.contract import Executor
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.io.file_system import FileSystem
 

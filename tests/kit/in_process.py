@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from broker.environment.contract import Environment, P
+from broker.broker_environment import Environment, open_embedded
 from broker.network.connection import Connection
 from broker.server import KafkaServer
-from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
+from environment.contract import P
 from protocol.messages import RESPONSE_TYPES
 from protocol.messages.headers import ResponseHeader
 from protocol.wire.schema import Request, Response

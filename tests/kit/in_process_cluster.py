@@ -11,16 +11,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self
 
-from broker.environment.contract import Ensemble, Environment
-from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
+from broker.broker_environment import Ensemble, Environment, open_embedded
 from broker.server import KafkaServer
-from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble, open_embedded
 from cluster.znodes import PartitionState, partition_state_path
-from cluster.zookeeper.coordination import Coordination
 from config.broker_config import BrokerConfig
+from environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from tests.kit.environment import InlineExecutor, SeededRandom
 from tests.kit.executor_worker import ExecutorWorker
 from tests.kit.memory_file_system import MemoryFileSystem
+from zookeeper.coordination import Coordination
+from zookeeper.embedded_ensemble import EmbeddedEnsemble
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",

@@ -17,9 +17,8 @@ from tests.kit.broker_process import ROOT
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.wire_requests import fetch, produce
 
-COUNTED: Final = ("broker/", "cluster/", "storage/")
-LEFT_OUT: Final = ("broker/environment/",)
-"""Clocks and executors, which every request uses."""
+COUNTED: Final = ("broker/", "cluster/", "storage/", "zookeeper/", "environment/slices.py")
+"""Every request uses the clocks and executors of `environment/`."""
 ELSEWHERE: Final = "broker/replication/hosted_partitions.py"
 """Where a broker carries out a controller's command. Calls below it belong to the command, not to the request."""
 NEW_TOPIC: Final = CreateTopicsRequest.CreatableTopic
@@ -41,7 +40,7 @@ def files_entered() -> Iterator[set[str]]:
             return
         if path == ELSEWHERE:
             command.append(frame)
-        if path.startswith(COUNTED) and not path.startswith(LEFT_OUT) and not command[:-1]:
+        if path.startswith(COUNTED) and not command[:-1]:
             found.add(path)
 
     sys.setprofile(note)

@@ -42,7 +42,7 @@ def new_served_tree(
 
     def command(properties: Path) -> list[str]:
         python = ["env", f"PYTHONPATH={ROOT}", sys.executable]
-        return [*python, "-P", "-m", "broker.zookeeper.tree_process", str(properties)]
+        return [*python, "-P", "-m", "zookeeper.tree_process", str(properties)]
 
     settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000", **(settings or {})}
     return ZookeeperProcess(directory, port or free_port(), settings=settings, command=command)

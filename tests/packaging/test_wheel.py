@@ -21,7 +21,10 @@ from tests.kit.broker_process import PATIENCE_S, await_port, free_port
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 300
 """For pip, which may have to download the dependencies."""
-PACKAGES = ["broker", "client", "cluster", "config", "protocol", "security", "spark_jobs", "storage", "tools"]
+PACKAGES = [
+    *("broker", "client", "cluster", "config", "environment", "protocol", "security", "spark_jobs", "storage", "tools"),
+    "zookeeper",
+]
 FOR_TESTS_OF_USERS = re.compile(r"/test_mode/|/pytest_plugin\.py$")
 """Modules that a wheel carries because other projects test with them."""
 

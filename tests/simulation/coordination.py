@@ -15,8 +15,10 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from broker.environment.contract import Environment
-from cluster.zookeeper.coordination import (
+from broker.broker_environment import Environment
+from config.broker_config import BrokerConfig
+from tests.simulation.loop import CURRENT, SimLoop
+from zookeeper.coordination import (
     ANY_VERSION,
     ConnectionLossError,
     CoordinationError,
@@ -32,10 +34,8 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
-from cluster.zookeeper.watch_table import WatchTable
-from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
-from config.broker_config import BrokerConfig
-from tests.simulation.loop import CURRENT, SimLoop
+from zookeeper.watch_table import WatchTable
+from zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class SimEnsemble:
 
 
 class SimCoordination:
-    """One session; implements `cluster.zookeeper.coordination.Coordination`."""
+    """One session; implements `zookeeper.coordination.Coordination`."""
 
     max_transaction_bytes = 1 << 20
 

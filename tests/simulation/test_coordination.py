@@ -13,10 +13,10 @@ from client import admin
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from cluster import znodes
-from cluster.zookeeper.coordination import EventType, WatchEvent
 from tests.simulation.loop import Process
 from tests.simulation.seeds import collect_garbage
 from tests.simulation.world import Machine, World
+from zookeeper.coordination import EventType, WatchEvent
 
 
 def play(scenario: Any) -> None:

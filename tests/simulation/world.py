@@ -9,9 +9,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from broker.environment.contract import Environment
+from broker.broker_environment import Environment, open_embedded
 from broker.server import KafkaServer, StartupError
-from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
 from protocol.uuids import Uuid
 from tests.kit.environment import slice_of

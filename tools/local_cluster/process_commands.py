@@ -35,7 +35,7 @@ def broker_command(properties: Path) -> ProcessCommand:
 
 def tree_command(properties: Path) -> ProcessCommand:
     """The embedded tree, served in the foreground as a ZooKeeper."""
-    return server_module("broker.zookeeper.tree_process", str(properties))
+    return server_module("zookeeper.tree_process", str(properties))
 
 
 def users_command(properties: Path, users: Path) -> ProcessCommand:

@@ -8,11 +8,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from broker.environment.contract import Clock
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import Slices, in_slices
 from broker.security.rights import DENIAL_MESSAGES, ClientRequest, OnCluster
 from cluster.metadata_image import ConfigResource
 from cluster.quotas.alterations import (
@@ -26,6 +24,8 @@ from cluster.quotas.alterations import (
     shown_quotas,
 )
 from cluster.quotas.entities import EntityType, QuotaEntity
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode, detached

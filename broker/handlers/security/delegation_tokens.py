@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
-from broker.network.slices import in_slices
 from broker.security.access import Access
 from broker.security.rights import CHECKED_BY_HANDLER
 from cluster.security.principal import ANONYMOUS, Principal
+from environment.contract import Clock
+from environment.slices import in_slices
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

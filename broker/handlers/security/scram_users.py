@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from broker.controller.cluster_membership import ClusterMembership
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
-from broker.network.slices import Slices, in_slices
 from broker.security.rights import ClientRequest, OnCluster
 from cluster.quotas.entities import QuotaEntity
 from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, check, iterations_of
-from cluster.zookeeper.coordination import CoordinationError
+from environment.contract import Clock
+from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -25,6 +24,7 @@ from protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from zookeeper.coordination import CoordinationError
 
 UserDescription = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 UserChange = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult

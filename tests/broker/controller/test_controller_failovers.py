@@ -14,13 +14,13 @@ import pytest
 
 from cluster import znodes
 from cluster.controller.topics import NewTopic, TopicPlan
-from cluster.zookeeper.coordination import NoNodeError
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from tests.broker.controller.test_sessions import losing
 from tests.kit.controller.controller_cluster import ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
+from zookeeper.coordination import NoNodeError
 
 BROKERS = (1, 2, 3)
 TURNS_OF_REST = 20

@@ -14,7 +14,6 @@ from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic, TopicPlan, deletion_mark
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import PERSISTENT_PATHS, PartitionState, partition_path, partition_state_path, partitions_path
-from cluster.zookeeper.coordination import Create, Delete
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
@@ -24,6 +23,7 @@ from tests.kit.coordination_fixtures import Machine, in_loop
 from tests.kit.environment import uuid_of
 from tests.kit.memory_file_system import Fault
 from tests.kit.waiting import turns
+from zookeeper.coordination import Create, Delete
 
 
 async def create(cluster: Cluster, name: str, partitions: int = 2, **config: str) -> None:

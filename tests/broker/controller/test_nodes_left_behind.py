@@ -14,11 +14,11 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.coordination import Coordination
 from protocol.config_resources import ConfigResourceType
 from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.environment import uuid_of
+from zookeeper.coordination import Coordination
 
 
 async def session_of(cluster: ControllerCluster) -> Coordination:

@@ -8,12 +8,12 @@ import pytest
 
 from cluster import znodes
 from cluster.controller.commands import LeaderAndIsr, StopReplica
-from cluster.zookeeper.coordination import Operation
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
+from zookeeper.coordination import Operation
 
 T0 = TopicPartition("t", 0)
 

@@ -15,11 +15,11 @@ from cluster.controller.commands import Command, CommandFence, LeaderAndIsr
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import BrokerRegistration
-from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
 from tests.kit.controller.controller_cluster import CLUSTER_ID, ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop, in_virtual_time
 from tests.kit.environment import SeededRandom
+from zookeeper.coordination import ConnectionLossError
 
 
 def losing(call: Callable[..., Awaitable[Any]], *, applied: bool) -> Callable[..., Awaitable[Any]]:

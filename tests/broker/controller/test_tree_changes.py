@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cluster import znodes
-from cluster.zookeeper.coordination import NoNodeError
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.kit.controller.controller_cluster import SETTINGS, ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import eventually_async, turns
+from zookeeper.coordination import NoNodeError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
-from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -24,6 +23,7 @@ from cluster.coordinators.results import TransactionalProducer
 from cluster.groups.group_config import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import Endpoint, ProducerIdBlock
+from environment.contract import Clock
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import RESPONSE_TYPES
 from protocol.records.batch import Record, build_batch, read_batches

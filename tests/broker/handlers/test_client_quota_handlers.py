@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.zookeeper.coordination import Coordination, Watch, ZnodeStat
 from protocol.errors import ErrorCode
 from protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -17,6 +16,7 @@ from protocol.messages.quotas import (
 )
 from protocol.messages.security import AlterUserScramCredentialsRequest
 from tests.kit.in_process import InProcessBroker, Wire, play
+from zookeeper.coordination import Coordination, Watch, ZnodeStat
 
 Parts = dict[str, str | None]
 Answer = list[tuple[Parts, dict[str, float]]]

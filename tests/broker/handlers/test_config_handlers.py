@@ -12,10 +12,10 @@ from broker.handlers.configs import ConfigHandlers
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext
-from broker.observability.logging_setup import LoggerLevels
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
 from config.broker_config import BrokerConfig
+from environment.logging_setup import LoggerLevels
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.configs import (

@@ -10,11 +10,11 @@ import pytest
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.transactions.transaction_coordinator_service import ProducerIds
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
-from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from tests.kit.controller.controller_fixtures import Cluster, context
 from tests.kit.coordination_fixtures import in_loop
+from zookeeper.coordination import ConnectionLossError
 
 
 async def init(ids: ProducerIds) -> InitProducerIdResponse:

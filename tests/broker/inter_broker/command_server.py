@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
@@ -15,6 +14,7 @@ from broker.network.memory import RequestMemory
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import ListenerBinding, SocketServer
 from cluster.controller.commands import Answer, Command, LeaderAndIsr, StopReplica, UpdateMetadata
+from environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 

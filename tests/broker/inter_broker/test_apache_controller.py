@@ -21,7 +21,6 @@ from broker.inter_broker.metadata_codec import update_metadata_command, update_m
 from broker.inter_broker.remote_channel import RemoteChannel, remote_channels
 from broker.inter_broker.remote_controller import RemoteController, controller_address
 from broker.metadata.metadata_cache import MetadataCache
-from broker.network.slices import Slices
 from client.environment import LoopNetwork
 from cluster.controller.commands import (
     EPOCH_DURING_DELETE,
@@ -38,6 +37,7 @@ from cluster.controller.topics import TopicPlan
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.replication.isr import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint
+from environment.slices import Slices
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import REQUEST_TYPES

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from broker.inter_broker import command_codec as codec
 from broker.inter_broker.command_codec import LEADER_AND_ISR_VERSION, STOP_REPLICA_VERSION, UPDATE_METADATA_VERSION
 from broker.inter_broker.metadata_codec import update_metadata_command, update_metadata_request
-from broker.network.slices import Slices
 from cluster.controller.commands import NO_EPOCH, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
+from environment.slices import Slices
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.cluster_commands import (
     LeaderAndIsrRequest,

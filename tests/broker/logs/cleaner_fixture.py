@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from broker.environment.contract import CleanerWorker
+from broker.broker_environment import CleanerWorker
 from broker.logs.cleaner_thread import CleanerThread
 from broker.logs.log_cleaner import LogCleaner
 from broker.observability.metrics import cleaner_metrics

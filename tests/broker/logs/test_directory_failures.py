@@ -11,7 +11,6 @@ import pytest
 
 from broker.logs import directory_failures
 from broker.logs.directory_failures import DirectoryFailures
-from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ErrorCode
 from protocol.messages.coordinators import FindCoordinatorRequest
 from protocol.messages.fetch import FetchResponse
@@ -34,6 +33,7 @@ from tests.kit.wire_requests import (
     produce,
     values_in,
 )
+from zookeeper.coordination import ConnectionLossError
 
 A, B = "/a", "/b"
 """The journal of the embedded coordination is in the first."""

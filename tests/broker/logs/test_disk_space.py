@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from broker.observability.metrics import log_directory_metrics
-from cluster.zookeeper.durable_tree import JOURNAL_NAME
 from protocol.errors import ErrorCode
 from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from protocol.messages.produce import ProduceResponse
@@ -20,6 +19,7 @@ from tests.kit.group_requests import commit
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.memory_file_system import Fault
 from tests.kit.wire_requests import delete_records, delete_topics, fetch, new_topic, produce, values_in
+from zookeeper.durable_tree import JOURNAL_NAME
 
 MB = 1 << 20
 RESERVE = 4 * MB

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from broker.environment.system import ThreadExecutor
 from broker.logs.group_commit import GroupCommit
 from broker.logs.log_maintenance import LogMaintenance
 from broker.supervisor import Supervisor
+from environment.system import ThreadExecutor
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import format_offset_checkpoint, read_offset_checkpoint
 from storage.log.unified_log import UnifiedLog

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import pytest
 
-from broker.environment.system import SystemClock, ThreadExecutor
 from broker.logs.startup_loading import load_logs, log_progress
+from environment.system import SystemClock, ThreadExecutor
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch, read_batches

@@ -8,13 +8,13 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory
 from broker.network.registry import Waiting
 from broker.network.reply_writer import Parts
 from broker.network.socket_server import ListenerBinding, ProtocolFactory, SocketServer
+from environment.system import SystemClock, TcpNetwork, ThreadExecutor
 
 Answer = Callable[[bytes], Parts | Waiting[Parts | None] | Awaitable[Parts | None] | None]
 """An awaitable lets everything pass."""

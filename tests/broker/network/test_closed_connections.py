@@ -26,7 +26,7 @@ from tests.broker.network.test_tls_transport import client_context, server_tls
 from tests.broker.security.sasl_server import security as server_sasl
 from tests.kit.waiting import eventually_on_loop, turns
 
-PACKAGES = ("broker", "client", "cluster", "config", "protocol", "storage")
+PACKAGES = ("broker", "client", "cluster", "config", "environment", "protocol", "storage", "zookeeper")
 
 
 @contextlib.contextmanager

@@ -8,16 +8,16 @@ from typing import cast
 
 import pytest
 
-from broker.environment.system import SystemClock
 from broker.network.client_quotas import ClientQuotas
 from broker.network.connection import Connection
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
-from broker.network.slices import in_slices
 from broker.security.rights import EVERYBODY
 from cluster.quotas.entities import QuotaLimits
 from cluster.security.principal import Principal
+from environment.slices import in_slices
+from environment.system import SystemClock
 from protocol.api_keys import ApiKey
 from protocol.errors import DecodeError
 from protocol.messages.group_admin import (

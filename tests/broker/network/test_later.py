@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from broker.environment.system import SystemClock
 from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry, Later, RequestContext, api
 from broker.security.rights import EVERYBODY
+from environment.system import SystemClock
 from protocol.api_keys import ApiKey
 from protocol.messages.group_admin import ListGroupsRequest, ListGroupsResponse
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse

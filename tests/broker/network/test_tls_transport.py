@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.environment.system import ThreadExecutor, system_environment
+from broker.broker_environment import system_environment
 from broker.network import tls_transport
 from broker.network.handshakes import Handshakes
 from broker.network.reply_writer import FileSlice
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from config.broker_config import BrokerConfig
+from environment.system import ThreadExecutor
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.broker.network.test_connection_files import GeneratedFile
 from tests.kit.security.certificates import Authority, Identity, subject

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.metrics_core import Metric
 
-from broker.environment.scrape_server import MOST_SCRAPES
 from broker.observability import metrics
 from broker.observability.metric_definitions import DEFINITIONS
+from broker.observability.scrape_server import MOST_SCRAPES
 from tests.broker.handlers.test_client_quota_handlers import alter
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.environment import CountedSlices
@@ -124,7 +124,7 @@ def test_without_a_listener_nothing_is_imported_or_opened(tmp_path: Path) -> Non
     assert "Metrics are served" not in broker.output.read_text()
 
 
-OWNERS = tuple(f"{ROOT}/{package}/" for package in ("broker", "cluster", "storage", "protocol", "config"))
+OWNERS = tuple(f"{ROOT}/{package}/" for package in ("broker", "cluster", "zookeeper", "storage", "protocol", "config"))
 
 
 def test_nothing_that_the_loop_owns_is_read_on_another_thread() -> None:

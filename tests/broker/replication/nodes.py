@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from broker.environment.system import SystemClock
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.metadata.metadata_cache import MetadataCache
@@ -29,6 +28,7 @@ from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import RackAwareReplicaSelector
 from cluster.znodes import Endpoint
 from config.broker_keys import UNLIMITED_RATE
+from environment.system import SystemClock
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.fetch import FetchRequest

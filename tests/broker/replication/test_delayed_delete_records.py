@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.environment.system import SystemClock
 from broker.logs.log_maintenance import LogMaintenance
 from broker.network.registry import RequestContext
 from cluster.controller.commands import UpdateMetadata
+from environment.system import SystemClock
 from protocol.errors import ErrorCode
 from protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from storage.directory.checkpoints import LOG_START_OFFSET_CHECKPOINT, parse_checkpoint

@@ -11,7 +11,7 @@ from broker.replication.fetch_session import (
     FetchSessionCache,
     PartitionResult,
 )
-from cluster.sliced import never, run_to_end
+from environment.sliced import never, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.uuids import Uuid

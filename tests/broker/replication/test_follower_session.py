@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker.replication.fetch_session import ErrorFetchContext, FetchSessionCache, PartitionResult
 from broker.replication.follower_session import VERSION_WITH_IDS, VERSION_WITH_NAMES, FollowerSession
 from cluster.replication.follower import FetchPosition
-from cluster.sliced import never, run_to_end
+from environment.sliced import never, run_to_end
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition

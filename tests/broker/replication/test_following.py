@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.environment.system import SystemClock, TcpNetwork
 from broker.replication.replica_fetcher_manager import fetchers_of
 from cluster.controller.commands import UpdateMetadata
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
 from config.broker_config import BrokerConfig
+from environment.system import SystemClock, TcpNetwork
 from protocol.errors import ErrorCode
 from tests.broker.inter_broker.command_server import served
 from tests.broker.replication.nodes import Nodes, on_nodes

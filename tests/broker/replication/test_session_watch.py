@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.environment.contract import Clock
 from broker.network.registry import RequestContext, Waiting
 from broker.replication.delayed_operations import Purgatory
 from broker.replication.follower_fetch import ALL_ARE_READ_EVERY_MS
 from broker.replication.follower_session import FollowerSession
 from cluster.replication.follower import FetchPosition
 from cluster.replication.partition import Partition
+from environment.contract import Clock
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from tests.broker.replication.nodes import ID, Nodes, on_nodes

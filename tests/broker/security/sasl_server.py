@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import TypeVar
 
-from broker.environment.system import system_environment
+from broker.broker_environment import system_environment
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from config.broker_config import BrokerConfig

@@ -9,11 +9,11 @@ import pytest
 
 from broker.network.registry import CloseConnection, RequestContext
 from broker.security.acl_requests import AclHandlers
-from cluster.zookeeper.coordination import Coordination
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages.security import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tests.broker.security.secured import ADMIN, ALICE, SecuredBroker, acl, play
+from zookeeper.coordination import Coordination
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 READ, WRITE = AclOperation.READ, AclOperation.WRITE

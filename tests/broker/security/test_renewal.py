@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.environment.system import system_environment
+from broker.broker_environment import system_environment
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from broker.security.listener_security import SecuredListener, renewables_of, security_of_listeners

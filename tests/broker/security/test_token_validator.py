@@ -16,12 +16,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 
-from broker.environment.contract import Clock
-from broker.environment.system import SystemClock, ThreadExecutor, system_environment
+from broker.broker_environment import system_environment
 from broker.security import issuer_keys
 from broker.security.token_validator import Tokens, tokens_of
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from environment.contract import Clock
+from environment.system import SystemClock, ThreadExecutor
 from security.bearer_exchange import MAX_TOKEN_BYTES
 from security.oauth import TokenRules
 from security.sasl_exchange import SaslAuthenticationError

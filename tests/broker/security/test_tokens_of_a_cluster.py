@@ -10,9 +10,9 @@ import pytest
 from broker.security.delegation_token_manager import DelegationTokenManager, SignedToken
 from cluster.security.delegation_token import CHANGES, TOKENS, token_path
 from cluster.security.principal import Principal
-from cluster.zookeeper.coordination import Coordination, CoordinationError
 from protocol.errors import ApiError, ErrorCode
 from tests.kit.in_process_cluster import InProcessCluster
+from zookeeper.coordination import Coordination, CoordinationError
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 

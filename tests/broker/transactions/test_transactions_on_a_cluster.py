@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.coordinators.coordinator_service import coordinator_partition
-from broker.environment.system import TcpNetwork
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from client import admin
 from client.errors import DisconnectedError
 from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
+from environment.system import TcpNetwork
 from protocol.errors import ErrorCode
 from protocol.messages import RESPONSE_TYPES
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.zookeeper.coordination import (
+from tests.kit.coordination_fixtures import in_loop
+from tests.kit.waiting import eventually_on_loop
+from tests.kit.zookeeper import new_session, real_ensemble
+from zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
     Coordination,
@@ -15,9 +18,6 @@ from cluster.zookeeper.coordination import (
     SessionState,
     WatchEvent,
 )
-from tests.kit.coordination_fixtures import in_loop
-from tests.kit.waiting import eventually_on_loop
-from tests.kit.zookeeper import new_session, real_ensemble
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -17,7 +17,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.zookeeper.kazoo_session import KazooCoordination
-from cluster.zookeeper.coordination import (
+from tests.kit.coordination_fixtures import in_loop
+from tests.kit.network.cutting_proxy import CuttingProxy
+from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
+from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
+from tests.simulation.cluster.cluster_mutants import PROCESS_MUTANTS
+from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from zookeeper.coordination import (
     BadArgumentsError,
     ConnectionLossError,
     EventType,
@@ -26,12 +32,6 @@ from cluster.zookeeper.coordination import (
     SessionState,
     WatchEvent,
 )
-from tests.kit.coordination_fixtures import in_loop
-from tests.kit.network.cutting_proxy import CuttingProxy
-from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
-from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
-from tests.simulation.cluster.cluster_mutants import PROCESS_MUTANTS
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 
 @pytest.fixture(scope="module", params=["served tree", pytest.param("ZooKeeper", marks=pytest.mark.java)])
@@ -355,7 +355,7 @@ async def test_what_zookeeper_would_hang_up_on_is_refused(server: ZookeeperProce
     async with sessions(server) as (_proxy, session, _beside):
         with pytest.raises(BadArgumentsError, match=r"jute\.maxbuffer"):
             await session.create("/a", bytes(1_100_000))
-        from cluster.zookeeper.coordination import Create
+        from zookeeper.coordination import Create
 
         with pytest.raises(BadArgumentsError, match=r"jute\.maxbuffer"):
             await session.multi([Create(f"/{number}", bytes(1000)) for number in range(1100)])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from broker.zookeeper.server_status import refusal
-from cluster.zookeeper.coordination import ConnectionLossError
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import eventually_on_loop
 from tests.kit.zookeeper import new_session, new_zookeeper, start_zookeeper, without_quorum
+from zookeeper.coordination import ConnectionLossError
 
 SERVING = "Zookeeper version: 3.9.3\nZxid: 0x{:x}\nMode: {}\nNode count: 5\n"
 

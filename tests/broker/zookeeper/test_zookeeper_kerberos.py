@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from broker.zookeeper.kazoo_security import SessionSecurity
-from cluster.zookeeper.coordination import CoordinationError, Create
 from config.definitions import ConfigError
 from security.jaas import zookeeper_login
 from security.kerberos_login import KerberosLogin
@@ -16,6 +15,7 @@ from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.security.kerberos import Realm, module, realm_of_this_process
 from tests.kit.zookeeper import new_session, real_zookeeper
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from zookeeper.coordination import CoordinationError, Create
 
 pytestmark = pytest.mark.java
 

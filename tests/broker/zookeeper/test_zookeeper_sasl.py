@@ -11,7 +11,6 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from broker.zookeeper.kazoo_security import SessionSecurity
-from cluster.zookeeper.coordination import CoordinationError, Create
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from security.jaas import DigestLogin
@@ -21,6 +20,7 @@ from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from zookeeper.coordination import CoordinationError, Create
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 KAFKA = DigestLogin("kafka", 'se"cret, x')

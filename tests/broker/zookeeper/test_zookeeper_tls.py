@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from broker.zookeeper.kazoo_session import KazooEnsemble
-from cluster.zookeeper.coordination import CoordinationError, Create, WatchEvent
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from tests.broker.zookeeper.certificates import Authority, with_password
@@ -17,6 +16,7 @@ from tests.broker.zookeeper.secure_zookeeper import SecureZookeeper, secure_zook
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.waiting import eventually_on_loop
+from zookeeper.coordination import CoordinationError, Create, WatchEvent
 
 pytestmark = [pytest.mark.java]
 

@@ -19,11 +19,11 @@ from cluster.controller.elections import (
 )
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import PartitionState, partition_state_path
-from cluster.zookeeper.coordination import SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 from tests.kit.environment import uuid_of
+from zookeeper.coordination import SetData
 
 
 def context_of(*partitions: PartitionImage) -> ControllerContext:

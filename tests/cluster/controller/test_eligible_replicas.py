@@ -13,9 +13,9 @@ from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.replication.isr import IsrChange
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, partition_state_path
-from cluster.zookeeper.coordination import SetData
 from protocol.topic_partition import TopicPartition
 from tests.kit.environment import uuid_of
+from zookeeper.coordination import SetData
 
 ID = uuid_of(1)
 T0 = TopicPartition("t", 0)

@@ -15,10 +15,10 @@ from cluster.controller.elections import after, online_state, write
 from cluster.controller.start_up import ReadTopic, take_over
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import PartitionState, TopicAssignment, partition_state_path, topic_path
-from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.kit.environment import uuid_of
+from zookeeper.coordination import Operation, SetData
 
 T0 = TopicPartition("t", 0)
 ID = uuid_of(7)

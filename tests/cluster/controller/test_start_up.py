@@ -10,9 +10,9 @@ from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, keep_lea
 from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
-from cluster.zookeeper.coordination import Check, Create, SetData
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.kit.environment import uuid_of
+from zookeeper.coordination import Check, Create, SetData
 
 ID = uuid_of(9)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.environment.system import system_environment
+from broker.broker_environment import system_environment
 from broker.network.connection import Connection
 from broker.network.handshakes import Handshakes
 from broker.network.limits import ConnectionLimits

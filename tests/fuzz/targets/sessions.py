@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from broker.environment.system import system_environment
+from broker.broker_environment import system_environment
 from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits
 from broker.network.memory import RequestMemory

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.environment.system import system_environment
+from broker.broker_environment import system_environment
 from broker.security.issuer_keys import parse_keys
 from broker.security.token_validator import tokens_of
 from config.broker_config import BrokerConfig

@@ -17,13 +17,13 @@ from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage
 from cluster.replication.isr import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment, topic_path
-from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.kit.controller.controller_fixtures import CLUSTER_ID, validate_topic_config
 from tests.kit.coordination_fixtures import Machine
 from tests.kit.environment import SeededRandom
 from tests.kit.waiting import eventually_on_loop
+from zookeeper.coordination import Coordination
 
 SETTINGS = ControllerSettings(num_partitions=1, default_replication_factor=3)
 

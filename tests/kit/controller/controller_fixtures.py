@@ -13,16 +13,16 @@ from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext
-from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from cluster.controller.commands import Answer, Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import BrokerRegistration, Endpoint, ProducerIdBlock
-from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.coordination_fixtures import Machine
 from tests.kit.environment import SeededRandom
+from zookeeper.coordination import Coordination
+from zookeeper.embedded_ensemble import EmbeddedEnsemble
 
 CLUSTER_ID = "TDnAIpGdRY6C5D62KMJRLA"
 SETTINGS = ControllerSettings(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from cluster import znodes
 from cluster.znodes import NO_LEADER
-from cluster.zookeeper.coordination import Delete
 from tests.simulation import history
 from tests.simulation.clients import Clients
 from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.cluster.moves import Moves
 from tests.simulation.world import Machine, World
+from zookeeper.coordination import Delete
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Nemesis

@@ -16,11 +16,11 @@ from cluster.controller.context import ControllerContext
 from cluster.controller.transactions import ControllerEpoch, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import NO_LEADER, BrokerRegistration, PartitionState
-from cluster.zookeeper.coordination import Operation
 from storage.directory import log_directories
 from storage.recovery import log_directory_survey
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.simulation.mutants import Mutant, registered, replaced
+from zookeeper.coordination import Operation
 
 CONTROLLER_MUTANTS: dict[str, Mutant] = {}
 

@@ -16,7 +16,6 @@ from cluster.controller.commands import CommandFence
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment
-from cluster.zookeeper.coordination import NoNodeError, WatchEvent
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID, Uuid
 from tests.simulation import history
@@ -30,6 +29,7 @@ from tests.simulation.cluster.steps import after_each
 from tests.simulation.coordination import SimEnsemble
 from tests.simulation.loop import CURRENT, Process
 from tests.simulation.world import Machine, World
+from zookeeper.coordination import NoNodeError, WatchEvent
 
 _STEPS_OF_REPLICAS = (
     "become_leader",

@@ -10,13 +10,13 @@ from typing import Final
 from broker.coordinators.coordinator_service import coordinator_partition
 from cluster import znodes
 from cluster.znodes import NO_LEADER, PartitionState
-from cluster.zookeeper.coordination import NoNodeError
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 from tests.simulation import history
 from tests.simulation.clients import Clients
 from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.endpoint import Endpoint
 from tests.simulation.world import PORT, Machine
+from zookeeper.coordination import NoNodeError
 
 MOST: Final = 8
 _PAUSE_S: Final = 6.0

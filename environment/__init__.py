@@ -1,0 +1,3 @@
+"""The machine around a server: time, randomness, threads, sockets, signals and logs. `contract` holds the interfaces,
+`system` the real implementations.
+"""
