@@ -25,15 +25,15 @@ SUBJECTS, SECURED = "security/principals.py", "broker/network/secured_connection
 OF_SESSION = "tests/broker/security/test_sasl_session.py"
 OF_AGAIN = "tests/broker/security/test_authenticating_again.py"
 OF_CREDENTIALS = "tests/broker/security/test_scram_credentials.py"
-OF_EXCHANGE = "tests/cluster/security/test_sasl_exchange.py"
+OF_EXCHANGE = "tests/security/test_sasl_exchange.py"
 OF_NONCES = "tests/broker/security/test_cves.py -k nonce"
-OF_CLIENT = "tests/client/security/test_client_exchange.py"
+OF_CLIENT = "tests/security/test_client_exchange.py"
 OF_NETWORK = "tests/client/security/test_secured_network.py"
 OF_TLS = "tests/broker/network/test_tls_transport.py"
-OF_GSSAPI = "tests/cluster/security/test_gssapi_exchange.py"
+OF_GSSAPI = "tests/security/test_gssapi_exchange.py"
 OF_TOKENS = "tests/broker/security/test_delegation_tokens.py"
 OF_VALIDATOR = "tests/broker/security/test_token_validator.py"
-OF_SSL_RULES, OF_KERBEROS_RULES = "tests/config/test_principal_rules.py", "tests/config/test_short_names.py"
+OF_SSL_RULES, OF_KERBEROS_RULES = "tests/security/test_principal_rules.py", "tests/security/test_short_names.py"
 
 SESSIONS = {
     "another user may take over": Mutant(
@@ -245,7 +245,7 @@ TLS_AND_NAMES = {
         SSL_CONFIG,
         'if is_sasl and own.name("ssl.client.auth") == "ssl.client.auth":',
         "if is_sasl:",
-        "tests/config/test_ssl_config.py",
+        "tests/security/test_ssl_config.py",
     ),
     "the last rule counts": Mutant(
         SSL_RULES, "for rule in self.rules if", "for rule in self.rules[::-1] if", OF_SSL_RULES
@@ -287,13 +287,13 @@ TLS_AND_NAMES = {
         SUBJECTS,
         "if letter in _ESCAPED or not begin",
         "if not begin",
-        "tests/cluster/security/test_distinguished_name.py",
+        "tests/security/test_distinguished_name.py",
     ),
     "the least specific part first": Mutant(
         SUBJECTS,
         "for each in reversed(_elements(subject.content))",
         "for each in _elements(subject.content)",
-        "tests/cluster/security/test_distinguished_name.py",
+        "tests/security/test_distinguished_name.py",
     ),
 }
 
@@ -321,7 +321,7 @@ SIGNED_TOKENS = {
         CLAIMS,
         'if decoded_object(header, "header").get("alg") != "none" or signature:',
         "if not header:",
-        "tests/cluster/security/test_bearer_exchange.py",
+        "tests/security/test_bearer_exchange.py",
     ),
     "a claim that is there twice": Mutant(
         CLAIMS, "    if len(found) < len(pairs):\n", "    if not pairs and found:\n", OF_VALIDATOR
@@ -330,7 +330,7 @@ SIGNED_TOKENS = {
         "security/bearer_exchange.py",
         "if message.authzid and message.authzid != valid.user:",
         "if not valid.user:",
-        "tests/cluster/security/test_bearer_exchange.py",
+        "tests/security/test_bearer_exchange.py",
     ),
 }
 

@@ -50,7 +50,7 @@ ELSEWHERE = {
     "CVE-2023-50976": "tests/broker/security/test_guards.py",
     "CVE-2024-27309": "tests/broker/security/test_acls_of_a_cluster.py",
     "CVE-2026-10142": "tests/client/test_connection.py",
-    "CVE-2026-10143": "tests/client/security/test_client_exchange.py",
+    "CVE-2026-10143": "tests/security/test_client_exchange.py",
 }
 
 
