@@ -85,7 +85,6 @@ async def create_topic(
     replication_factor: int = -1,
     assignment: Mapping[int, Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
-    validate_only: bool = False,
 ) -> None:
     """Create one topic; -1 uses the cluster's default for a number. Raises ApiError (TOPIC_ALREADY_EXISTS and
     others).
@@ -103,9 +102,7 @@ async def create_topic(
             CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
         ],
     )
-    request = CreateTopicsRequest(
-        topics=[topic], timeout_ms=client.settings.request_timeout_ms, validate_only=validate_only
-    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=client.settings.request_timeout_ms, validate_only=False)
     response = await client.ask_controller(
         "createTopics", request, CreateTopicsResponse, lambda answer: [each.error_code for each in answer.topics]
     )

@@ -138,7 +138,7 @@ class Producer:
         return future
 
     async def send_batch(
-        self, topic: str, values: Sequence[bytes], *, partition: int | None = None, timestamp: int | None = None
+        self, topic: str, values: Sequence[bytes], *, partition: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
         """Queue records without keys as a separate batch, the fastest way to send; see `send`.
 
@@ -151,7 +151,7 @@ class Producer:
             self._transactions.add(target)
         batch = Batch(target, self._loop.time())
         batch.values = values
-        batch.timestamp = self._now_ms() if timestamp is None else timestamp
+        batch.timestamp = self._now_ms()
         batch.size_bytes = size
         batch.is_full = True
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()

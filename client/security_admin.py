@@ -300,11 +300,9 @@ class QuotaEntry(NamedTuple):
     quotas: Mapping[str, float]
 
 
-async def describe_client_quotas(
-    client: KafkaClient, parts: Parts, any_name: Iterable[str] = (), *, strict: bool = True
-) -> list[QuotaEntry]:
-    """The quotas of entities with these names, and with any name for the types in `any_name`; `strict` excludes
-    entities with other types. Raises ApiError.
+async def describe_client_quotas(client: KafkaClient, parts: Parts, any_name: Iterable[str] = ()) -> list[QuotaEntry]:
+    """The quotas of entities with these names, and with any name for the types in `any_name`, without those that
+    have other types, too. Raises ApiError.
     """
     component = DescribeClientQuotasRequest.ComponentData
     components = [
@@ -312,7 +310,7 @@ async def describe_client_quotas(
         for kind, name in parts.items()
     ]
     components += [component(entity_type=kind, match_type=ANY_NAME, match=None) for kind in any_name]
-    request = DescribeClientQuotasRequest(components=components, strict=strict)
+    request = DescribeClientQuotasRequest(components=components, strict=True)
     response = await client.ask_any("describeClientQuotas", request, DescribeClientQuotasResponse)
     raise_for(response.error_code, response.error_message)
     return [

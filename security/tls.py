@@ -208,11 +208,6 @@ def stamps_of(config: AnySsl) -> Stamps:
     return tuple(None if each is None or each.location is None else stamp_of(each.location) for each in stores)
 
 
-def server_context(config: SslConfig) -> ssl.SSLContext:
-    """The context for accepting clients of a listener. Raises ConfigError as `TlsLoader.load`."""
-    return TlsLoader().load(config).context
-
-
 def client_context(config: ClientSsl) -> ssl.SSLContext:
     """The context for connecting to a server. Raises ConfigError as `TlsLoader.load`."""
     return TlsLoader().load(config).context

@@ -148,7 +148,6 @@ def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int)
 
 NO_PREFERENCE: Final = -1
 """The consumer stays with the leader."""
-LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 

@@ -9,7 +9,7 @@ looked up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from protocol.acl_types import (
@@ -113,13 +113,6 @@ class AclIndex:
         if pattern_type is PatternType.PREFIXED:
             lengths[len(name)] += 1
         self._tables[pattern_type][resource_type, name] = _masks(new)
-
-    def replace_all(self, entries: Mapping[ResourcePattern, Collection[AccessControlEntry]]) -> None:
-        """Replace all entries of all patterns."""
-        for pattern in [each for each in self._entries if each not in entries]:
-            self.replace(pattern, ())
-        for pattern, found in entries.items():
-            self.replace(pattern, found)
 
     def matching(self, resource_type: ResourceType, name: str) -> MatchingAcls:
         """The entries for the resource with this name."""

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 from protocol.errors import ApiError, ErrorCode, invalid_record
 from protocol.records.checksum import crc32c
-from protocol.records.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress, decompress
+from protocol.records.compression import CompressionType, compress, decompress
 from protocol.records.record_builder import BatchOptions, RecordBatchBuilder, build_batch, build_values_batch
 from protocol.records.record_codec import Header, Record, decode_records
 from protocol.records.record_format import (
@@ -300,22 +300,18 @@ class RecordBatch:
         self.attributes, self.max_timestamp = attributes, max_timestamp
         self.crc = _set_crc(buffer)
 
-    def records_payload(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-        """The encoded records, decompressed; at most `max_output_bytes` (see protocol.records.compression for the
-        errors).
-        """
-        return decompress(self.compression, self.buffer[HEADER_BYTES:], max_output_bytes)
+    def records_payload(self) -> bytes:
+        """The encoded records, decompressed (see protocol.records.compression for the limit and the errors)."""
+        return decompress(self.compression, self.buffer[HEADER_BYTES:])
 
-    def records(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """The records in order, with absolute offsets and timestamps.
 
         Raises ApiError INVALID_RECORD for records that do not parse or do not fill the batch exactly, and the errors of
         protocol.records.compression, but never other exceptions.
         """
         append_time = self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None
-        return decode_records(
-            self.records_payload(max_output_bytes), self.count, self.base_offset, self.base_timestamp, append_time
-        )
+        return decode_records(self.records_payload(), self.count, self.base_offset, self.base_timestamp, append_time)
 
     def __repr__(self) -> str:
         return (
@@ -357,13 +353,12 @@ def recompress(
     batch: RecordBatch,
     compression: CompressionType,
     level: int | None = None,
-    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> bytearray:
     """The same batch with another codec. Records are not decoded; of the header only codec, length and CRC change.
 
     Raises the errors of protocol.records.compression for the old contents.
     """
-    payload = compress(compression, batch.records_payload(max_output_bytes), level)
+    payload = compress(compression, batch.records_payload(), level)
     out = bytearray(HEADER_BYTES + len(payload))
     out[:HEADER_BYTES] = batch.buffer[:HEADER_BYTES]
     out[HEADER_BYTES:] = payload

@@ -22,7 +22,7 @@ from typing import cast
 from protocol.errors import invalid_record
 from protocol.records.batch import RecordBatch
 from protocol.records.checksum import crc32c
-from protocol.records.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress
+from protocol.records.compression import CompressionType, compress
 from protocol.records.record_format import (
     ATTRIBUTES_AT,
     CONTROL_FLAG,
@@ -57,14 +57,13 @@ def note_keys(
     latest: dict[bytes, int],
     capacity: int,
     from_offset: int = 0,
-    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> int:
     """Add key -> offset of every keyed record at or above `from_offset` to `latest`, until it holds `capacity` keys.
 
     Returns the offset up to which the batch is in the map: `batch.next_offset`, or less when `latest` is full. Raises
     ApiError INVALID_RECORD for records that do not parse, and the errors of decompression.
     """
-    data = batch.records_payload(max_output_bytes)
+    data = batch.records_payload()
     base_offset, count = batch.base_offset, batch.count
     position = index = 0
     try:
@@ -196,7 +195,6 @@ def filter_batch(
     keep_empty: bool = False,
     ends_empty_transaction: bool = False,
     latest_offsets: LatestOffsets | None = None,
-    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> memoryview | bytes | None:
     """Drop the obsolete records of `batch`. Returns None if no records remain, `batch.buffer` itself if all remain,
     otherwise the new batch.
@@ -231,7 +229,7 @@ def filter_batch(
                 return _emptied(batch) if keep_empty else None
     horizon_ms = batch.delete_horizon_ms
     keep_tombstones = horizon_ms is None or now_ms < horizon_ms
-    data = batch.records_payload(max_output_bytes)
+    data = batch.records_payload()
     kept = _filter(batch, data, latest, map_end_offset, flags, first_flag, keep_tombstones=keep_tombstones)
     if kept.count == 0:
         return _emptied(batch) if keep_empty else None

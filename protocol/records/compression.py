@@ -25,7 +25,6 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MAX_RATIO = 32  # the densest element, a 3 byte copy, yields 64 bytes
-_LZ4_MAX_RATIO = 256  # each byte of a match length adds at most 255 bytes
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27  # zstd's own limit for streams (ZSTD_WINDOWLOG_LIMIT_DEFAULT)
 _ZSTD_MAX_BLOCK_BYTES = 128 * 1024
 _ZSTD_SKIPPABLE_MAGIC = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import NO_TIMESTAMP, Record, RecordBatch, TimestampType
-from protocol.records.compression import MAX_DECOMPRESSED_BYTES
 from protocol.value import Value
 
 
@@ -44,7 +43,6 @@ def validate_records_deep(
     *,
     compacted: bool,
     timestamps: TimestampRule,
-    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> int:
     """Walk all records of a batch whose header is valid; returns their largest timestamp, or -1.
 
@@ -55,7 +53,7 @@ def validate_records_deep(
     errors: list[RecordError] = []
     latest = NO_TIMESTAMP
     code = ErrorCode.INVALID_RECORD
-    for index, record in enumerate(batch.records(max_output_bytes)):
+    for index, record in enumerate(batch.records()):
         if record.offset != batch.base_offset + index:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import TextIO
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -80,10 +79,9 @@ def sample_lines(at: dt.datetime, groups: Iterable[str], rows: Sequence[Row]) ->
 class Alerts:
     """Alerts of all groups: prints one line when an alert begins, and one when it ends."""
 
-    def __init__(self, name: str, limits: Limits, out: TextIO = sys.stderr) -> None:
+    def __init__(self, name: str, limits: Limits) -> None:
         self._name = name
         self._limits = limits
-        self._out = out
         self._holding: set[tuple[str, str]] = set()
         self.raised = 0
         """How many alerts have begun."""
@@ -93,9 +91,9 @@ class Alerts:
         by_group = {str(row.group): row for row in rows}
         holding = {(group, alert) for group, row in by_group.items() for alert in row.alerts}
         for group, alert in sorted(holding - self._holding):
-            print(f"{self._name}: ALERT {self._text(alert, by_group[group])}", file=self._out, flush=True)
+            print(f"{self._name}: ALERT {self._text(alert, by_group[group])}", file=sys.stderr, flush=True)
         for group, alert in sorted(self._holding - holding):
-            print(f"{self._name}: over: group {group}, --alert-{alert}", file=self._out, flush=True)
+            print(f"{self._name}: over: group {group}, --alert-{alert}", file=sys.stderr, flush=True)
         self.raised += len(holding - self._holding)
         self._holding = holding
 

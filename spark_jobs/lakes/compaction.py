@@ -83,12 +83,10 @@ def fragments(files: Iterable[tuple[str, int]]) -> list[Fragment]:
     return sorted(Fragment(*place, len(sizes), sum(sizes)) for place, sizes in found.items())
 
 
-def plan_merges(
-    found: Sequence[Fragment], last_batch: int, *, target_bytes: int, min_files: int, min_saved: int = 1
-) -> list[Merge]:
+def plan_merges(found: Sequence[Fragment], last_batch: int, *, target_bytes: int, min_files: int) -> list[Merge]:
     """Worthwhile merges: partitions with at least `min_files` small files of batches up to `last_batch`.
 
-    Small means less than half of `target_bytes`. A merge that would not save `min_saved` files is left out. Pure.
+    Small means less than half of `target_bytes`. A merge that would not save a file is left out. Pure.
     """
     small: dict[str, list[Fragment]] = {}
     for each in found:
@@ -98,7 +96,7 @@ def plan_merges(
     for partition, members in small.items():
         files, size_bytes = sum(each.files for each in members), sum(each.size_bytes for each in members)
         outputs = max(1, -(-size_bytes // target_bytes))
-        if files >= min_files and files - outputs >= min_saved:
+        if files >= min_files and files > outputs:
             merges.append(Merge(partition, tuple(each.batch for each in members), files, size_bytes, outputs))
     return merges
 

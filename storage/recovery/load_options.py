@@ -16,7 +16,6 @@ class LoadResult(Value, frozen=False):
     """A loaded log and the repairs it needed."""
 
     log: UnifiedLog
-    recovered_segments: int = 0
     truncated_bytes: int = 0
     """Bytes cut off at the end, from the first incomplete or damaged batch on, including later segments."""
     high_watermark: int = 0
@@ -40,6 +39,7 @@ class LoadOptions(Value):
     """The inputs for opening a log. The offsets come from the directory's checkpoints, 0 without an entry."""
 
     clean: bool
+    """Whether the last stop was clean."""
     recovery_point: int
     log_start_offset: int
     high_watermark: int

@@ -158,9 +158,7 @@ class LogLoader:
         if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
         self._carry_over_truncation(log, noted)
-        return LoadResult(
-            log, self._recovered, self._truncated_bytes, high_watermark, lost_its_end, self._split_segments
-        )
+        return LoadResult(log, self._truncated_bytes, high_watermark, lost_its_end, self._split_segments)
 
     # -- files --------------------------------------------------------------------------------------------------------
 

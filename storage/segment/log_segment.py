@@ -21,6 +21,7 @@ from storage.segment.segment_files import SWAP_SUFFIX, SegmentFiles
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _REBUILD_BYTES = 1 << 20
+_REBUILD_INTERVAL_BYTES = 4096
 _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
 
@@ -300,13 +301,13 @@ class LogSegment:
         self._max_timestamp, self._max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         self._indexes_were_rebuilt = True
 
-    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+    def rebuild_indexes(self) -> None:
         """Rebuild both indexes from the batch headers, as far as these are readable. Raises OSError, ApiError
         CORRUPT_MESSAGE if the segment was truncated since this object was created.
         """
         if self._is_outdated:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"The end of {self.path} was cut off")
-        self.use_indexes(self.build_indexes(interval_bytes)[0])
+        self.use_indexes(self.build_indexes(_REBUILD_INTERVAL_BYTES)[0])
 
     def build_indexes(self, interval_bytes: int) -> tuple[IndexBuilder, int | None]:
         """Build both indexes from the batch headers, as far as these are readable. Also returns the position of the

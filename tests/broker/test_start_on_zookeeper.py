@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cluster import znodes
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.zookeeper import new_session, real_zookeeper, something_else
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 from zookeeper.coordination import NoNodeError
 
 pytestmark = [pytest.mark.java]

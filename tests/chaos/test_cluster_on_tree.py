@@ -20,7 +20,7 @@ from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import ROOT, BrokerProcess
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_served_tree, new_session, new_zookeeper, served_tree
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

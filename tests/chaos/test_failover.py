@@ -20,7 +20,7 @@ from tests.compat.steady_load import Sender, create_topics
 from tests.kit.broker_cluster import SESSION_TIMEOUT_MS, BrokerCluster
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_zookeeper, real_ensemble, real_zookeeper, start_zookeeper
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 

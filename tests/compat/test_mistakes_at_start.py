@@ -14,7 +14,7 @@ import pytest
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.jars import java, kafka_classpath
 from tests.kit.zookeeper import real_zookeeper, something_else, without_quorum
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
 

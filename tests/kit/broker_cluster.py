@@ -20,7 +20,7 @@ from tests.kit.controller.reassigning import metadata_of
 from tests.kit.network.namespaces import ZOOKEEPER, NetworkNamespaces
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_zookeeper, start_zookeeper
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 SESSION_TIMEOUT_MS = 4_000
 

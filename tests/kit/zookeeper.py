@@ -17,7 +17,8 @@ from broker.zookeeper.kazoo_session import KazooCoordination
 from config.zookeeper_connection import parse_zookeeper_connect
 from tests.kit.broker_process import ROOT, free_port
 from tests.kit.jars import require
-from tools.zookeeper.zookeeper_process import ZookeeperMissingError, ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
+from tools.zookeeper.zookeeper_jars import ZookeeperMissingError
 
 SESSION_TIMEOUT_MS = 6000
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 from tests.kit.broker_process import PATIENCE_S, ROOT
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import start_zookeeper
+from tests.kit.zookeeper_process import ZookeeperProcess
 from tests.packaging.compositions import (
     brokers,
     composition,
@@ -30,7 +31,6 @@ from tests.packaging.compositions import (
     published,
     written_file,
 )
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 IMAGE_FILE = "/etc/odradek/server.properties"
 START_SCRIPT = "/usr/local/bin/start-broker"

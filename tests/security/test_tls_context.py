@@ -9,7 +9,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from security.tls import server_context
+from security.tls import TlsLoader
 from tests.kit.security.certificates import Authority
 
 AUTHORITY = Authority()
@@ -20,7 +20,7 @@ def context_of(**settings: str) -> ssl.SSLContext:
     """`settings` have underscores for dots, without the prefix ssl."""
     overrides = {f"ssl.{name.replace('_', '.')}": value for name, value in settings.items()}
     config = BrokerConfig({"broker.id": "0", "listeners": "PLAINTEXT://:9092,SSL://:9093", **overrides})
-    return server_context(config.ssl["SSL"])
+    return TlsLoader().load(config.ssl["SSL"]).context
 
 
 def greets(context: ssl.SSLContext, client: ssl.SSLContext) -> str:

@@ -15,8 +15,9 @@ from tests.kit.broker_process import free_port
 from tests.kit.jars import java, kafka_classpath, require
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper, served_tree
+from tests.kit.zookeeper_process import ZookeeperProcess
+from tools.local_cluster.cluster_lifecycle import is_serving
 from tools.zookeeper import zookeeper_jars
-from tools.zookeeper.zookeeper_process import ZookeeperProcess, is_serving
 
 KAFKAS_SHELL = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
 COMMANDS = [

@@ -21,7 +21,7 @@ from tests.kit.broker_process import ROOT
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
 from tests.kit.zookeeper import new_served_tree, new_session, real_zookeeper, served_tree
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 from zookeeper.coordination import EventType, SessionState, WatchEvent
 from zookeeper.tree_server import TreeServerConfig
 from zookeeper.wire_format import MOST_FRAME_BYTES, OpCode, encode_buffer, encode_string, encode_strings

@@ -37,7 +37,6 @@ from tools.local_cluster.process_commands import (
     zookeeper_properties,
 )
 from tools.support.common import ToolError
-from tools.zookeeper.zookeeper_process import is_serving
 
 _LAST = 65_535
 
@@ -65,6 +64,17 @@ def free_from(port: int) -> int:
         if is_free(candidate):
             return candidate
     raise ToolError(f"no port from {port} on is free")
+
+
+def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether a ZooKeeper serves clients at this address (by its command `srvr`, which is always allowed)."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout_s) as connection:
+        connection.sendall(b"srvr")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+        return b"Mode:" in answer
+    return False
 
 
 async def accepts(host: str, port: int) -> bool:

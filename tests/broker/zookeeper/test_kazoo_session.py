@@ -21,8 +21,8 @@ from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
 from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
+from tests.kit.zookeeper_process import ZookeeperProcess
 from tests.simulation.cluster.cluster_mutants import PROCESS_MUTANTS
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
 from zookeeper.coordination import (
     BadArgumentsError,
     ConnectionLossError,

@@ -11,7 +11,7 @@ import pytest
 from broker.zookeeper.kazoo_translation import MultiRead
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 
 @pytest.fixture(scope="module", params=["served tree", pytest.param("ZooKeeper", marks=pytest.mark.java)])

@@ -14,7 +14,7 @@ from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.security.kerberos import Realm, module, realm_of_this_process
 from tests.kit.zookeeper import new_session, real_zookeeper
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 from zookeeper.coordination import CoordinationError, Create
 
 pytestmark = pytest.mark.java

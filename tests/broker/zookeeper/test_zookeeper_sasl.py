@@ -19,7 +19,7 @@ from tests.kit.coordination_fixtures import in_loop
 from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 from zookeeper.coordination import CoordinationError, Create
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"

@@ -40,7 +40,7 @@ from tests.kit.controller.reassigning import ask_controller
 from tests.kit.security.certificates import Authority, Identity
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_zookeeper, tls_listener, tls_session
-from tools.zookeeper.zookeeper_process import ZookeeperProcess
+from tests.kit.zookeeper_process import ZookeeperProcess
 
 T = TypeVar("T")
 PAUSE_S = 3.0

@@ -39,7 +39,8 @@ def rules(
     lists: dict[ResourcePattern, list[AccessControlEntry]], *super_users: str, allows_unmentioned: bool = False
 ) -> AclRules:
     made = AclRules(super_users, allows_unmentioned=allows_unmentioned)
-    made.index.replace_all(lists)
+    for pattern, found in lists.items():
+        made.index.replace(pattern, found)
     return made
 
 
@@ -98,7 +99,7 @@ def test_what_is_taken_back_counts_no_more() -> None:
     made.changed()
     assert not made.allows(ALICE, HOME, READ, TOPIC, "t1")
     assert made.allows(ALICE, HOME, READ, TOPIC, "u1")
-    made.index.replace_all({})
+    made.index.replace(prefixed("u"), ())
     made.changed()
     assert not made.allows_somewhere(ALICE, HOME, READ, TOPIC)
     assert len(made.index) == 0

@@ -1,4 +1,4 @@
-"""A ZooKeeper server in a separate process, for a cluster on one machine."""
+"""A ZooKeeper server in a separate process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
+from tools.local_cluster.cluster_lifecycle import is_serving
+from tools.zookeeper.zookeeper_jars import server_command
 
 START_TIMEOUT_S = 60.0
-
-
-def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether a ZooKeeper serves clients at this address (by its command `srvr`, which is always allowed)."""
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout_s) as connection:
-        connection.sendall(b"srvr")
-        answer = b""
-        while part := connection.recv(4096):
-            answer += part
-        return b"Mode:" in answer
-    return False
 
 
 class ZookeeperProcess:
@@ -123,6 +113,3 @@ class ZookeeperProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-__all__ = ["START_TIMEOUT_S", "ZookeeperMissingError", "ZookeeperProcess", "is_serving"]
