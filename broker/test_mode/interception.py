@@ -27,6 +27,7 @@ from broker.test_mode.error_answers import ERROR_FIELDS, error_response
 from broker.test_mode.fault_rules import Fault, FaultError, FaultRule
 from broker.test_mode.touched_resources import TopicName, reduced
 from cluster.security.principal import Principal
+from environment.contract import Clock
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
