@@ -140,7 +140,7 @@ STALE_ERRORS: Final = frozenset(
 """Error codes that say that the client's leaders are outdated."""
 
 
-class _Refusal(NamedTuple):
+class _RefusedLeader(NamedTuple):
     """The leader of `leader_epoch` must not be asked before `until_s` (loop time)."""
 
     leader: int
@@ -159,7 +159,7 @@ class TrackedMetadata:
         self._loop = asyncio.get_running_loop()
         self._fetched_s = float("-inf")
         self._is_stale = False
-        self._refusals: dict[TopicPartition, _Refusal] = {}
+        self._refusals: dict[TopicPartition, _RefusedLeader] = {}
         self._lock = asyncio.Lock()
 
     @property
@@ -187,7 +187,7 @@ class TrackedMetadata:
         known = self.current.partition(*partition)
         if known is not None:
             until_s = self._loop.time() + self._client.settings.retry_backoff_ms / 1000
-            self._refusals[partition] = _Refusal(known.leader, known.leader_epoch, until_s)
+            self._refusals[partition] = _RefusedLeader(known.leader, known.leader_epoch, until_s)
 
     def leader_of(self, partition: TopicPartition) -> PartitionMetadata | None:
         """The partition, if it has a usable leader; otherwise None, and the metadata becomes stale."""

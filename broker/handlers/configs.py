@@ -155,14 +155,14 @@ class ConfigHandlers:
         """Describe the requested keys of each resource; an empty or null list means all. An unknown resource type fails
         the whole request.
         """
-        shown = _ShownConfigs(request)
+        shown = _DescribedConfigs(request)
         if len(request.resources) > RESOURCES_AT_ONCE:
             return self._describe_in_slices(context, request, shown)
         results = [self._described(resource, shown) for resource in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
     async def _describe_in_slices(
-        self, context: RequestContext, request: DescribeConfigsRequest, shown: _ShownConfigs
+        self, context: RequestContext, request: DescribeConfigsRequest, shown: _DescribedConfigs
     ) -> DescribeConfigsResponse:
         shown.encode_for(context.api_version)
         results = ItemEncoder(_DescribeResult, DescribeConfigsResponse, context.api_version)
@@ -171,7 +171,7 @@ class ConfigHandlers:
         return DescribeConfigsResponse(throttle_time_ms=0, results=results.array())
 
     def _described(
-        self, resource: DescribeConfigsRequest.DescribeConfigsResource, shown: _ShownConfigs
+        self, resource: DescribeConfigsRequest.DescribeConfigsResource, shown: _DescribedConfigs
     ) -> _DescribeResult:
         result = _DescribeResult(
             error_code=ErrorCode.NONE,
@@ -437,7 +437,7 @@ async def _applied(
     return result
 
 
-class _ShownConfigs:
+class _DescribedConfigs:
     """Descriptions in the form that a request asks for, each built once for all resources that share it."""
 
     def __init__(self, request: DescribeConfigsRequest) -> None:

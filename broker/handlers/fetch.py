@@ -105,7 +105,7 @@ class FetchHandlers:
         """Read some partitions at a time. If the request can be answered immediately, the response does not open a
         session.
         """
-        told = JoinedAnswers(_PARTITIONS, FetchResponse, context.api_version)
+        joined = JoinedAnswers(_PARTITIONS, FetchResponse, context.api_version)
         endpoints: dict[int, FetchResponse.NodeEndpoint] = {}
         slices = Slices(self._clock)
         max_bytes = min(request.max_bytes, self._max_response_bytes)
@@ -128,9 +128,9 @@ class FetchHandlers:
                     is_complete = is_complete or each.diverging_epoch is not None
             endpoints |= {each.node_id: each for each in response.node_endpoints}
             response.node_endpoints = []
-            told.add(response)
+            joined.add(response)
         if is_complete or size >= min(request.min_bytes, max_bytes):
-            answer = cast("FetchResponse", told.response())
+            answer = cast("FetchResponse", joined.response())
             answer.node_endpoints = list(endpoints.values())
             return answer
         outcome = self._fetch_timed(context, request)
@@ -227,11 +227,11 @@ class FetchHandlers:
 
     def _answer(
         self, context: RequestContext, fetch: FetchContext, denied: Sequence[FetchResult], work: Stopwatch | None
-    ) -> _Answer:
-        return _Answer(self._replica_manager, self._quotas, context, fetch, denied, work)
+    ) -> _FetchResponseBuilder:
+        return _FetchResponseBuilder(self._replica_manager, self._quotas, context, fetch, denied, work)
 
 
-class _Answer:
+class _FetchResponseBuilder:
     """Builds the response to one fetch: the partitions that were read, and refusals of those `denied` unread."""
 
     __slots__ = ("_context", "_denied", "_fetch", "_quotas", "_refused", "_replica_manager", "_work")
@@ -255,18 +255,18 @@ class _Answer:
 
     def __call__(self, results: Sequence[FetchResult]) -> FetchResponse:
         """Build the response."""
-        told = list(self._described(results))
-        if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
+        described = list(self._described(results))
+        if self._work is not None and (throttled := self._throttled(self._work, described)) is not None:
             return throttled
-        response = self._fetch.respond(told)
+        response = self._fetch.respond(described)
         return self._hinted(response) if self._refused else response
 
     async def in_slices(self, results: Sequence[FetchResult], slices: Slices) -> FetchResponse:
         """Like a call, in slices."""
-        told = [result async for result in in_slices(self._described(results), slices)]
-        if self._work is not None and (throttled := self._throttled(self._work, told)) is not None:
+        described = [result async for result in in_slices(self._described(results), slices)]
+        if self._work is not None and (throttled := self._throttled(self._work, described)) is not None:
             return throttled
-        noted = [result async for result in in_slices(told, slices) if self._fetch.note(*result)]
+        noted = [result async for result in in_slices(described, slices) if self._fetch.note(*result)]
         await slices.pause()  # a new session is built in one go
         return self._hinted(self._fetch.response(noted))
 
@@ -283,9 +283,9 @@ class _Answer:
             self._refused.append((TopicPartition(wanted.topic, wanted.partition), data))
         return data
 
-    def _throttled(self, work: Stopwatch, told: Sequence[PartitionResult]) -> FetchResponse | None:
+    def _throttled(self, work: Stopwatch, described: Sequence[PartitionResult]) -> FetchResponse | None:
         """The empty response for a client over its quota, otherwise None."""
-        size = partial(self._fetch.size, told, self._context.api_version)
+        size = partial(self._fetch.size, described, self._context.api_version)
         throttle_ms = self._quotas.charge_fetch(self._context, size, work.lap())
         return self._fetch.throttled(throttle_ms) if throttle_ms else None
 

@@ -15,12 +15,12 @@ from broker.security.rights import ClientRequest, OnGroup, Outcome, then
 from cluster.coordinators.results import PendingResponse
 from cluster.groups.membership_events import (
     PROTOCOLS_OF_A_MEMBER,
-    Joining,
-    Leaving,
-    Left,
+    DepartingMember,
+    JoiningMember,
+    LeaveGroupResult,
     distinct,
     join_error,
-    make_joining,
+    make_joining_member,
     sync_error,
 )
 from environment.slices import in_slices
@@ -108,8 +108,8 @@ class GroupHandlers:
             outcome = runtime.finish(now, runtime.shard.membership.join(now, request.group_id, joining))
         except ApiError as error:
             outcome = join_error(request.member_id, error.error_code)
-        knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
-        return self._service.responses.respond_later(outcome, None if knows_null else _without_null, ANYTHING)
+        allows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
+        return self._service.responses.respond_later(outcome, None if allows_null else _without_null, ANYTHING)
 
     def _guard_sync(self, asked: ClientRequest[SyncGroupRequest]) -> Outcome:
         """READ on the group. Incomplete requests are refused first."""
@@ -195,19 +195,19 @@ class GroupHandlers:
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Later[LeaveGroupResponse]:
         """Remove members. Before v3 there is one, whose error is the error of the response."""
-        translate: Callable[[Left], LeaveGroupResponse]
+        translate: Callable[[LeaveGroupResult], LeaveGroupResponse]
         if context.api_version < FIRST_LEAVE_OF_MANY:
-            leaving = [Leaving(request.member_id)]
+            leaving = [DepartingMember(request.member_id)]
             translate = _old_leave_response
         else:
-            leaving = [Leaving(each.member_id, each.group_instance_id, each.reason) for each in request.members]
+            leaving = [DepartingMember(each.member_id, each.group_instance_id, each.reason) for each in request.members]
             translate = partial(_leave_response, leaving)
-        outcome: Left | PendingResponse[Left]
+        outcome: LeaveGroupResult | PendingResponse[LeaveGroupResult]
         try:
             runtime = self._service.runtime_of(request.group_id)
             outcome = runtime.handle(runtime.shard.membership.leave, request.group_id, leaving)
         except ApiError as error:
-            outcome = Left(error.error_code)
+            outcome = LeaveGroupResult(error.error_code)
         return self._service.responses.respond_later(outcome, translate, NOTHING)
 
     # -- administration ------------------------------------------------------------------------------------------------
@@ -349,10 +349,10 @@ def _is_incomplete(context: RequestContext, request: SyncGroupRequest) -> bool:
     return context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing
 
 
-def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
+def _joining(context: RequestContext, request: JoinGroupRequest) -> JoiningMember:
     # JoinGroup v0 uses the session timeout as rebalance timeout.
     timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
-    return make_joining(
+    return make_joining_member(
         request.member_id,
         request.group_instance_id,
         context.client_id or "",
@@ -377,11 +377,11 @@ def _heartbeat_response(error_code: ErrorCode) -> HeartbeatResponse:
     return make_heartbeat_response(error_code=error_code)
 
 
-def _old_leave_response(left: Left) -> LeaveGroupResponse:
+def _old_leave_response(left: LeaveGroupResult) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=left.error_code or left.members[0])
 
 
-def _leave_response(leaving: list[Leaving], left: Left) -> LeaveGroupResponse:
+def _leave_response(leaving: list[DepartingMember], left: LeaveGroupResult) -> LeaveGroupResponse:
     return LeaveGroupResponse(
         error_code=left.error_code,
         members=[

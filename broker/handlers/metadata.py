@@ -78,7 +78,7 @@ class MetadataHandlers:
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
         client = self._access.client(context, "Metadata")
-        answer = _Answer(context, request, image, client, self._clock)
+        answer = _TopicEncoder(context, request, image, client, self._clock)
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
             await self._answer_all(answer, image)
         else:
@@ -114,7 +114,7 @@ class MetadataHandlers:
             topics.add(_failed(ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id))
         return MetadataResponse(brokers=[], topics=topics.array())
 
-    async def _answer_all(self, answer: _Answer, image: MetadataImage) -> None:
+    async def _answer_all(self, answer: _TopicEncoder, image: MetadataImage) -> None:
         """Add every topic that the client may describe."""
         async for topic in in_slices(image.topics.values(), answer.slices):
             if self._access.is_open or answer.client.may(
@@ -122,7 +122,7 @@ class MetadataHandlers:
             ):
                 await answer.add(topic)
 
-    async def _answer(self, answer: _Answer, asked: _Asked, image: MetadataImage, *, may_create: bool) -> None:
+    async def _answer(self, answer: _TopicEncoder, asked: _Asked, image: MetadataImage, *, may_create: bool) -> None:
         """Add each topic once, in Kafka's order: unknown ids, existing topics, missing topics, topics that the client
         may not create, topics that it may not describe.
         """
@@ -152,7 +152,7 @@ class MetadataHandlers:
             answer.topics.extend(refused)
 
     async def _refuse(
-        self, names: dict[str, None], answer: _Answer, image: MetadataImage, *, by_id: bool, may_create: bool
+        self, names: dict[str, None], answer: _TopicEncoder, image: MetadataImage, *, by_id: bool, may_create: bool
     ) -> ItemEncoder[_Topic]:
         """Remove from `names` the topics that the client may not describe, and missing ones that it may not create;
         return their refusals. `by_id`: the client sent ids.
@@ -219,7 +219,7 @@ class MetadataHandlers:
         )
 
 
-class _Answer:
+class _TopicEncoder:
     """The topics of a response, encoded one by one: as objects, half a million would take ten times the memory.
 
     The request determines their form: version, listener, and whether to include authorized operations.

@@ -13,7 +13,7 @@ from broker.network.registry import CloseConnection, RequestContext, Waiting, ap
 from broker.network.shares import JoinedAnswers, Split
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.rights import DENIAL_MESSAGES, All, ClientRequest, InShares, OnTopics, Outcome
-from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
+from broker.transactions.transaction_guards import Guards, VerificationGuards, Write
 from environment.contract import Clock
 from environment.slices import Slices, in_slices
 from protocol.acl_types import AclOperation, ResourceType
@@ -114,7 +114,7 @@ class ProduceHandlers:
     message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
 
-    def __init__(self, replica_manager: ReplicaManager, transactions: TransactionGuards, clock: Clock) -> None:
+    def __init__(self, replica_manager: ReplicaManager, transactions: VerificationGuards, clock: Clock) -> None:
         self._replica_manager = replica_manager
         self._clock = clock
         self._transactions = transactions
@@ -203,10 +203,10 @@ class ProduceHandlers:
             (write.producer_id, write.producer_epoch) for write in writes if write.producer_id != NO_PRODUCER_ID
         }
         if len(producers) > 1:
-            told = "Transactional records contained more than one producer ID"
-            return NotVerifiedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, told)
-        knows_abortable = context.api_version >= FIRST_VERSION_WITH_ABORTABLE
-        return self._transactions.begin(transactional_id, writes, knows_abortable=knows_abortable)
+            message = "Transactional records contained more than one producer ID"
+            return NotVerifiedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
+        supports_abortable = context.api_version >= FIRST_VERSION_WITH_ABORTABLE
+        return self._transactions.begin(transactional_id, writes, supports_abortable=supports_abortable)
 
     async def _guards_in_slices(
         self, context: RequestContext, transactional_id: str, request: ProduceRequest
@@ -424,14 +424,16 @@ def _guard(guards: _AnyGuards, topic_partition: TopicPartition) -> VerificationG
         return guard
     if isinstance(guard, NotVerifiedError):
         raise detached(guard)
-    error_code, told = guard.error_code, None
+    error_code, message = guard.error_code, None
     if error_code in RETRIABLE_VERDICTS:
         # Old producers know this code. It does not even make them refresh their metadata.
-        told = "Unable to verify the partition has been added to the transaction. Underlying error: " + error_code.name
+        message = (
+            "Unable to verify the partition has been added to the transaction. Underlying error: " + error_code.name
+        )
         error_code = ErrorCode.NOT_ENOUGH_REPLICAS
     elif error_code is ErrorCode.INVALID_TXN_STATE:
-        told = "Partition was not added to the transaction"
-    raise NotVerifiedError(error_code, told)
+        message = "Partition was not added to the transaction"
+    raise NotVerifiedError(error_code, message)
 
 
 def _keep_records(request: ProduceRequest) -> None:

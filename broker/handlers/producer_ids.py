@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.handlers.transactions import told_fenced
+from broker.handlers.transactions import fenced_error
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.replication.replica_manager import ReplicaManager
@@ -92,7 +92,7 @@ class ProducerIdHandlers:
             is_unknown = error_code is ErrorCode.NOT_CONTROLLER
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
         if error_code:
-            return _refused(told_fenced(context, error_code, FIRST_INIT_WITH_PRODUCER_FENCED))
+            return _refused(fenced_error(context, error_code, FIRST_INIT_WITH_PRODUCER_FENCED))
         return InitProducerIdResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=producer_epoch
         )

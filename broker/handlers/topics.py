@@ -130,7 +130,7 @@ class TopicHandlers:
         outcome = await self._controller.create_topics(accepted, validate_only=request.validate_only, requester=permits)
         results: list[_CreateResult] = []
         many = len(counts) > TOPICS_AT_ONCE
-        shown = _ShownConfigs(self._describe_topic_config, context.api_version if many else None)
+        shown = _CreatedConfigs(self._describe_topic_config, context.api_version if many else None)
         for name, count in counts.items():
             decided = outcome.get(name)
             if count > 1:
@@ -150,10 +150,10 @@ class TopicHandlers:
         decided: TopicPlan | ApiError,
         request: CreateTopicsRequest,
         version: int,
-        shown: _ShownConfigs,
+        shown: _CreatedConfigs,
     ) -> _CreateResult:
         if isinstance(decided, ApiError):
-            return _CreateResult(name=name, error_code=decided.error_code, error_message=_told_of(name, decided))
+            return _CreateResult(name=name, error_code=decided.error_code, error_message=_error_message(name, decided))
         topic = None if request.validate_only else self._metadata.image.topics.get(name)
         topic_id = topic.topic_id if topic is not None else ZERO_UUID
         leaderless = topic is not None and any(partition.leader < 0 for partition in topic.partitions)
@@ -187,8 +187,8 @@ class TopicHandlers:
         for at, (name, (asked_name, topic_id)) in enumerate(zip(names, topics, strict=True)):
             by_both = asked_name is not None and topic_id != ZERO_UUID
             if name in denied and not by_both:
-                told = None if asked_name is None and name in hidden else name
-                refused[at] = _DeleteResult(name=told, topic_id=topic_id, error_code=DENIED)
+                shown_name = None if asked_name is None and name in hidden else name
+                refused[at] = _DeleteResult(name=shown_name, topic_id=topic_id, error_code=DENIED)
         array = "topics" if version >= _FIRST_DELETE_VERSION_WITH_STATES else "topic_names"
         return asked.without_places(array, refused, "responses")
 
@@ -304,7 +304,7 @@ class TopicHandlers:
             )
         except ApiError as error:
             return _PartitionsResult(
-                name=topic.name, error_code=error.error_code, error_message=_told_of(topic.name, error)
+                name=topic.name, error_code=error.error_code, error_message=_error_message(topic.name, error)
             )
         timed_out = request.timeout_ms <= 0 and not request.validate_only
         return _PartitionsResult(
@@ -319,7 +319,7 @@ def _asked_for_deletion(request: DeleteTopicsRequest, version: int) -> list[tupl
     return [(name, ZERO_UUID) for name in request.topic_names]
 
 
-def _told_of(topic: str, error: ApiError) -> str | None:
+def _error_message(topic: str, error: ApiError) -> str | None:
     """The error message for the client. Omitted where the code is enough, and for unexpected errors, which are logged
     here.
     """
@@ -331,7 +331,7 @@ def _told_of(topic: str, error: ApiError) -> str | None:
     return None
 
 
-class _ShownConfigs:
+class _CreatedConfigs:
     """Configurations of new topics in response format, each built once for all topics that share it."""
 
     def __init__(self, describe: DescribeTopicConfig, version: int | None) -> None:

@@ -10,7 +10,7 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
 from broker.network.shares import Split
 from broker.security.rights import All, ClientRequest, OnGroup, OnTopics, OnTransactionalId
-from broker.transactions.transaction_guards import TransactionGuards, Write
+from broker.transactions.transaction_guards import VerificationGuards, Write
 from cluster.coordinators.results import PendingResponse, TransactionalProducer
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import Offsets, PartitionErrors
@@ -46,7 +46,7 @@ class TransactionalOffsetHandlers:
     """Commits offsets of groups coordinated here, as part of transactions."""
 
     def __init__(
-        self, service: GroupCoordinatorService, guards: TransactionGuards, image: Callable[[], MetadataImage]
+        self, service: GroupCoordinatorService, guards: VerificationGuards, image: Callable[[], MetadataImage]
     ) -> None:
         """`image` returns the metadata."""
         self._service = service
@@ -103,7 +103,7 @@ class TransactionalOffsetHandlers:
         guards = self._guards.begin(
             request.transactional_id,
             [Write(kept_in, producer_id, producer_epoch, NO_SEQUENCE)],
-            knows_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
+            supports_abortable=context.api_version >= FIRST_VERSION_WITH_ABORTABLE,
         )
         guard = (guards if isinstance(guards, Mapping) else await guards).get(kept_in)
         if isinstance(guard, ApiError):

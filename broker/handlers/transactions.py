@@ -49,7 +49,7 @@ _MarkedPartition = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 _Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def told_fenced(context: RequestContext, error_code: ErrorCode, first_version: int) -> ErrorCode:
+def fenced_error(context: RequestContext, error_code: ErrorCode, first_version: int) -> ErrorCode:
     """Replace PRODUCER_FENCED for clients before `first_version`, which do not know it (KIP-588)."""
     if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < first_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -243,8 +243,8 @@ class TransactionHandlers:
         outcome = self._add_to(request.transactional_id, request.producer_id, request.producer_epoch, [offsets])
 
         def response(error_code: ErrorCode) -> AddOffsetsToTxnResponse:
-            told = told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
-            return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=told)
+            client_error = fenced_error(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
+            return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=client_error)
 
         return self._service.responses.respond(outcome, response)
 
@@ -257,8 +257,8 @@ class TransactionHandlers:
         """Reply when the outcome of the transaction is decided, before its markers are written."""
 
         def response(error_code: ErrorCode) -> EndTxnResponse:
-            told = told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
-            return EndTxnResponse(throttle_time_ms=0, error_code=told)
+            client_error = fenced_error(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
+            return EndTxnResponse(throttle_time_ms=0, error_code=client_error)
 
         transactional_id, producer_id = request.transactional_id, request.producer_id
         try:
@@ -350,4 +350,4 @@ def _add_result(results: dict[str, _TopicResult], partition: TopicPartition, err
 
 
 def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition], error_code: ErrorCode) -> _Codes:
-    return dict.fromkeys(partitions, told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))
+    return dict.fromkeys(partitions, fenced_error(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))

@@ -265,8 +265,8 @@ class FollowerFetch(DelayedFetch[T]):
     def _known_log_start(self, at: int) -> int:
         """The log start offset last sent to the follower; in a new session, the follower's own."""
         wanted = self._wanted[at]
-        told = wanted.reported_log_start_offset
-        return told if told >= 0 else wanted.log_start_offset
+        reported = wanted.reported_log_start_offset
+        return reported if reported >= 0 else wanted.log_start_offset
 
     def _record(self, at: int) -> None:
         found = self._reads[at]

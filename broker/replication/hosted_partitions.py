@@ -149,12 +149,12 @@ class HostedPartitions:
             partition = self.partitions.get(topic_partition)
             if partition is None:
                 continue
-            known, told = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)
-            if told != known and state.leader_epoch <= partition.leader_epoch:
+            known, new = (partition.image.leader_epoch, partition.image.leader), (state.leader_epoch, state.leader)
+            if new != known and state.leader_epoch <= partition.leader_epoch:
                 logger.warning(
                     "%s goes back from leader %d in epoch %d to leader %d in epoch %d, as the tree is an older one",
                     partition.topic_partition,
-                    *(known[::-1] + told[::-1]),
+                    *(known[::-1] + new[::-1]),
                 )
                 self._resign(partition, state.before())
 

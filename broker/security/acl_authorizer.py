@@ -52,7 +52,7 @@ class AclAuthorizer:
         self._last_notices = dict.fromkeys(CHANGES, "")
         self._outdated: dict[ResourcePattern, None] = {}
         """Patterns whose ACLs in the tree may differ from `rules`."""
-        self._knows_all = False
+        self._is_complete = False
         self._applying = asyncio.Lock()
         self._changing = asyncio.Lock()
         self._refreshing = Refreshing("access-control-lists", self._apply)
@@ -75,20 +75,20 @@ class AclAuthorizer:
                 notices = await self._tree.notices(kind, self._refreshing.watch, last)
                 for _, pattern in notices:
                     if pattern is None:
-                        self._knows_all = False
+                        self._is_complete = False
                     else:
                         self._outdated[pattern] = None
                 if notices:
                     self._last_notices[kind] = notices[-1][0]
             # The watches are set, so later changes cannot be missed.
-            if self._knows_all:
+            if self._is_complete:
                 outdated = list(self._outdated)
                 self._take(dict(zip(outdated, await self._tree.read_each(outdated), strict=True)))
             else:
                 found = await self._tree.read_all()
                 gone = [pattern for pattern in self.rules.index.patterns() if pattern not in found]
                 self._take({**dict.fromkeys(gone, ()), **found})
-                self._knows_all = True
+                self._is_complete = True
 
     def _take(self, found: Mapping[ResourcePattern, Entries | ZnodeFormatError]) -> None:
         """Apply these lists. An unreadable list keeps its old content. If that is unknown, everything is denied,
@@ -109,8 +109,8 @@ class AclAuthorizer:
 
     async def _session_began(self, _broker: BrokerImage) -> None:
         await self._tree.prepare()
-        async with self._applying:  # a running read would set `_knows_all`
-            self._knows_all = False
+        async with self._applying:  # a running read would set `_is_complete`
+            self._is_complete = False
         await self._apply()
 
     # -- administration ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class AclAuthorizer:
                 error = await self._change(pattern, added, None, {})
                 for number in numbers:
                     outcomes[number] = error
-            await self._settle()
+            await self._apply_changes()
         return outcomes
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
@@ -152,7 +152,7 @@ class AclAuthorizer:
                     error = await self._change(pattern, (), [(number, filters[number]) for number in choosing], matched)
                     for entry, number in matched.items():
                         outcomes[number][AclBinding(pattern, entry)] = error
-            await self._settle()
+            await self._apply_changes()
         return outcomes
 
     async def _change(
@@ -185,7 +185,7 @@ class AclAuthorizer:
             return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return None
 
-    async def _settle(self) -> None:
+    async def _apply_changes(self) -> None:
         """Put the changes into effect on this broker."""
         try:
             await self._apply()

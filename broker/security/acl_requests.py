@@ -135,7 +135,7 @@ class AclHandlers:
         return CreateAclsResponse(
             throttle_time_ms=0,
             results=[
-                _Created(error_code=_code(error), error_message="" if error is None else _told(error))
+                _Created(error_code=_code(error), error_message="" if error is None else _error_message(error))
                 for error in results
             ],
         )
@@ -231,8 +231,8 @@ def _is_indefinite(binding: AclBinding) -> bool:
 
 def _name_error(pattern: ResourcePattern) -> ApiError | None:
     if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
-        told = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
-        return ApiError(ErrorCode.INVALID_REQUEST, told)
+        message = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+        return ApiError(ErrorCode.INVALID_REQUEST, message)
     if not pattern.name:
         return ApiError(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
     return None
@@ -242,7 +242,7 @@ def _code(error: ApiError | None) -> ErrorCode:
     return ErrorCode.NONE if error is None else error.error_code
 
 
-def _told(error: ApiError | None) -> str | None:
+def _error_message(error: ApiError | None) -> str | None:
     # Kafka omits the message of an unexpected error.
     return None if error is None or error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
 
@@ -251,7 +251,7 @@ def _deleted(binding: AclBinding, error: ApiError | None) -> _Deleted:
     pattern, entry = binding
     return _Deleted(
         error_code=_code(error),
-        error_message=_told(error),
+        error_message=_error_message(error),
         resource_type=pattern.resource_type,
         resource_name=pattern.name,
         pattern_type=pattern.pattern_type,

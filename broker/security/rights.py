@@ -270,7 +270,7 @@ def then(outcome: Outcome, change: Callable[[Any], Reply]) -> Outcome:
     if isinstance(outcome, Waiting):
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         outcome.future.add_done_callback(partial(_pass_on, answer, change))
-        answer.add_done_callback(partial(_give_up, outcome.future))
+        answer.add_done_callback(partial(_abandon, outcome.future))
         return Waiting(answer, outcome.lets_pass, outcome.effective)
     if isinstance(outcome, Awaitable):
         return _later(outcome, change)
@@ -297,7 +297,7 @@ def _pass_on(answer: asyncio.Future[Reply], change: Callable[[Any], Reply], done
         answer.set_exception(mistake)
 
 
-def _give_up(work: asyncio.Future[Any], answer: asyncio.Future[Reply]) -> None:
+def _abandon(work: asyncio.Future[Any], answer: asyncio.Future[Reply]) -> None:
     if answer.cancelled():
         work.cancel()
 

@@ -87,8 +87,8 @@ class Users:
         for name in wanted:
             config = await self._zk_client.read_config(QuotaEntity(name or DEFAULT).resource)
             if config or names is not None:
-                told = ",".join(f"{key}={value}" for key, value in config.items())
-                lines.append(f"Configs for {_title(name)} are {told}")
+                configs = ",".join(f"{key}={value}" for key, value in config.items())
+                lines.append(f"Configs for {_title(name)} are {configs}")
         return lines
 
     async def change(self, user: str, added: Mapping[str, ScramCredential], removed: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_sender import MarkerSender, WriteMarkers
 from broker.transactions.marker_writer import MarkerWriter
 from broker.transactions.transaction_coordinator_service import ProducerIds, TransactionCoordinatorService
-from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
+from broker.transactions.transaction_guards import TransactionVerifier, VerificationGuards
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import ProducerIdBlock
 from config.broker_config import BrokerConfig
@@ -37,7 +37,7 @@ class CoordinatorServices(Value):
     transactions: TransactionCoordinatorService
     marker_writer: MarkerWriter
     verifier: TransactionVerifier
-    guards: TransactionGuards
+    guards: VerificationGuards
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ class CoordinatorServices(Value):
         )
         ask_broker = None if links is None else links.ask_transaction_coordinator
         verifier = TransactionVerifier(broker_id, transactions, lambda: metadata.image, ask_broker)
-        guards = TransactionGuards(
+        guards = VerificationGuards(
             replicas, verifier, clock, lambda: configs.current.transaction_partition_verification_enable
         )
         coordinators = cls(groups, producer_ids, transactions, writer, verifier, guards)

@@ -84,7 +84,7 @@ Guards = Mapping[TopicPartition, VerificationGuard | ApiError]
 """The guard for appending to each partition, or the error of those whose transaction does not include them."""
 
 
-class TransactionGuards:
+class VerificationGuards:
     """Verifies the first batch of a transaction in a partition. `is_enabled` returns
     transaction.partition.verification.enable; if false, batches are not verified.
     """
@@ -102,11 +102,11 @@ class TransactionGuards:
         self._is_enabled = is_enabled
 
     def begin(
-        self, transactional_id: str, writes: Sequence[Write], *, knows_abortable: bool
+        self, transactional_id: str, writes: Sequence[Write], *, supports_abortable: bool
     ) -> Guards | Awaitable[Guards]:
         """Return the guards for `writes`, at most one per partition, or an awaitable of them.
 
-        Partitions led elsewhere are left out: their append will fail anyway. `knows_abortable`: the client knows
+        Partitions led elsewhere are left out: their append will fail anyway. `supports_abortable`: the client knows
         TRANSACTION_ABORTABLE; others get INVALID_TXN_STATE.
         """
         guards: dict[TopicPartition, VerificationGuard | ApiError] = {}
@@ -130,11 +130,11 @@ class TransactionGuards:
                 VerificationRequest(transactional_id, producer_id, producer_epoch, partitions)
             )
             if isinstance(verdict, Mapping):
-                _apply_verdict(guards, verdict, knows_abortable=knows_abortable)
+                _apply_verdict(guards, verdict, supports_abortable=supports_abortable)
             else:
                 waiting.append(verdict)
         if waiting:
-            return _apply_verdict_later(guards, waiting, knows_abortable=knows_abortable)
+            return _apply_verdict_later(guards, waiting, supports_abortable=supports_abortable)
         return guards
 
 
@@ -142,15 +142,15 @@ async def _apply_verdict_later(
     guards: dict[TopicPartition, VerificationGuard | ApiError],
     waiting: Sequence[Awaitable[Verdict]],
     *,
-    knows_abortable: bool,
+    supports_abortable: bool,
 ) -> Guards:
     for verdict in await asyncio.gather(*waiting):
-        _apply_verdict(guards, verdict, knows_abortable=knows_abortable)
+        _apply_verdict(guards, verdict, supports_abortable=supports_abortable)
     return guards
 
 
 def _apply_verdict(
-    guards: dict[TopicPartition, VerificationGuard | ApiError], verdict: Verdict, *, knows_abortable: bool
+    guards: dict[TopicPartition, VerificationGuard | ApiError], verdict: Verdict, *, supports_abortable: bool
 ) -> None:
     for topic_partition, error_code in verdict.items():
         if error_code is ErrorCode.NONE:
@@ -158,6 +158,6 @@ def _apply_verdict(
         code = error_code
         if code is ErrorCode.PRODUCER_FENCED:
             code = ErrorCode.INVALID_PRODUCER_EPOCH  # the code that producers expect here
-        elif code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
             code = ErrorCode.INVALID_TXN_STATE
         guards[topic_partition] = ApiError(code, f"{topic_partition} was not added to the transaction")

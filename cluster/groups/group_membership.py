@@ -11,9 +11,9 @@ from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_RE
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
-    Joining,
-    Leaving,
-    Left,
+    DepartingMember,
+    JoiningMember,
+    LeaveGroupResult,
     MemberRequest,
     Protocols,
     join_error,
@@ -58,7 +58,7 @@ class Membership:
 
     # -- JoinGroup -----------------------------------------------------------------------------------------------------
 
-    def join(self, now: ClockReading, group_id: str, joining: Joining) -> Result[JoinGroupResponse]:
+    def join(self, now: ClockReading, group_id: str, joining: JoiningMember) -> Result[JoinGroupResponse]:
         """Add or rejoin a member. Answered when its generation begins, or with an error."""
         config, member_id = self._table.config, joining.member_id
         group = self._table.groups.get(group_id)
@@ -74,7 +74,7 @@ class Membership:
         more = self._rebalancer.try_complete_join(now, group)
         return Result(result.response, [*result.appends, *more]) if more else result
 
-    def _join(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join(self, now: ClockReading, group: Group, joining: JoiningMember) -> Result[JoinGroupResponse]:
         member_id = joining.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
@@ -105,7 +105,7 @@ class Membership:
             return member is not None or len(group.members) < limit
         return True
 
-    def _fits(self, group: Group, joining: Joining) -> bool:
+    def _fits(self, group: Group, joining: JoiningMember) -> bool:
         """Whether the group's record would still fit with this member, for members that offer few protocols."""
         instance_id, member_id = joining.group_instance_id, joining.member_id
         known_id = member_id if instance_id is None else group.static_members.get(instance_id, member_id)
@@ -114,7 +114,7 @@ class Membership:
         others = group.size_in_bytes - (0 if known is None else known.size_in_bytes)
         return others + size <= PROTOCOLS_OF_A_GROUP * self._table.most_record_bytes()
 
-    def _join_new(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join_new(self, now: ClockReading, group: Group, joining: JoiningMember) -> Result[JoinGroupResponse]:
         instance_id = joining.group_instance_id
         prefix = joining.client_id if instance_id is None else instance_id
         member_id = f"{prefix}-{self._table.new_id()}"
@@ -125,7 +125,9 @@ class Membership:
             return Result(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
         return self._add(now, group, joining, member_id)
 
-    def _add(self, now: ClockReading, group: Group, joining: Joining, member_id: str) -> Result[JoinGroupResponse]:
+    def _add(
+        self, now: ClockReading, group: Group, joining: JoiningMember, member_id: str
+    ) -> Result[JoinGroupResponse]:
         member = Member(
             member_id,
             joining.group_instance_id,
@@ -145,7 +147,7 @@ class Membership:
         reason = f"new member {member_id}, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
 
-    def _join_known(self, now: ClockReading, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
+    def _join_known(self, now: ClockReading, group: Group, joining: JoiningMember) -> Result[JoinGroupResponse]:
         try:
             member = group.check_member(joining.member_id, joining.group_instance_id)
         except ApiError as error:
@@ -162,7 +164,9 @@ class Membership:
         # A repeated request: the response was lost, or the follower rejoined without need.
         return Result(join_response(group, member.member_id))
 
-    def _rejoin(self, now: ClockReading, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
+    def _rejoin(
+        self, now: ClockReading, group: Group, joining: JoiningMember, member: Member
+    ) -> Result[JoinGroupResponse]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
         if group.state is PREPARING_REBALANCE:
@@ -173,7 +177,7 @@ class Membership:
     # -- static members ------------------------------------------------------------------------------------------------
 
     def _rejoin_static(
-        self, now: ClockReading, group: Group, joining: Joining, new_member_id: str, old_member_id: str
+        self, now: ClockReading, group: Group, joining: JoiningMember, new_member_id: str, old_member_id: str
     ) -> Result[JoinGroupResponse]:
         """A static member rejoins under a new member id. A stable group keeps its generation if it selects the same
         protocol.
@@ -291,14 +295,14 @@ class Membership:
 
     # -- LeaveGroup ----------------------------------------------------------------------------------------------------
 
-    def leave(self, now: ClockReading, group_id: str, members: list[Leaving]) -> Result[Left]:
+    def leave(self, now: ClockReading, group_id: str, members: list[DepartingMember]) -> Result[LeaveGroupResult]:
         """Remove members that leave, or that an administrator names by instance id only (KIP-345)."""
         group = self._table.groups.get(group_id)
         if group is None:
-            return Result(Left(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)))
+            return Result(LeaveGroupResult(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)))
         if group.state is DEAD:
-            return Result(Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        left = Left(ErrorCode.NONE)
+            return Result(LeaveGroupResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        left = LeaveGroupResult(ErrorCode.NONE)
         appends: list[Append] = []
         for leaving in members:
             try:
@@ -308,7 +312,7 @@ class Membership:
                 left.members.append(error.error_code)
         return Result(left, appends)
 
-    def _leave_one(self, now: ClockReading, group: Group, leaving: Leaving) -> Appends:
+    def _leave_one(self, now: ClockReading, group: Group, leaving: DepartingMember) -> Appends:
         member_id = leaving.member_id
         if member_id == UNKNOWN_MEMBER_ID:
             current = group.static_members.get(leaving.group_instance_id or "")

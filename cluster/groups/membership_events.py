@@ -20,7 +20,7 @@ PROTOCOL_BYTES: Final = 150
 """Memory per protocol besides its name and metadata. The first few of a member are not charged."""
 
 
-class Joining(Value):
+class JoiningMember(Value):
     """The joining member, and the features of its JoinGroup version.
 
     `requires_known_member_id`: a new member first gets its id and has to rejoin (v4+, KIP-394). `skips_assignment`: the
@@ -40,7 +40,7 @@ class Joining(Value):
     skips_assignment: bool = True
 
 
-make_joining = maker(Joining)
+make_joining_member = maker(JoiningMember)
 
 
 class MemberRequest(Protocol):
@@ -59,7 +59,7 @@ class GroupMember(Value, frozen=False):
     group_instance_id: str | None = None
 
 
-class Leaving(Value):
+class DepartingMember(Value):
     """A leaving member; without a member id, an administrator removes the instance (KIP-345)."""
 
     member_id: str
@@ -67,7 +67,7 @@ class Leaving(Value):
     reason: str | None = None
 
 
-class Left(Value, frozen=False):
+class LeaveGroupResult(Value, frozen=False):
     """The result for the group, and for each leaving member in request order."""
 
     error_code: ErrorCode

@@ -128,7 +128,7 @@ class ClientQuotaHandlers:
                 and (quotas := shown_quotas(entity, config))
             ]
         except ApiError as error:
-            return _not_described(error.error_code, _told(error))
+            return _not_described(error.error_code, _error_message(error))
         return DescribeClientQuotasResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", entries=entries
         )
@@ -168,7 +168,7 @@ class ClientQuotaHandlers:
         for named, failure in outcomes.items():
             altered_entry = _Altered(
                 error_code=ErrorCode.NONE if failure is None else failure.error_code,
-                error_message=None if failure is None else _told(failure),
+                error_message=None if failure is None else _error_message(failure),
                 entity=[],
             )
             async for kind, name in in_slices(named, slices):
@@ -225,6 +225,6 @@ def _entry(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribeClientQu
     )
 
 
-def _told(error: ApiError) -> str | None:
+def _error_message(error: ApiError) -> str | None:
     """The error message for the client; as in Kafka, none for an unexpected error."""
     return None if error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message or None

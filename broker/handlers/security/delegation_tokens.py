@@ -58,7 +58,7 @@ class DelegationTokenHandlers:
     ) -> CreateDelegationTokenResponse:
         """Create a token for the client or, with CREATE_TOKENS, for another user."""
         owner = requester = context.principal
-        told = requester if context.api_version >= REQUESTERS_FROM else NOBODY
+        shown_requester = requester if context.api_version >= REQUESTERS_FROM else NOBODY
         if request.owner_principal_name:
             if request.owner_principal_type is None:  # Kafka fails on it
                 return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS)
@@ -69,13 +69,13 @@ class DelegationTokenHandlers:
             renewers = await self._renewers(request)
             token, hmac = await self._enabled().create(owner, requester, renewers, request.max_lifetime_ms)
         except ApiError as error:
-            return _refused(error.error_code, owner, told)
+            return _refused(error.error_code, owner, shown_requester)
         return CreateDelegationTokenResponse(
             error_code=ErrorCode.NONE,
             principal_type=owner.kind,
             principal_name=owner.name,
-            token_requester_principal_type=told.kind,
-            token_requester_principal_name=told.name,
+            token_requester_principal_type=shown_requester.kind,
+            token_requester_principal_name=shown_requester.name,
             issue_timestamp_ms=token.issue_ms,
             expiry_timestamp_ms=token.expiry_ms,
             max_timestamp_ms=token.max_ms,
@@ -197,13 +197,13 @@ def _refused(code: ErrorCode, owner: Principal, requester: Principal) -> CreateD
 def _described(
     version: int, token: DelegationToken, hmac: bytes
 ) -> DescribeDelegationTokenResponse.DescribedDelegationToken:
-    told = token.requester if version >= REQUESTERS_FROM else NOBODY
+    shown_requester = token.requester if version >= REQUESTERS_FROM else NOBODY
     renewer = DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer
     return DescribeDelegationTokenResponse.DescribedDelegationToken(
         principal_type=token.owner.kind,
         principal_name=token.owner.name,
-        token_requester_principal_type=told.kind,
-        token_requester_principal_name=told.name,
+        token_requester_principal_type=shown_requester.kind,
+        token_requester_principal_name=shown_requester.name,
         issue_timestamp=token.issue_ms,
         expiry_timestamp=token.expiry_ms,
         max_timestamp=token.max_ms,

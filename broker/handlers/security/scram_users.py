@@ -30,7 +30,7 @@ UserDescription = DescribeUserScramCredentialsResponse.DescribeUserScramCredenti
 UserChange = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
-class Office(Protocol):
+class ControllerStatus(Protocol):
     """The controller, as far as this module needs it."""
 
     @property
@@ -67,7 +67,9 @@ def _refuse_to_alter(
 class ScramUserHandlers:
     """Reads and writes the coordination tree for each request."""
 
-    def __init__(self, membership: ClusterMembership, controller: Office, changing: asyncio.Lock, clock: Clock) -> None:
+    def __init__(
+        self, membership: ClusterMembership, controller: ControllerStatus, changing: asyncio.Lock, clock: Clock
+    ) -> None:
         """`changing` is held while users are changed."""
         self._membership = membership
         self._controller = controller

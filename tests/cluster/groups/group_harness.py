@@ -11,7 +11,7 @@ from cluster.groups.group import Group
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.group_table import DurableGroups
 from cluster.groups.loader import GroupLoader
-from cluster.groups.membership_events import GroupMember, Joining, Leaving, distinct
+from cluster.groups.membership_events import DepartingMember, GroupMember, JoiningMember, distinct
 from cluster.groups.offset_events import OffsetDeletion
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.groups.shard import GroupDescription, GroupShard
@@ -111,7 +111,7 @@ class Harness(ShardHarness[GroupShard]):
         protocol_type: str = "consumer",
         settle: bool = True,
     ) -> Answer[JoinGroupResponse]:
-        joining = Joining(
+        joining = JoiningMember(
             member_id,
             instance,
             client_id,
@@ -149,7 +149,7 @@ class Harness(ShardHarness[GroupShard]):
         return self.handle(self.shard.membership.heartbeat, group_id, who).value
 
     def leave(self, *members: tuple[str, str | None], group_id: str = "g") -> list[ErrorCode]:
-        leaving = [Leaving(member_id, instance) for member_id, instance in members]
+        leaving = [DepartingMember(member_id, instance) for member_id, instance in members]
         return self.handle(self.shard.membership.leave, group_id, leaving).value.members
 
     def commit(

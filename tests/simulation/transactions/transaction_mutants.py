@@ -13,7 +13,7 @@ from unittest.mock import patch
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.marker_writer import MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
-from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
+from broker.transactions.transaction_guards import TransactionVerifier, VerificationGuards
 from cluster.groups import committed_offsets
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.group_table import DurableGroups
@@ -139,14 +139,14 @@ def _transactions_of_fenced_members_taken() -> Iterator[None]:
 @_mutant
 def _partitions_not_verified() -> Iterator[None]:
     """M17: a leader takes a transactional batch without asking its coordinator (KIP-890)."""
-    original = TransactionGuards.begin
+    original = VerificationGuards.begin
 
     @wraps(original)
-    def begin(self: TransactionGuards, name: str, writes: Any, *, knows_abortable: bool) -> Any:
+    def begin(self: VerificationGuards, name: str, writes: Any, *, supports_abortable: bool) -> Any:
         self._is_enabled = lambda: False
-        return original(self, name, writes, knows_abortable=knows_abortable)
+        return original(self, name, writes, supports_abortable=supports_abortable)
 
-    with replaced(TransactionGuards, "begin", begin):
+    with replaced(VerificationGuards, "begin", begin):
         yield
 
 
