@@ -154,7 +154,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 break
             version = known
         if response.error_code:
-            raise ApiError(ErrorCode.of(response.error_code), f"{self.address} refused to tell its versions")
+            raise ApiError(ErrorCode.of(response.error_code), f"{self.address} did not return its API versions")
         self.versions = ranges
 
     def _write(self, request: Request, version: int) -> int:
@@ -206,14 +206,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _receive(self, frame: memoryview) -> None:
         if not self._pending:
-            raise FrameError("an answer without a request")
+            raise FrameError("a response without a request")
         pending = self._pending.popleft()
         header_version = pending.response_type.api_key.response_header_version(pending.version)
         try:
             header, size = ResponseHeader.decode_prefix(frame, header_version)
             if header.correlation_id != pending.correlation_id:
                 raise FrameError(
-                    f"an answer with correlation id {header.correlation_id} instead of {pending.correlation_id}"
+                    f"a response with correlation id {header.correlation_id} instead of {pending.correlation_id}"
                 )
             body = frame[size:]
             version = pending.version

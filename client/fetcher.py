@@ -314,7 +314,7 @@ class Fetcher:
         if code in _OF_THE_LOG and topic_id != ZERO_UUID:
             if state.topic_id not in (ZERO_UUID, topic_id):
                 logger.info(
-                    "Topic %s was made again: position %d of %s is dropped", partition[0], asked_offset, partition
+                    "Topic %s was created again; dropping position %d of %s", partition[0], asked_offset, partition
                 )
                 state.seek(None)
                 state.must_reset = True  # a committed offset belongs to the old topic

@@ -76,7 +76,7 @@ async def list_groups(
             request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
             answer = await connection.ask(request, ListGroupsResponse)
             if answer.error_code:
-                raise ApiError(ErrorCode.of(answer.error_code), f"broker {node_id} does not list its groups")
+                raise ApiError(ErrorCode.of(answer.error_code), f"broker {node_id} cannot list its groups")
             return answer.groups
 
         return await client.retry("listConsumerGroups", attempt)

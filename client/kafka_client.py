@@ -305,7 +305,7 @@ class KafkaClient:
             response = await (await self.node_connection(node_id)).ask(request, response_type)
             for code in error_codes(response):
                 if code in COORDINATOR_ERRORS:
-                    raise ApiError(ErrorCode.of(code), f"the coordinator of group '{group_id}' is not there yet")
+                    raise ApiError(ErrorCode.of(code), f"the coordinator of group '{group_id}' is not available yet")
             return response
 
         return await self.retry(what, attempt)

@@ -107,7 +107,7 @@ def test_a_process_that_does_not_stop_is_killed(
     lines: list[str] = []
     asyncio.run(cluster_lifecycle.ClusterLifecycle(directory, lines.append).stop())
     assert observe(deaf).condition is Condition.DEAD
-    assert lines == ["stopping broker 1", "broker 1 has not ended after 0.1 s: it is killed"]
+    assert lines == ["stopping broker 1", "broker 1 has not ended after 0.1 s; killing it"]
 
 
 # -- the directory -----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_what_is_saved_is_loaded(directory: ClusterDirectory) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', json.dumps({"format": 2})])
 def test_a_damaged_state_is_named(text: str, directory: ClusterDirectory) -> None:
     (directory.path / "cluster.json").write_text(text)
-    with pytest.raises(ToolError, match=r"cluster\.json cannot be understood"):
+    with pytest.raises(ToolError, match=r"cluster\.json is damaged"):
         directory.load()
 
 

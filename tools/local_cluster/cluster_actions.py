@@ -46,42 +46,46 @@ def add_to(actions: argparse._SubParsersAction[CommandParser]) -> None:
     def action(name: str, what: str) -> CommandParser:
         added = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", allow_abbrev=False)
         added.add_argument(
-            "--dir", default=DEFAULT_DIRECTORY, metavar="DIR", help=f"of the cluster (default: ./{DEFAULT_DIRECTORY})"
+            "--dir", default=DEFAULT_DIRECTORY, metavar="DIR", help=f"its directory (default: ./{DEFAULT_DIRECTORY})"
         )
         return added
 
-    start = action("start", "make and start a cluster, or start again what has ended")
-    start.add_argument("--brokers", type=_count, metavar="N", help=f"how many (default: {DEFAULT_BROKERS})")
-    start.add_argument("--base-port", type=_port, metavar="PORT", help=f"of broker 1 (default: {DEFAULT_BASE_PORT})")
+    start = action("start", "create and start a cluster, or start its dead processes")
+    start.add_argument("--brokers", type=_count, metavar="N", help=f"number of brokers (default: {DEFAULT_BROKERS})")
+    start.add_argument(
+        "--base-port", type=_port, metavar="PORT", help=f"port of broker 1 (default: {DEFAULT_BASE_PORT})"
+    )
     service = start.add_mutually_exclusive_group()
     service.add_argument(
         "--coordination",
         choices=(EMBEDDED, ZOOKEEPER),
-        help=f"what to start for it: the embedded tree, or a real ZooKeeper, which needs Java (default: {EMBEDDED})",
+        help=f"start the embedded tree, or a real ZooKeeper, which needs Java (default: {EMBEDDED})",
     )
     service.add_argument(
-        "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="a real one that runs already"
+        "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="use a ZooKeeper that already runs"
     )
-    start.add_argument("--tls", action="store_true", help="encrypt, with an authority and certificates that it makes")
-    start.add_argument("--sasl", choices=MECHANISMS, metavar="MECHANISM", help=f"have users: {', '.join(MECHANISMS)}")
+    start.add_argument("--tls", action="store_true", help="encrypt; creates an authority and certificates")
     start.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="configure all brokers"
+        "--sasl", choices=MECHANISMS, metavar="MECHANISM", help=f"make users log in: {', '.join(MECHANISMS)}"
+    )
+    start.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="set a key of all brokers"
     )
     action("status", "show brokers, controller, partitions and memory").add_argument(
-        "--watch", action="store_true", help="show it again every second, until Ctrl-C"
+        "--watch", action="store_true", help="refresh every second, until Ctrl-C"
     )
     action("stop", "stop all brokers in order, then their coordination")
     for name, what in (
-        ("kill", "end a process at once, as a crash would (SIGKILL)"),
-        ("pause", "stop the clock of a process (SIGSTOP)"),
-        ("resume", "let a paused process go on (SIGCONT)"),
+        ("kill", "kill a process, as a crash would (SIGKILL)"),
+        ("pause", "suspend a process (SIGSTOP)"),
+        ("resume", "resume a paused process (SIGCONT)"),
     ):
         action(name, what).add_argument("process", type=_process, metavar="N|zookeeper", help="the broker's id")
     action("add", "start one more broker")
-    logs = action("logs", "show what brokers and their coordination have logged")
-    logs.add_argument("process", type=_process, nargs="?", metavar="N|zookeeper", help="one of them (default: all)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on with what they log, until Ctrl-C")
-    logs.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="of each log (default: 20)")
+    logs = action("logs", "show the logs of the brokers and their coordination")
+    logs.add_argument("process", type=_process, nargs="?", metavar="N|zookeeper", help="the log of one (default: all)")
+    logs.add_argument("-f", "--follow", action="store_true", help="show new lines, too, until Ctrl-C")
+    logs.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="lines of each log (default: 20)")
 
 
 def _count(text: str) -> int:

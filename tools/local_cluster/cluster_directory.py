@@ -165,7 +165,7 @@ class ClusterDirectory:
         try:
             return _state_of(json.loads(text))
         except (ValueError, KeyError, TypeError) as error:
-            raise ToolError(f"{self._state_file} cannot be understood: {error!r}") from None
+            raise ToolError(f"{self._state_file} is damaged: {error!r}") from None
 
     def save(self, state: ClusterState) -> None:
         """Replace the file atomically: a reader, or a restart after a crash, finds the old state or the new one."""

@@ -63,7 +63,7 @@ def free_from(port: int) -> int:
     for candidate in range(port, _LAST + 1):
         if is_free(candidate):
             return candidate
-    raise ToolError(f"no port from {port} on is free")
+    raise ToolError(f"no port from {port} up is free")
 
 
 def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
@@ -231,7 +231,7 @@ class ClusterLifecycle:
         properties = self._directory.properties_file(self._state.brokers[0].broker_id)
         code, said = await run(users_command(properties, self._secrets.users_file))
         if code:
-            raise ToolError(f"the users of the brokers cannot be made: {said}")
+            raise ToolError(f"cannot create the users of the brokers: {said}")
 
     def _spawn(self, broker: LocalBroker) -> None:
         process = self._launch(broker.broker_id, broker_command(self._directory.properties_file(broker.broker_id)))
@@ -271,7 +271,7 @@ class ClusterLifecycle:
         files = (self._directory.log_file(name), self._directory.output_file(name))
         said = [file for file in files if file.exists() and file.stat().st_size]
         if not said:
-            return "it said nothing"
+            return "it logged nothing"
         newest = max(said, key=lambda file: file.stat().st_mtime_ns)
         return f"{newest} says\n{last_lines(newest)}"
 
@@ -295,13 +295,13 @@ class ClusterLifecycle:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await wait_for_end(process)
         except TimeoutError:
-            self._tell(f"{what} has not ended after {STOP_TIMEOUT_S} s: it is killed")
+            self._tell(f"{what} has not ended after {STOP_TIMEOUT_S} s; killing it")
             send_signal(process, signal.SIGKILL)
             try:
                 async with asyncio.timeout(KILL_TIMEOUT_S):
                     await wait_for_end(process)
             except TimeoutError:
-                raise ToolError(f"{what} cannot be killed: it waits for a disk, perhaps") from None
+                raise ToolError(f"{what} cannot be killed; it may be waiting for a disk") from None
 
 
 def _coordination_command(service: LocalZooKeeper, directory: ClusterDirectory) -> ProcessCommand:
