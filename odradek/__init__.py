@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.brokers import Broker, Fault, Topic
+    from odradek.brokers import Broker, Fault
     from odradek.control import ExpectationError, KafkaError, OdradekError, Record
+    from odradek.kafka_under_test import Topic
 
 __version__ = "0.1.0"
 __all__ = ["Broker", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
@@ -26,7 +27,7 @@ _MODULES = {
     "KafkaError": "control",
     "OdradekError": "control",
     "Record": "control",
-    "Topic": "brokers",
+    "Topic": "kafka_under_test",
 }
 
 

@@ -1,0 +1,243 @@
+"""What tests do with a single broker and with a cluster alike: topics, records, and waiting for them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from odradek.control import ExpectationError, Header, OdradekError, Record
+
+T = TypeVar("T")
+
+PERIOD_S = 0.01
+"""How often a condition is looked at while a test waits for it."""
+WITHIN_S = 10.0
+"""How long a test waits for a condition unless it says otherwise."""
+
+
+class KafkaUnderTest(ABC):
+    """Topics and records of a broker or a cluster."""
+
+    @property
+    @abstractmethod
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+
+    # -- topics and records --------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> Topic:
+        """Create a topic. Raises KafkaError."""
+        texts = {key: str(value) for key, value in (config or {}).items()}
+        body = {"name": name, "partitions": partitions, "config": texts}
+        if replication_factor is not None:
+            body["replication_factor"] = replication_factor
+        self._ask("POST", "topics", body)
+        return Topic(self, name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; its records are gone when this returns."""
+        self._ask("DELETE", f"topics/{name}")
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, whether it exists or not."""
+        return Topic(self, name)
+
+    def topics(self) -> list[str]:
+        """The names of the topics, without Kafka's internal ones."""
+        return [each["name"] for each in self.describe_topics()]
+
+    @abstractmethod
+    def describe_topics(self) -> list[dict[str, Any]]:
+        """The topics with their partitions: leader, replicas, ISR, earliest and latest offset."""
+
+    @abstractmethod
+    def records(
+        self, topic: str, partition: int | None = None, *, first: int = 0, isolation: str = "read_committed"
+    ) -> list[Record]:
+        """The records of a topic from the offset `first` on, by partition and offset, without a consumer."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int = 0,
+        headers: Sequence[Header] = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Append one record with acks=all; returns its offset."""
+        record: dict[str, Any] = {"key": key, "value": value, "headers": headers}
+        if timestamp is not None:
+            record["timestamp"] = timestamp
+        return self._append(topic, partition, [record])
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups with their state, their members' partitions, and their committed offsets."""
+
+    def group(self, group_id: str) -> dict[str, Any] | None:
+        """One group, or None."""
+        return next((each for each in self.groups() if each["group_id"] == group_id), None)
+
+    def lag(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Records between the committed offset and the end, for each partition with a committed offset."""
+        ends = {
+            (topic["name"], each["partition"]): each["latest"]
+            for topic in self.describe_topics()
+            for each in topic["partitions"]
+        }
+        return {key: ends[key] - offset for key, offset in self._committed(group_id).items() if key in ends}
+
+    def _committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        group = self.group(group_id)
+        offsets = [] if group is None else group["offsets"]
+        return {(each["topic"], each["partition"]): each["offset"] for each in offsets}
+
+    def await_assigned(self, group_id: str, *, within: float = WITHIN_S) -> dict[str, Any]:
+        """Wait until the group is stable and every partition of its topics has a member; returns the group."""
+
+        def look() -> dict[str, Any] | None:
+            return self.group(group_id)
+
+        def is_assigned(group: dict[str, Any] | None) -> bool:
+            if group is None or group["state"] != "Stable":
+                return False
+            held = [(each["topic"], each["partition"]) for member in group["members"] for each in member["partitions"]]
+            topics = {topic for topic, _ in held}
+            partitions = {each["name"]: len(each["partitions"]) for each in self.describe_topics()}
+            return bool(held) and len(held) == sum(partitions.get(topic, 0) for topic in topics)
+
+        group = wait_until(look, is_assigned, within)
+        if group is None or not is_assigned(group):
+            raise ExpectationError(f"group {group_id} is not assigned after {within} s: {shown_group(group)}")
+        return group
+
+    def await_committed(
+        self, group_id: str, topic: str, offset: int, *, partition: int = 0, within: float = WITHIN_S
+    ) -> None:
+        """Wait until the group has committed this offset, or a later one."""
+
+        def look() -> int:
+            return self._committed(group_id).get((topic, partition), -1)
+
+        committed = wait_until(look, lambda found: found >= offset, within)
+        if committed < offset:
+            reached = "nothing" if committed < 0 else f"offset {committed}"
+            raise ExpectationError(
+                f"group {group_id} has committed {reached} of {topic}-{partition} after {within} s, not {offset}"
+            )
+
+    def await_lag(self, group_id: str, at_most: int = 0, *, within: float = WITHIN_S) -> None:
+        """Wait until the group lags by at most so many records on all its partitions together."""
+
+        def look() -> dict[tuple[str, int], int]:
+            return self.lag(group_id)
+
+        def is_met(lags: dict[tuple[str, int], int]) -> bool:
+            return bool(lags) and sum(lags.values()) <= at_most
+
+        lags = wait_until(look, is_met, within)
+        if not is_met(lags):
+            shown = ", ".join(f"{topic}-{partition}: {lag}" for (topic, partition), lag in lags.items())
+            raise ExpectationError(
+                f"group {group_id} lags after {within} s ({shown or 'it has committed nothing'}), expected {at_most}"
+            )
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def expect(self, topic: str, count: int = 1, *, within: float = WITHIN_S) -> Iterator[list[Record]]:
+        """Wait at the end of the block until `count` records have been appended to `topic` in it.
+
+        The list holds them afterwards. Raises ExpectationError if there are fewer after `within` seconds, or more.
+        """
+        before = {(each.partition, each.offset) for each in self._records_if_any(topic)}
+        got: list[Record] = []
+        yield got
+
+        def look() -> list[Record]:
+            return [each for each in self._records_if_any(topic) if (each.partition, each.offset) not in before]
+
+        found = wait_until(look, lambda records: len(records) >= count, within)
+        if len(found) != count:
+            values = [each.value for each in found]
+            raise ExpectationError(f"expected {count} records in {topic} within {within} s, got {len(found)}: {values}")
+        got.extend(found)
+
+    def _records_if_any(self, topic: str) -> list[Record]:
+        return self.records(topic) if topic in self.topics() else []
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request of the control API to a broker that may answer it."""
+
+    @abstractmethod
+    def _append(self, topic: str, partition: int, records: Iterable[Mapping[str, Any]]) -> int:
+        """Append records; returns the offset of the first one."""
+
+
+class Topic:
+    """A topic of a broker or a cluster."""
+
+    def __init__(self, kafka: KafkaUnderTest, name: str) -> None:
+        self._kafka = kafka
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    def produce(self, values: Iterable[bytes | str | None], *, partition: int = 0) -> int:
+        """Append records with these values in one batch; returns the offset of the first one."""
+        return self._kafka._append(self.name, partition, [{"value": value} for value in values])
+
+    def records(self, partition: int | None = None, *, first: int = 0) -> list[Record]:
+        """See `KafkaUnderTest.records`."""
+        return self._kafka.records(self.name, partition, first=first)
+
+    def earliest(self, partition: int = 0) -> int:
+        """The first offset that consumers can read."""
+        return self._offset(partition, "earliest")
+
+    def latest(self, partition: int = 0) -> int:
+        """The offset of the next record that consumers will see (the high watermark)."""
+        return self._offset(partition, "latest")
+
+    def _offset(self, partition: int, which: str) -> int:
+        for topic in self._kafka.describe_topics():
+            if topic["name"] == self.name:
+                offset: int = topic["partitions"][partition][which]
+                return offset
+        raise OdradekError(f"no topic {self.name!r}; there are: {', '.join(self._kafka.topics()) or 'none'}")
+
+
+def wait_until(look: Callable[[], T], is_met: Callable[[T], bool], within_s: float) -> T:
+    """The first value of `look` that meets the condition, or its last value when the time is over."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if is_met(found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(PERIOD_S)
+
+
+def shown_group(group: Mapping[str, Any] | None) -> str:
+    """A group in words."""
+    if group is None:
+        return "there is no such group"
+    members = [f"{each['client_id']} {each['partitions']}" for each in group["members"]]
+    return f"{group['state']}, members: {', '.join(members) or 'none'}"
