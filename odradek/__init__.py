@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odradek.brokers import Broker, Fault
+    from odradek.clusters import Cluster
     from odradek.control import ExpectationError, KafkaError, OdradekError, Record
     from odradek.kafka_under_test import Topic
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
+__all__ = ["Broker", "Cluster", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
 
 _MODULES = {
     "Broker": "brokers",
+    "Cluster": "clusters",
     "ExpectationError": "control",
     "Fault": "brokers",
     "KafkaError": "control",

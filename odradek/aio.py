@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from odradek import brokers
+from odradek import brokers, kafka_under_test
 from odradek.control import Record
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ def coroutine(
     return call
 
 
-class Topic(Wrapper[brokers.Topic]):
+class Topic(Wrapper[kafka_under_test.Topic]):
     """See `odradek.Topic`."""
 
     @property
@@ -52,10 +52,10 @@ class Topic(Wrapper[brokers.Topic]):
         """The name of the topic."""
         return self.sync.name
 
-    produce = coroutine(brokers.Topic.produce)
-    records = coroutine(brokers.Topic.records)
-    earliest = coroutine(brokers.Topic.earliest)
-    latest = coroutine(brokers.Topic.latest)
+    produce = coroutine(kafka_under_test.Topic.produce)
+    records = coroutine(kafka_under_test.Topic.records)
+    earliest = coroutine(kafka_under_test.Topic.earliest)
+    latest = coroutine(kafka_under_test.Topic.latest)
 
 
 class Fault(Wrapper[brokers.Fault]):
@@ -121,6 +121,12 @@ class Broker(Wrapper[brokers.Broker]):
     restart = coroutine(brokers.Broker.restart)
     pause = coroutine(brokers.Broker.pause)
     resume = coroutine(brokers.Broker.resume)
+    shut_down = coroutine(brokers.Broker.shut_down)
+
+    @property
+    def state(self) -> brokers.State:
+        """Whether the process runs, is paused, or has ended."""
+        return self.sync.state
 
     @property
     def is_running(self) -> bool:

@@ -10,6 +10,7 @@ import secrets
 import signal
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -36,6 +37,14 @@ CONTROL_PRINCIPAL = "User:odradek-control"
 """The principal of the control API."""
 
 
+class State(Enum):
+    """Whether the process of a broker runs."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
 class _Process(NamedTuple):
     """A running broker process."""
 
@@ -55,6 +64,7 @@ class Broker(KafkaUnderTest):
         self._config = {name: str(value) for name, value in (config or {}).items()}
         self._launcher: Launcher | None = None
         self._process: _Process | None = None
+        self._state = State.ENDED
         self._spare: tuple[int, Path, str] | None = None
         """The command that starts the broker after the next `reset`, its directory and its token."""
 
@@ -75,6 +85,7 @@ class Broker(KafkaUnderTest):
         if self._spare is not None:
             self._end(self._started(self._spare))
         self._process = self._spare = None
+        self._state = State.ENDED
 
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()
@@ -102,9 +113,19 @@ class Broker(KafkaUnderTest):
     def kill(self) -> None:
         """End the process as a power cut would (SIGKILL); the data stays for `restart`."""
         self._signal(self._running.pid, signal.SIGKILL, wait=True)
+        self._state = State.ENDED
+
+    def shut_down(self) -> None:
+        """Stop the process cleanly (SIGTERM), and wait for its end; the data stays for `restart`."""
+        self._signal(self._running.pid, signal.SIGTERM, wait=True)
+        self._state = State.ENDED
 
     def restart(self) -> None:
-        """Start a killed broker again, on its data and its port."""
+        """Start the broker again, on its data and its port. One that runs is shut down before."""
+        if self._state is State.RUNNING:
+            self.shut_down()
+        elif self._state is State.PAUSED:
+            self.kill()
         old = self._running
         old.control.close()
         self._process = self._started(self._begin(old.directory, old.port))
@@ -112,15 +133,22 @@ class Broker(KafkaUnderTest):
     def pause(self) -> None:
         """Stop the process (SIGSTOP): connections stay open, and nothing answers."""
         self._signal(self._running.pid, signal.SIGSTOP)
+        self._state = State.PAUSED
 
     def resume(self) -> None:
         """Let a paused process go on."""
         self._signal(self._running.pid, signal.SIGCONT)
+        self._state = State.RUNNING
+
+    @property
+    def state(self) -> State:
+        """Whether the process runs, is paused, or has ended."""
+        return self._state
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker runs."""
-        return self._process is not None
+        """Whether the broker runs, and is not paused."""
+        return self._state is State.RUNNING
 
     # -- where it is ---------------------------------------------------------------------------------------------------
 
@@ -250,22 +278,28 @@ class Broker(KafkaUnderTest):
         """Have a broker started; `_started` waits for it."""
         assert self._launcher is not None
         where, token = directory or self._launcher.new_directory(), secrets.token_urlsafe(16)
+        fields = self._command(where, port)
+        return self._launcher.request("start", directory=str(where), token=token, **fields), where, token
+
+    def _command(self, directory: Path, port: int) -> dict[str, object]:
+        """The fields of the command that starts the broker."""
         properties = {
             **DEFAULTS,
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "log.dirs": str(where / "data"),
+            "log.dirs": str(directory / "data"),
             **self._config,
         }
         if "authorizer.class.name" in properties:
             users = [properties.get("super.users", ""), CONTROL_PRINCIPAL]
             properties["super.users"] = ";".join(filter(None, users))
-        return self._launcher.request("start", directory=str(where), token=token, properties=properties), where, token
+        return {"properties": properties}
 
     def _started(self, begun: tuple[int, Path, str]) -> _Process:
         assert self._launcher is not None
         command_id, directory, token = begun
         reply = self._launcher.reply(command_id)
         port = next(iter(reply["ports"].values()))
+        self._state = State.RUNNING
         return _Process(reply["pid"], port, Control(reply["control"], token), directory)
 
     def _signal(self, pid: int, number: int, *, wait: bool = False) -> None:
@@ -275,7 +309,7 @@ class Broker(KafkaUnderTest):
     def _end(self, process: _Process) -> None:
         assert self._launcher is not None
         process.control.close()
-        self._launcher.run("end", pid=process.pid)
+        self._launcher.run("end", pid=process.pid, directory=str(process.directory))
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""What tests do with a single broker and with a cluster alike: topics, records, and waiting for them."""
+"""The verbs that a single broker and a cluster share: topics, records, groups, and waiting for them."""
 
 from __future__ import annotations
 
@@ -220,7 +220,10 @@ class Topic:
     def _offset(self, partition: int, which: str) -> int:
         for topic in self._kafka.describe_topics():
             if topic["name"] == self.name:
-                offset: int = topic["partitions"][partition][which]
+                described = topic["partitions"][partition]
+                if which not in described:
+                    raise OdradekError(f"no broker leads {self.name}-{partition}: {described}")
+                offset: int = described[which]
                 return offset
         raise OdradekError(f"no topic {self.name!r}; there are: {', '.join(self._kafka.topics()) or 'none'}")
 

@@ -1,11 +1,15 @@
-"""The pytest plug-in: fixture `kafka`, a broker that is new for each test.
+"""The pytest plug-in: fixture `kafka`, a broker or a cluster that is new for each test.
 
     @pytest.mark.odradek(config={"message.max.bytes": 1000})
     def test_order(kafka):
         app = start_app(kafka.bootstrap_servers)
 
-A session, or a worker of pytest-xdist, starts one broker for each configuration, and replaces it before each test that
-uses it. The replacement starts while the test before runs.
+    @pytest.mark.odradek(brokers=3)
+    def test_failover(kafka):
+        kafka.kill(kafka.await_leader("orders"))
+
+A session, or a worker of pytest-xdist, starts one broker or cluster for each configuration, and replaces it before each
+test that uses it. The replacement starts while the test before runs.
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ import pytest
 if TYPE_CHECKING:
     from odradek import aio
     from odradek.brokers import Broker
+    from odradek.clusters import Cluster
 
 MARK = "odradek"
-_BROKER = pytest.StashKey["Broker"]()
+_BROKER = pytest.StashKey["Broker | Cluster"]()
 """The broker of a test."""
-_BROKERS = pytest.StashKey[dict[tuple[tuple[str, str], ...], "Broker"]]()
+_BROKERS = pytest.StashKey[dict[tuple[int, tuple[tuple[str, str], ...]], "Broker | Cluster"]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the mark."""
-    config.addinivalue_line("markers", f"{MARK}(config={{}}): how the broker of the fixture `kafka` is started")
+    config.addinivalue_line(
+        "markers", f"{MARK}(config={{}}, brokers=1): how the broker of the fixture `kafka` is started"
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -65,17 +72,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def kafka(request: pytest.FixtureRequest) -> Broker:
-    """A broker without topics, on a port that no test had before. The mark `odradek` configures it."""
-    from odradek.brokers import Broker
+def kafka(request: pytest.FixtureRequest) -> Broker | Cluster:
+    """A broker without topics, on a port that no test had before. The mark `odradek` configures it.
 
+    With `brokers=3` in the mark it is a cluster of three.
+    """
     options = _options(request)
     config: Mapping[str, object] = options.get("config", {})
     brokers = request.config.stash.setdefault(_BROKERS, {})
-    key = tuple(sorted((name, str(value)) for name, value in config.items()))
+    key = options.get("brokers", 1), tuple(sorted((name, str(value)) for name, value in config.items()))
     broker = brokers.get(key)
     if broker is None:
-        broker = brokers[key] = Broker(config=config).start()
+        broker = brokers[key] = _start(key[0], config)
     else:
         broker.reset()
     broker.prepare_reset()
@@ -84,19 +92,32 @@ def kafka(request: pytest.FixtureRequest) -> Broker:
 
 
 @pytest.fixture
-def akafka(kafka: Broker) -> aio.Broker:
+def akafka(kafka: Broker | Cluster) -> aio.Broker:
     """The broker of `kafka` with coroutines, for pytest-asyncio, anyio and the like."""
     from odradek.aio import Broker as AioBroker
+    from odradek.brokers import Broker
 
+    if not isinstance(kafka, Broker):
+        raise pytest.UsageError("the fixture akafka is a single broker, without brokers=... in its mark")
     return AioBroker(kafka)
+
+
+def _start(count: int, config: Mapping[str, object]) -> Broker | Cluster:
+    if count == 1:
+        from odradek.brokers import Broker
+
+        return Broker(config=config).start()
+    from odradek.clusters import Cluster
+
+    return Cluster(count, config=config).start()
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     mark = request.node.get_closest_marker(MARK)
     if mark is None:
         return {}
-    unknown = set(mark.kwargs) - {"config"}
+    unknown = set(mark.kwargs) - {"config", "brokers"}
     if unknown or mark.args:
         given = ", ".join(sorted(unknown)) or mark.args
-        raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes config=..., not {given}")
+        raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes config=..., brokers=..., not {given}")
     return dict(mark.kwargs)

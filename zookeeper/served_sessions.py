@@ -131,6 +131,12 @@ class ServedSessions:
 
         self._queue.write(act, ended)
 
+    def expire(self, session_id: int) -> None:
+        """End a session, if there is one, as if it had been silent for its timeout."""
+        session = self._sessions.get(session_id)
+        if session is not None and not session.is_being_closed:
+            self._expire(session)
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()

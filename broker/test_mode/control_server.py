@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from broker.network.registry import HandlerRegistry, RequestContext
 from broker.server import KafkaServer
+from broker.test_mode.cluster_requests import ClusterRequests
+from broker.test_mode.cut_network import Links
 from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.interception import CONTROL, Interception, errors_in, resolved
@@ -86,7 +88,8 @@ class LocalRequests:
 class ControlServer:
     """Serves the control API of one broker."""
 
-    def __init__(self, server: KafkaServer, token: str, machine: TimeMachine) -> None:
+    def __init__(self, server: KafkaServer, token: str, machine: TimeMachine, links: Links | None = None) -> None:
+        """A broker of a cluster has `links` to the others."""
         self._server = server
         self._token = token
         self._machine = machine
@@ -95,7 +98,7 @@ class ControlServer:
         self._serving = server.serving
         listener = next(iter(server.ports))
         self._requests = LocalRequests(self._serving.registry, listener)
-        self._handlers = {
+        self._handlers: dict[tuple[str, str], Callable[[HttpRequest], Awaitable[object]]] = {
             ("GET", "broker"): self._describe_broker,
             ("GET", "topics"): self._list_topics,
             ("POST", "topics"): self._create_topic,
@@ -110,6 +113,8 @@ class ControlServer:
             ("GET", "clock"): self._show_clock,
             ("POST", "clock"): self._move_clock,
         }
+        if links is not None:
+            self._handlers.update(ClusterRequests(self._requests.send, links).handlers)
         self._interception = Interception(
             self._serving.registry,
             self._serving.sessions,
@@ -147,6 +152,10 @@ class ControlServer:
             "broker_id": self._serving.member.broker_id,
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
+            "controller_epoch": image.controller_epoch,
+            "brokers": {
+                broker_id: next(iter(broker.endpoints.values())).port for broker_id, broker in image.brokers.items()
+            },
             "ports": self._server.ports,
         }
 
@@ -160,15 +169,18 @@ class ControlServer:
             partitions = []
             for state in topic.partitions:
                 here = hosted.get(TopicPartition(name, state.partition))
-                offsets = {} if here is None else {"earliest": here.log.log_start_offset, "latest": here.high_watermark}
+                offsets = {}
+                if here is not None and here.is_leader and here.has_known_high_watermark:
+                    offsets = {"earliest": here.log.log_start_offset, "latest": here.high_watermark}
                 partitions.append(
                     {
                         "partition": state.partition,
                         "leader": state.leader,
                         "leader_epoch": state.leader_epoch,
+                        "partition_epoch": state.partition_epoch,
                         "replicas": list(state.replicas),
                         "isr": list(state.isr),
-                        **(offsets if here is not None and here.is_leader else {}),
+                        **offsets,
                     }
                 )
             topics.append({"name": name, "topic_id": str(topic.topic_id), "partitions": partitions})

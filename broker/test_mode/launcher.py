@@ -9,8 +9,11 @@ Its user writes commands, and it writes replies, as JSON lines on the socket wit
     {"id": 1, "pid": 17, "ports": {"PLAINTEXT": 40001}, "control": 40002}
     {"id": 2, "do": "signal", "pid": 17, "signal": 9, "await": true}
     {"id": 2, "exit_code": -9}
-    {"id": 3, "do": "end", "pid": 17}
+    {"id": 3, "do": "end", "pid": 17, "directory": "/tmp/x"}
+    {"id": 4, "do": "start_tree", "directory": "/tmp/y", "token": "secret", "broker_ports": 3}
+    {"id": 4, "pid": 18, "ports": [40003, 40004, 40005], "control": 40006}
 
+A broker of a cluster has `links` in its command, see `cut_network`. `start_tree` starts the tree of a cluster.
 `error` in a reply is the reason why the command failed. When the socket closes, or its user has died, the launcher
 kills all brokers and deletes its directory.
 """
@@ -30,7 +33,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -38,6 +42,7 @@ from broker.broker_environment import system_environment
 from broker.main import serve
 from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
+from broker.test_mode.cut_network import CutNetwork, Link, Links
 from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
@@ -57,6 +62,13 @@ _LOADED_AT_START: Final = (
     "_socket",
 )
 """Modules that a broker imports only when it starts: the forks share them."""
+_LOADED_FOR_CLUSTERS: Final = (
+    "broker.controller.controlled_shutdown",
+    "broker.stages.cluster_links",
+    "broker.test_mode.tree_host",
+    "broker.zookeeper.kazoo_session",
+)
+"""Modules that only brokers of clusters import."""
 
 
 class ForkServer:
@@ -109,7 +121,10 @@ class ForkServer:
     def _execute(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "start":
-                self._start(command)
+                self._start(command, _serve_broker)
+            case "start_tree":
+                self._start(command, _serve_tree)
+                _load(_LOADED_FOR_CLUSTERS)
             case "signal":
                 self._signal(command)
             case "end":
@@ -117,14 +132,14 @@ class ForkServer:
             case other:
                 self._reply(command["id"], error=f"unknown command {other!r}")
 
-    def _start(self, command: dict[str, Any]) -> None:
+    def _start(self, command: dict[str, Any], serve: Callable[[dict[str, Any], int], int]) -> None:
         directory = Path(command["directory"])
         directory.mkdir(parents=True, exist_ok=True)
         report, reported = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(report)
-            _run_broker(directory, command["properties"], command["token"], reported)
+            _run(directory, reported, partial(serve, command, reported))
         os.close(reported)
         self._running[pid] = directory
         self._starting[report] = command["id"], pid
@@ -143,11 +158,12 @@ class ForkServer:
     def _end(self, command: dict[str, Any]) -> None:
         """Kill a broker if it still runs, and delete its directory."""
         pid = command["pid"]
-        self._deleted.add(pid)
         if pid in self._running:
+            self._deleted.add(pid)
             os.kill(pid, signal.SIGKILL)
             self._awaited.setdefault(pid, []).append(command["id"])
         else:
+            self._delete(Path(command["directory"]))
             self._reply(command["id"])
 
     def _report(self, pipe: int) -> None:
@@ -204,9 +220,9 @@ def _reason(log: Path) -> str:
     return fatal[-1] if fatal else "\n".join(lines[-20:]) or "the broker ended without a message"
 
 
-def _run_broker(directory: Path, properties: dict[str, str], token: str, report: int) -> NoReturn:
-    """Run a broker in this process, a fork of the launcher."""
-    launched_s, code = time.monotonic(), 1
+def _run(directory: Path, report: int, main: Callable[[], int]) -> NoReturn:
+    """Run a broker or a tree in this process, a fork of the launcher."""
+    code = 1
     try:
         launcher = os.getppid()
         signal.set_wakeup_fd(-1)
@@ -221,32 +237,35 @@ def _run_broker(directory: Path, properties: dict[str, str], token: str, report:
         os.closerange(3, report)
         os.closerange(report + 1, output + 1)
         configure_logging(None)
-        code = _serve(properties, token, report, launched_s)
+        code = main()
     except BaseException:
-        logging.getLogger("kafka.Kafka").critical("The broker failed", exc_info=True)
+        logging.getLogger("kafka.Kafka").critical("The process failed", exc_info=True)
     finally:
         logging.shutdown()
         os._exit(code)
 
 
-def _serve(properties: dict[str, str], token: str, report: int, launched_s: float) -> int:
+def _serve_broker(command: dict[str, Any], report: int) -> int:
     """Run a broker with a control server, and report its ports. Returns the exit code."""
+    launched_s = time.monotonic()
     try:
-        config = BrokerConfig.of(properties)
+        config = BrokerConfig.of(command["properties"])
     except ConfigError as error:
         logging.getLogger("kafka.Kafka").critical("The broker cannot start: %s", error)
         return 1
     raise_open_file_limit()
+    links = Links(map(Link.of, command["links"])) if "links" in command else None
     movable = MovableTime()
 
     async def run() -> int:
         machine, environment = TimeMachine.of(movable, system_environment(config))
+        if links is not None:
+            environment = environment.replace(network=CutNetwork(environment.network, links))
         controls = []  # as long as the broker runs
 
         async def announce(server: KafkaServer) -> None:
-            controls.append(ControlServer(server, token, machine))
-            os.write(report, json.dumps({"ports": server.ports, "control": await controls[0].start()}).encode())
-            os.close(report)
+            controls.append(ControlServer(server, command["token"], machine, links))
+            _report(report, json.dumps({"ports": server.ports, "control": await controls[0].start()}))
 
         return await serve(config, launched_s, announce, environment=environment)
 
@@ -254,15 +273,33 @@ def _serve(properties: dict[str, str], token: str, report: int, launched_s: floa
         return runner.run(run())
 
 
+def _serve_tree(command: dict[str, Any], report: int) -> int:
+    """Run the tree of a cluster. Returns the exit code."""
+    from broker.test_mode.tree_host import serve_tree
+
+    raise_open_file_limit()
+    announce = partial(_report, report)
+    return asyncio.run(serve_tree(command["directory"], command["broker_ports"], command["token"], announce))
+
+
+def _report(report: int, text: str) -> None:
+    os.write(report, text.encode())
+    os.close(report)
+
+
+def _load(modules: Iterable[str]) -> None:
+    """Import modules, and keep them out of the garbage collections of the forks, which share their memory."""
+    for name in modules:
+        __import__(name)
+    gc.collect()
+    gc.freeze()
+
+
 def main(argv: list[str]) -> int:
     """Run the launcher: the descriptor of the socket, and the directory to delete at the end."""
     commands = socket.socket(fileno=int(argv[0]))
     launcher = ForkServer(commands, Path(argv[1]))
-    for name in _LOADED_AT_START:
-        with contextlib.suppress(ImportError):  # uvloop is optional
-            __import__(name)
-    gc.collect()
-    gc.freeze()
+    _load(_LOADED_AT_START)
     try:
         launcher.run()
     finally:

@@ -11,14 +11,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 import odradek
 import odradek.aio
-from odradek import brokers
+from odradek import brokers, kafka_under_test
 
 
 @pytest.mark.parametrize(
     ("sync", "aio"),
     [
         (brokers.Broker, odradek.aio.Broker),
-        (brokers.Topic, odradek.aio.Topic),
+        (kafka_under_test.Topic, odradek.aio.Topic),
         (brokers.Fault, odradek.aio.Fault),
         (brokers.Clock, odradek.aio.Clock),
     ],

@@ -1,0 +1,198 @@
+"""The processes of one cluster: its ZooKeeper tree, and its brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from odradek.brokers import DEFAULTS, Broker, State
+from odradek.cluster_state import View
+from odradek.control import Control, OdradekError
+from odradek.network_plan import TREE, NetworkPlan, Node
+from odradek.processes import Launcher
+
+SHORTER: Mapping[str, str] = {
+    "replica.lag.time.max.ms": "5000",
+    "replica.fetch.backoff.ms": "100",
+    "controlled.shutdown.retry.backoff.ms": "100",
+}
+"""Where brokers of a cluster for tests wait less than Kafka's. zookeeper.session.timeout.ms stays: see `tree_host`."""
+
+
+def defaults(brokers: int) -> dict[str, str]:
+    """The configuration of each of so many brokers; the keys of `config` win."""
+    replicas = str(min(3, brokers))
+    return {
+        **DEFAULTS,
+        **SHORTER,
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, brokers)),
+    }
+
+
+class Member(Broker):
+    """A broker of a cluster, which ends with the cluster."""
+
+    def __init__(self, broker_id: int, members: ClusterMembers, tree_port: int, config: Mapping[str, object]) -> None:
+        own = {"broker.id": broker_id, "zookeeper.connect": f"127.0.0.1:{tree_port}"}
+        super().__init__(config={**config, **own})
+        self.broker_id = broker_id
+        self.tree_port = tree_port
+        self._members = members
+        self._begun: tuple[int, Path, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"broker {self.broker_id}"
+
+    def begin(self, launcher: Launcher) -> None:
+        """Have the process started; `await_started` waits for it."""
+        self._launcher = launcher
+        self._begun = self._begin()
+
+    def await_started(self) -> None:
+        """Wait until the broker serves. Raises OdradekError with the reason of a failed start."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._process = self._started(begun)
+
+    def discard(self) -> None:
+        """End the process, and delete its data."""
+        with contextlib.suppress(OdradekError):  # it has failed, and ended
+            self.await_started()
+        super().stop()
+        self._state = State.ENDED
+
+    @property
+    def port(self) -> int:
+        """The port for clients and for other brokers; 0 before the start."""
+        return 0 if self._process is None else self._process.port
+
+    def view(self) -> View:
+        """The cluster as this broker sees it."""
+        return View(self._ask("GET", "broker"), self.describe_topics())
+
+    def kill(self) -> None:
+        super().kill()
+        self._members.end_session(self.broker_id)
+
+    def shut_down(self) -> None:
+        super().shut_down()
+        self._members.end_session(self.broker_id)  # the tree did not answer a broker that was cut off from it
+
+    def pause(self) -> None:
+        super().pause()
+        self._members.watch_sessions()
+
+    def resume(self) -> None:
+        super().resume()
+        self._members.apply_network()
+
+    def start(self) -> NoReturn:
+        raise OdradekError(f"{self!r} belongs to a cluster: restart it")
+
+    def stop(self) -> NoReturn:
+        raise OdradekError(f"{self!r} belongs to a cluster: shut it down or kill it, or stop the cluster")
+
+    def reset(self) -> NoReturn:
+        raise OdradekError(f"{self!r} belongs to a cluster: reset the cluster")
+
+    def prepare_reset(self) -> NoReturn:
+        raise OdradekError(f"{self!r} belongs to a cluster: prepare the reset of the cluster")
+
+    def change_network(self) -> None:
+        """Send the faults of the connections that this broker opens."""
+        self._ask("POST", "network", {"links": self._members.links(self.broker_id)})
+
+    def _command(self, directory: Path, port: int) -> dict[str, object]:
+        return {**super()._command(directory, port), "links": self._members.links(self.broker_id)}
+
+
+class ClusterMembers:
+    """The tree and the brokers, by id. `begin` starts them, and `await_started` waits for them."""
+
+    def __init__(self, brokers: int, config: Mapping[str, object]) -> None:
+        self._launcher = Launcher.shared()
+        self._config = {**defaults(brokers), **config}
+        self._directory = self._launcher.new_directory()
+        token = secrets.token_urlsafe(16)
+        reply = self._launcher.run("start_tree", directory=str(self._directory), token=token, broker_ports=brokers)
+        self._tree_pid: int = reply["pid"]
+        self._tree = Control(reply["control"], token)
+        self.brokers: dict[int, Member] = {}
+        self._nodes: set[Node] = {TREE}
+        self.network = NetworkPlan(self._nodes)
+        for broker_id, port in enumerate(reply["ports"], 1):
+            self._begin(broker_id, port)
+
+    def add(self) -> int:
+        """Start another broker; returns its id when it serves."""
+        broker_id = max(self.brokers) + 1
+        self._begin(broker_id, self._tree.ask("POST", "ports")["port"])
+        try:
+            self.await_started()
+        except OdradekError:
+            del self.brokers[broker_id]
+            self._nodes.discard(broker_id)
+            raise
+        self.apply_network()
+        return broker_id
+
+    def _begin(self, broker_id: int, tree_port: int) -> None:
+        broker = self.brokers[broker_id] = Member(broker_id, self, tree_port, self._config)
+        self._nodes.add(broker_id)
+        broker.begin(self._launcher)
+
+    def await_started(self) -> None:
+        """Wait until all brokers serve."""
+        for broker in self.brokers.values():
+            broker.await_started()
+
+    def stop(self) -> None:
+        """End all processes, and delete their data."""
+        for broker in self.brokers.values():
+            broker.discard()
+        self._tree.close()
+        self._launcher.run("end", pid=self._tree_pid, directory=str(self._directory))
+
+    def running(self) -> dict[int, Member]:
+        """The brokers that are neither paused nor ended, by id."""
+        return {broker_id: broker for broker_id, broker in self.brokers.items() if broker.state is State.RUNNING}
+
+    # -- the network and sessions --------------------------------------------------------------------------------------
+
+    def links(self, node: Node) -> list[dict[str, object]]:
+        """The faults that `node` has to know."""
+        if node == TREE:
+            return self.network.links(TREE, {broker_id: each.tree_port for broker_id, each in self.brokers.items()})
+        return self.network.links(node, {broker_id: each.port for broker_id, each in self.brokers.items() if each.port})
+
+    def apply_network(self) -> None:
+        """Send the faults to all processes that must know them."""
+        self._tree.ask("POST", "network", {"links": self.links(TREE)})
+        for broker in self.running().values():
+            broker.change_network()
+        self.watch_sessions()
+
+    def watch_sessions(self) -> None:
+        """Let the tree end the sessions of brokers that are silent because they are paused or cut off."""
+        self._sessions([])
+
+    def end_session(self, broker_id: int) -> None:
+        """Let the tree end the session of a broker whose process has ended."""
+        self._sessions([broker_id])
+
+    def _sessions(self, ended: Iterable[int]) -> None:
+        silent = [
+            broker_id
+            for broker_id, broker in self.brokers.items()
+            if broker.state is State.PAUSED or not self.network.are_connected(broker_id, TREE)
+        ]
+        body: dict[str, object] = {"ended": list(ended), "silent": silent}
+        if "zookeeper.session.timeout.ms" in self._config:
+            body["after_ms"] = int(str(self._config["zookeeper.session.timeout.ms"]))
+        self._tree.ask("POST", "sessions", body)
