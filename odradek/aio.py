@@ -138,6 +138,10 @@ class Broker(Wrapper[brokers.Broker]):
         """The address for clients."""
         return self.sync.bootstrap_servers
 
+    def client_config(self, library: str) -> dict[str, Any]:
+        """The settings with which a client library reaches the broker."""
+        return self.sync.client_config(library)
+
     @property
     def control_url(self) -> str:
         """The address of the control API."""
@@ -161,6 +165,7 @@ class Broker(Wrapper[brokers.Broker]):
         """A topic by its name, whether it exists or not."""
         return Topic(self.sync.topic(name))
 
+    create_user = coroutine(brokers.Broker.create_user)
     delete_topic = coroutine(brokers.Broker.delete_topic)
     topics = coroutine(brokers.Broker.topics)
     describe_topics = coroutine(brokers.Broker.describe_topics)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 from odradek.control import Control, ExpectationError, OdradekError, Record
 from odradek.kafka_under_test import KafkaUnderTest, shown_group
 from odradek.processes import Launcher
+from odradek.security_options import USER, Security
 
 REPORTED_REQUESTS = 20
 REPORTED_LINES = 10
@@ -57,10 +58,15 @@ class _Process(NamedTuple):
 class Broker(KafkaUnderTest):
     """A broker that runs from `start` to `stop`, or in a `with` block.
 
-    `config` are keys of server.properties. The data is in a temporary directory, deleted at the end.
+    `config` are keys of server.properties. With `tls`, clients need the broker's authority; with `sasl`, a mechanism
+    such as SCRAM-SHA-512, they log in: `client_config` has what a client library needs. The data is in a temporary
+    directory, deleted at the end.
     """
 
-    def __init__(self, *, config: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, *, config: Mapping[str, object] | None = None, tls: bool = False, sasl: str | None = None
+    ) -> None:
+        self._security = Security(tls=tls, sasl=sasl)
         self._config = {name: str(value) for name, value in (config or {}).items()}
         self._launcher: Launcher | None = None
         self._process: _Process | None = None
@@ -75,6 +81,7 @@ class Broker(KafkaUnderTest):
         if self._process is not None:
             raise OdradekError("the broker runs already")
         self._launcher = Launcher.shared()
+        self._security.prepare(self._launcher)
         self._process = self._started(self._begin())
         return self
 
@@ -157,6 +164,12 @@ class Broker(KafkaUnderTest):
         """The address for clients."""
         return f"127.0.0.1:{self._running.port}"
 
+    def client_config(self, library: str) -> dict[str, Any]:
+        """The settings with which a client library reaches the broker: `aiokafka`, `confluent` (librdkafka), `java`,
+        `kafka-python`, `kafkajs` or `spark`.
+        """
+        return self._security.client_config(library, self.bootstrap_servers)
+
     @property
     def clock(self) -> Clock:
         """The broker's time."""
@@ -195,6 +208,10 @@ class Broker(KafkaUnderTest):
 
     def _append(self, topic: str, partition: int, records: Iterable[Mapping[str, Any]]) -> int:
         return self._control.append(topic, partition, records)
+
+    def create_user(self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
+        """Create a user who logs in by a SCRAM mechanism, or change the password."""
+        self._control.ask("POST", "users", {"name": name, "password": password, "mechanism": mechanism})
 
     # -- faults and requests -------------------------------------------------------------------------------------------
 
@@ -285,12 +302,13 @@ class Broker(KafkaUnderTest):
         """The fields of the command that starts the broker."""
         properties = {
             **DEFAULTS,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"{self._security.protocol}://127.0.0.1:{port}",
             "log.dirs": str(directory / "data"),
+            **self._security.broker_properties(),
             **self._config,
         }
         if "authorizer.class.name" in properties:
-            users = [properties.get("super.users", ""), CONTROL_PRINCIPAL]
+            users = [properties.get("super.users", ""), CONTROL_PRINCIPAL, f"User:{USER}"]
             properties["super.users"] = ";".join(filter(None, users))
         return {"properties": properties}
 
@@ -300,7 +318,11 @@ class Broker(KafkaUnderTest):
         reply = self._launcher.reply(command_id)
         port = next(iter(reply["ports"].values()))
         self._state = State.RUNNING
-        return _Process(reply["pid"], port, Control(reply["control"], token), directory)
+        control = Control(reply["control"], token)
+        if self._security.is_scram:
+            body = {"name": USER, "password": self._security.password, "mechanism": self._security.mechanism}
+            control.ask("POST", "users", body)
+        return _Process(reply["pid"], port, control, directory)
 
     def _signal(self, pid: int, number: int, *, wait: bool = False) -> None:
         assert self._launcher is not None

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 MARK = "odradek"
 _BROKER = pytest.StashKey["Broker | Cluster"]()
 """The broker of a test."""
-_BROKERS = pytest.StashKey[dict[tuple[int, tuple[tuple[str, str], ...]], "Broker | Cluster"]]()
+_BROKERS = pytest.StashKey[dict[Any, "Broker | Cluster"]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the mark."""
     config.addinivalue_line(
-        "markers", f"{MARK}(config={{}}, brokers=1): how the broker of the fixture `kafka` is started"
+        "markers", f"{MARK}(config={{}}, brokers=1, tls=False, sasl=None): how the broker of `kafka` is started"
     )
 
 
@@ -78,12 +78,12 @@ def kafka(request: pytest.FixtureRequest) -> Broker | Cluster:
     With `brokers=3` in the mark it is a cluster of three.
     """
     options = _options(request)
-    config: Mapping[str, object] = options.get("config", {})
+    config = {name: str(value) for name, value in options.pop("config", {}).items()}
     brokers = request.config.stash.setdefault(_BROKERS, {})
-    key = options.get("brokers", 1), tuple(sorted((name, str(value)) for name, value in config.items()))
+    key = tuple(sorted(options.items())), tuple(sorted(config.items()))
     broker = brokers.get(key)
     if broker is None:
-        broker = brokers[key] = _start(key[0], config)
+        broker = brokers[key] = _start(config, **options)
     else:
         broker.reset()
     broker.prepare_reset()
@@ -102,22 +102,25 @@ def akafka(kafka: Broker | Cluster) -> aio.Broker:
     return AioBroker(kafka)
 
 
-def _start(count: int, config: Mapping[str, object]) -> Broker | Cluster:
-    if count == 1:
+def _start(config: Mapping[str, object], brokers: int = 1, **security: Any) -> Broker | Cluster:
+    if brokers == 1:
         from odradek.brokers import Broker
 
-        return Broker(config=config).start()
+        return Broker(config=config, **security).start()
+    if security:
+        raise pytest.UsageError(f"a cluster under test has no {' and no '.join(security)}")
     from odradek.clusters import Cluster
 
-    return Cluster(count, config=config).start()
+    return Cluster(brokers, config=config).start()
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     mark = request.node.get_closest_marker(MARK)
     if mark is None:
         return {}
-    unknown = set(mark.kwargs) - {"config", "brokers"}
+    unknown = set(mark.kwargs) - {"config", "brokers", "tls", "sasl"}
     if unknown or mark.args:
         given = ", ".join(sorted(unknown)) or mark.args
-        raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes config=..., brokers=..., not {given}")
+        known = "config, brokers, tls and sasl"
+        raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes {known}, not {given}")
     return dict(mark.kwargs)

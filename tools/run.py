@@ -1,7 +1,8 @@
 """odradek run: run a command with a new broker, or a cluster, that ends with it.
 
-The command finds the broker in KAFKA_BOOTSTRAP_SERVERS, and its control API in ODRADEK_URL and ODRADEK_TOKEN. The exit
-code is that of the command.
+The command finds the broker in KAFKA_BOOTSTRAP_SERVERS, and its control API in ODRADEK_URL and ODRADEK_TOKEN. With
+--tls or --sasl, KAFKA_SECURITY_PROTOCOL, KAFKA_SSL_CA_LOCATION, KAFKA_SASL_MECHANISM, KAFKA_SASL_USERNAME and
+KAFKA_SASL_PASSWORD say how to log in. The exit code is that of the command.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The options, up to `--`."""
     parser = argparse.ArgumentParser(
         prog="odradek run",
-        usage="odradek run [--topics NAME[:PARTITIONS],...] [--config KEY=VALUE] -- COMMAND [ARGUMENTS...]",
+        usage="odradek run [--topics NAME[:PARTITIONS],...] [--brokers N | --tls --sasl MECHANISM] "
+        "[--config KEY=VALUE] -- COMMAND [ARGUMENTS...]",
         description="Run a command with a new broker that ends with it; the exit code is that of the command.",
         allow_abbrev=False,
     )
@@ -36,6 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="a key of server.properties; may be repeated"
     )
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="a cluster of so many brokers")
+    parser.add_argument("--tls", action="store_true", help="clients connect by TLS")
+    parser.add_argument("--sasl", metavar="MECHANISM", help="clients log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
     return parser
 
@@ -85,6 +90,32 @@ def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     return code if code >= 0 else BY_SIGNAL - code
 
 
+def control_environment(broker: odradek.Broker) -> dict[str, str]:
+    """How the command finds the control API."""
+    return {"ODRADEK_URL": broker.control_url, "ODRADEK_TOKEN": broker.control_token}
+
+
+def security_environment(broker: odradek.Broker) -> dict[str, str]:
+    """How the command logs in, by the names of librdkafka's settings; nothing without security."""
+    settings = broker.client_config("confluent")
+    if settings["security.protocol"] == "PLAINTEXT":
+        return {}
+    named = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
+    return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in named.items()}
+
+
+def run_with(
+    kafka: odradek.Broker | odradek.Cluster,
+    topics: Mapping[str, int],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> int:
+    """Create the topics and run the command; returns its exit code."""
+    for name, partitions in topics.items():
+        kafka.create_topic(name, partitions)
+    return run_command(command, {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, **environment})
+
+
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
     parser = make_parser()
@@ -98,16 +129,16 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"odradek run: {error}", file=sys.stderr)
         return USAGE_ERROR
+    if words.brokers != 1 and (words.tls or words.sasl):
+        print("odradek run: a cluster has neither --tls nor --sasl", file=sys.stderr)
+        return USAGE_ERROR
     try:
-        with odradek.Broker(config=config) as broker:
-            for name, partitions in topics.items():
-                broker.create_topic(name, partitions)
-            environment = {
-                "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-                "ODRADEK_URL": broker.control_url,
-                "ODRADEK_TOKEN": broker.control_token,
-            }
-            return run_command(words.command, environment)
+        if words.brokers != 1:
+            with odradek.Cluster(words.brokers, config=config) as cluster:
+                return run_with(cluster, topics, words.command, control_environment(cluster.broker(1)))
+        with odradek.Broker(config=config, tls=words.tls, sasl=words.sasl) as broker:
+            environment = {**control_environment(broker), **security_environment(broker)}
+            return run_with(broker, topics, words.command, environment)
     except odradek.OdradekError as error:
         print(f"odradek run: {error}", file=sys.stderr)
         return 1

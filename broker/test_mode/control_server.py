@@ -9,6 +9,7 @@
 | `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
 | `POST /v1/records` | appends `records` to `topic`, `partition` |
 | `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
+| `POST /v1/users` | creates a SCRAM user: `name`, `password`, `mechanism` |
 | `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
 | `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
 | `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -46,6 +48,7 @@ from protocol.messages.group_admin import (
 from protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchResponse
 from protocol.messages.groups import ConsumerProtocolAssignment
 from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.security import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -55,6 +58,7 @@ from protocol.messages.topics import (
 from protocol.records.batch import RecordBatch, read_batches
 from protocol.records.record_builder import build_batch
 from protocol.records.record_codec import Record
+from protocol.scram_mechanisms import HASHES, MECHANISMS, MIN_ITERATIONS
 from protocol.topic_partition import TopicPartition, is_internal
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Request, Response
@@ -106,6 +110,7 @@ class ControlServer:
             ("GET", "records"): self._read_records,
             ("POST", "records"): self._append_records,
             ("GET", "groups"): self._describe_groups,
+            ("POST", "users"): self._create_user,
             ("GET", "requests"): self._list_requests,
             ("GET", "faults"): self._list_faults,
             ("POST", "faults"): self._set_fault,
@@ -284,6 +289,27 @@ class ControlServer:
                 for group in described
             ]
         }
+
+    # -- users ---------------------------------------------------------------------------------------------------------
+
+    async def _create_user(self, request: HttpRequest) -> object:
+        """Create a user of a SCRAM mechanism, or change the password."""
+        name, mechanism = _text(request.body, "name"), _text(request.body, "mechanism")
+        if mechanism not in HASHES:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"unknown mechanism {mechanism}; there are: {', '.join(HASHES)}")
+        salt = f"odradek-{name}".encode()  # a secret of a test needs no other
+        password = _text(request.body, "password").encode()
+        upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+            name=name,
+            mechanism=next(number for number, each in MECHANISMS.items() if each == mechanism),
+            iterations=MIN_ITERATIONS,
+            salt=salt,
+            salted_password=hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, MIN_ITERATIONS),
+        )
+        asked = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
+        (result,) = (await self._requests.send(asked, AlterUserScramCredentialsResponse)).results
+        _check(result.error_code, result.error_message)
+        return {}
 
     # -- requests and faults -------------------------------------------------------------------------------------------
 

@@ -129,6 +129,9 @@ class ForkServer:
                 self._signal(command)
             case "end":
                 self._end(command)
+            case "certificates":
+                _issue_certificates(Path(command["directory"]))
+                self._reply(command["id"])
             case other:
                 self._reply(command["id"], error=f"unknown command {other!r}")
 
@@ -280,6 +283,17 @@ def _serve_tree(command: dict[str, Any], report: int) -> int:
     raise_open_file_limit()
     announce = partial(_report, report)
     return asyncio.run(serve_tree(command["directory"], command["broker_ports"], command["token"], announce))
+
+
+def _issue_certificates(directory: Path) -> None:
+    """Write `authority.pem`, which clients trust, and `broker.pem`, the broker's key and certificate."""
+    from security.certificate_authority import issue, new_authority, subject
+
+    directory.mkdir(parents=True)
+    authority = new_authority("Odradek test authority")
+    own = issue(authority, subject("broker"))
+    (directory / "authority.pem").write_text(authority.certificate_pem, encoding="ascii")
+    (directory / "broker.pem").write_text(own.key_pem() + own.certificate_pem, encoding="ascii")
 
 
 def _report(report: int, text: str) -> None:

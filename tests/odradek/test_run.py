@@ -24,6 +24,16 @@ producer.produce("orders", b"A1")
 assert producer.flush(60) == 0
 print(os.environ["KAFKA_BOOTSTRAP_SERVERS"], *sorted(f"{name}:{len(topics[name].partitions)}" for name in topics))
 """
+DESCRIBE = """
+import os
+from confluent_kafka.admin import AdminClient
+
+names = sorted(name for name in os.environ if name.startswith(("KAFKA_SASL", "KAFKA_SSL", "KAFKA_SECURITY")))
+settings = {name.removeprefix("KAFKA_").lower().replace("_", "."): os.environ[name] for name in names}
+admin = AdminClient({"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"], **settings})
+listed = admin.list_topics(timeout=60)
+print(len(listed.brokers), *listed.topics, *names)
+"""
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -50,6 +60,8 @@ def test_a_command_finds_its_broker_and_topics() -> None:
         (["--config", "a", "--", "true"], 2, "odradek run: --config 'a' is not KEY=VALUE"),
         (["--topics", "a b", "--", "true"], 1, "odradek run: INVALID_TOPIC_EXCEPTION: "),
         (["--config", "num.io.threads=x", "--", "true"], 1, "odradek run: The broker cannot start: Invalid value x"),
+        (["--brokers", "2", "--tls", "--", "true"], 2, "odradek run: a cluster has neither --tls nor --sasl"),
+        (["--sasl", "GSSAPI", "--", "true"], 1, "odradek run: unknown SASL mechanism 'GSSAPI'; there are: PLAIN"),
         ([], 2, "odradek run: name a command after --"),
     ],
 )
@@ -58,6 +70,30 @@ def test_the_exit_code_is_that_of_the_command(words: list[str], code: int, said:
     assert (ran.returncode, ran.stdout) == (code, "")
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "brokers", "names"),
+    [
+        (["--brokers", "2"], 2, []),
+        (["--tls"], 1, ["KAFKA_SECURITY_PROTOCOL", "KAFKA_SSL_CA_LOCATION"]),
+        (
+            ["--tls", "--sasl", "SCRAM-SHA-512"],
+            1,
+            [
+                "KAFKA_SASL_MECHANISM",
+                "KAFKA_SASL_PASSWORD",
+                "KAFKA_SASL_USERNAME",
+                "KAFKA_SECURITY_PROTOCOL",
+                "KAFKA_SSL_CA_LOCATION",
+            ],
+        ),
+    ],
+)
+def test_clusters_and_security(options: list[str], brokers: int, names: list[str]) -> None:
+    ran = run(*options, "--topics", "orders", "--", sys.executable, "-c", DESCRIBE)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == [str(brokers), "orders", *names]
 
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:

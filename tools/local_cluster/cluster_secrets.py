@@ -41,7 +41,7 @@ class ClusterSecrets:
     def make(self) -> None:
         """Create the authority and the users, or keep those of an earlier cluster here: its data refers to them."""
         if self.security.has_tls and not (self.authority_file.exists() or self._authority_key.exists()):
-            from tools.local_cluster.certificate_authority import new_authority
+            from security.certificate_authority import new_authority
 
             authority = new_authority("Odradek local cluster")
             write_private(self._authority_key, authority.key_pem())
@@ -53,7 +53,7 @@ class ClusterSecrets:
     def issue(self, broker_id: int) -> None:
         """Create the certificate of a broker, if the cluster uses TLS."""
         if self.security.has_tls:
-            from tools.local_cluster.certificate_authority import Identity, issue, subject
+            from security.certificate_authority import Identity, issue, subject
 
             try:
                 authority = Identity.from_pem(self.authority_file.read_bytes(), self._authority_key.read_bytes())

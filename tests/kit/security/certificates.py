@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from tools.local_cluster import certificate_authority
-from tools.local_cluster.certificate_authority import subject
+from security import certificate_authority
+from security.certificate_authority import subject
 
 __all__ = ["Authority", "Identity", "subject"]
 
