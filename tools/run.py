@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 import odradek
+from odradek.command_list import server_root
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -67,10 +69,18 @@ def config_of(pairs: Sequence[str]) -> dict[str, str]:
     return config
 
 
+def users_environment() -> dict[str, str]:
+    """The environment without what `bin/odradek` added to it: the command must not import this project's packages."""
+    given = {name: value for name, value in os.environ.items() if name != "ODRADEK_COMMAND"}
+    paths = given.pop("PYTHONPATH", "").split(os.pathsep)
+    others = [path for path in paths if path and Path(path) != server_root()]
+    return {**given, "PYTHONPATH": os.pathsep.join(others)} if others else given
+
+
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command to its end, and pass signals on to it; returns its exit code as a shell would."""
     try:
-        process = subprocess.Popen(command, env={**os.environ, **environment})
+        process = subprocess.Popen(command, env={**users_environment(), **environment})
     except FileNotFoundError:
         print(f"odradek run: {command[0]}: command not found", file=sys.stderr)
         return NOT_FOUND

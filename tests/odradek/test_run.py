@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import odradek
+
 ODRADEK = [sys.executable, "-P", "-m", "odradek", "run"]
 PRODUCE = """
 import os
@@ -94,6 +96,15 @@ def test_clusters_and_security(options: list[str], brokers: int, names: list[str
     ran = run(*options, "--topics", "orders", "--", sys.executable, "-c", DESCRIBE)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == [str(brokers), "orders", *names]
+
+
+def test_the_command_has_the_users_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(odradek.__file__).parents[1]
+    for paths, left in ((f"{root}{os.pathsep}/mine", "/mine"), (str(root), "none")):
+        monkeypatch.setenv("PYTHONPATH", paths)
+        monkeypatch.setenv("ODRADEK_COMMAND", "odradek run")
+        ran = run("--", "sh", "-c", "echo ${PYTHONPATH-none} ${ODRADEK_COMMAND-none}")
+        assert ran.stdout.split() == [left, "none"], ran.stderr
 
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
