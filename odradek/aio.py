@@ -17,18 +17,21 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from odradek import brokers, kafka_under_test
+from odradek import brokers, clusters, kafka_under_test
 from odradek.control import Record
+from odradek.kafka_under_test import KafkaUnderTest
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+K = TypeVar("K", bound=KafkaUnderTest)
 
 
-class Wrapper(Generic[S]):
+class Wrapper(Generic[S_co]):
     """Has the methods of `sync` as coroutines."""
 
-    def __init__(self, sync: S) -> None:
+    def __init__(self, sync: S_co) -> None:
         self.sync = sync
 
 
@@ -39,7 +42,7 @@ def coroutine(
 
     @functools.wraps(method)
     async def call(self: Wrapper[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+        return await asyncio.to_thread(getattr(self.sync, method.__name__), *args, **kwargs)
 
     return call
 
@@ -94,15 +97,11 @@ class Clock(Wrapper[brokers.Clock]):
     at = coroutine(brokers.Clock.at)
 
 
-class Broker(Wrapper[brokers.Broker]):
-    """See `odradek.Broker`."""
-
-    def __init__(self, sync: brokers.Broker | None = None, **options: Any) -> None:
-        """`options` are those of `odradek.Broker`."""
-        super().__init__(brokers.Broker(**options) if sync is None else sync)
+class Kafka(Wrapper[K]):
+    """The verbs that a broker and a cluster share."""
 
     async def start(self) -> Self:
-        """Start the broker; returns it when it serves."""
+        """Start it; returns it when it serves."""
         await asyncio.to_thread(self.sync.start)
         return self
 
@@ -114,9 +113,59 @@ class Broker(Wrapper[brokers.Broker]):
     ) -> None:
         await self.stop()
 
-    stop = coroutine(brokers.Broker.stop)
-    reset = coroutine(brokers.Broker.reset)
-    prepare_reset = coroutine(brokers.Broker.prepare_reset)
+    stop = coroutine(KafkaUnderTest.stop)
+    reset = coroutine(KafkaUnderTest.reset)
+    prepare_reset = coroutine(KafkaUnderTest.prepare_reset)
+    check_faults = coroutine(KafkaUnderTest.check_faults)
+    report = coroutine(KafkaUnderTest.report)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, and is not paused."""
+        return self.sync.is_running
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+        return self.sync.bootstrap_servers
+
+    async def create_topic(self, name: str, partitions: int = 1, **options: Any) -> Topic:
+        """Create a topic."""
+        return Topic(await asyncio.to_thread(self.sync.create_topic, name, partitions, **options))
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, whether it exists or not."""
+        return Topic(self.sync.topic(name))
+
+    delete_topic = coroutine(KafkaUnderTest.delete_topic)
+    topics = coroutine(KafkaUnderTest.topics)
+    describe_topics = coroutine(KafkaUnderTest.describe_topics)
+    records = coroutine(KafkaUnderTest.records)
+    produce = coroutine(KafkaUnderTest.produce)
+
+    @asynccontextmanager
+    async def expect(self, topic: str, count: int = 1, **options: Any) -> AsyncIterator[list[Record]]:
+        """Wait at the end of the block until `count` records have been appended to `topic` in it."""
+        expecting = self.sync.expect(topic, count, **options)
+        got = await asyncio.to_thread(expecting.__enter__)
+        yield got
+        await asyncio.to_thread(expecting.__exit__, None, None, None)
+
+    groups = coroutine(KafkaUnderTest.groups)
+    group = coroutine(KafkaUnderTest.group)
+    lag = coroutine(KafkaUnderTest.lag)
+    await_assigned = coroutine(KafkaUnderTest.await_assigned)
+    await_committed = coroutine(KafkaUnderTest.await_committed)
+    await_lag = coroutine(KafkaUnderTest.await_lag)
+
+
+class Broker(Kafka[brokers.Broker]):
+    """See `odradek.Broker`."""
+
+    def __init__(self, sync: brokers.Broker | None = None, **options: Any) -> None:
+        """`options` are those of `odradek.Broker`."""
+        super().__init__(brokers.Broker(**options) if sync is None else sync)
+
     kill = coroutine(brokers.Broker.kill)
     restart = coroutine(brokers.Broker.restart)
     pause = coroutine(brokers.Broker.pause)
@@ -127,20 +176,6 @@ class Broker(Wrapper[brokers.Broker]):
     def state(self) -> brokers.State:
         """Whether the process runs, is paused, or has ended."""
         return self.sync.state
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the broker runs."""
-        return self.sync.is_running
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The address for clients."""
-        return self.sync.bootstrap_servers
-
-    def client_config(self, library: str) -> dict[str, Any]:
-        """The settings with which a client library reaches the broker."""
-        return self.sync.client_config(library)
 
     @property
     def control_url(self) -> str:
@@ -157,29 +192,11 @@ class Broker(Wrapper[brokers.Broker]):
         """The broker's time."""
         return Clock(self.sync.clock)
 
-    async def create_topic(self, name: str, partitions: int = 1, **options: Any) -> Topic:
-        """Create a topic."""
-        return Topic(await asyncio.to_thread(self.sync.create_topic, name, partitions, **options))
-
-    def topic(self, name: str) -> Topic:
-        """A topic by its name, whether it exists or not."""
-        return Topic(self.sync.topic(name))
+    def client_config(self, library: str) -> dict[str, Any]:
+        """The settings with which a client library reaches the broker."""
+        return self.sync.client_config(library)
 
     create_user = coroutine(brokers.Broker.create_user)
-    delete_topic = coroutine(brokers.Broker.delete_topic)
-    topics = coroutine(brokers.Broker.topics)
-    describe_topics = coroutine(brokers.Broker.describe_topics)
-    records = coroutine(brokers.Broker.records)
-    produce = coroutine(brokers.Broker.produce)
-
-    @asynccontextmanager
-    async def expect(self, topic: str, count: int = 1, **options: Any) -> AsyncIterator[list[Record]]:
-        """Wait at the end of the block until `count` records have been appended to `topic` in it."""
-        expecting = self.sync.expect(topic, count, **options)
-        got = await asyncio.to_thread(expecting.__enter__)
-        yield got
-        await asyncio.to_thread(expecting.__exit__, None, None, None)
-
     fail = fault(brokers.Broker.fail)
     delay = fault(brokers.Broker.delay)
     hang = fault(brokers.Broker.hang)
@@ -187,12 +204,37 @@ class Broker(Wrapper[brokers.Broker]):
     throttle = fault(brokers.Broker.throttle)
     faults = coroutine(brokers.Broker.faults)
     clear_faults = coroutine(brokers.Broker.clear_faults)
-    check_faults = coroutine(brokers.Broker.check_faults)
     requests = coroutine(brokers.Broker.requests)
-    report = coroutine(brokers.Broker.report)
-    groups = coroutine(brokers.Broker.groups)
-    group = coroutine(brokers.Broker.group)
-    lag = coroutine(brokers.Broker.lag)
-    await_assigned = coroutine(brokers.Broker.await_assigned)
-    await_committed = coroutine(brokers.Broker.await_committed)
-    await_lag = coroutine(brokers.Broker.await_lag)
+
+
+class Cluster(Kafka[clusters.Cluster]):
+    """See `odradek.Cluster`."""
+
+    def __init__(self, brokers: int = 3, *, sync: clusters.Cluster | None = None, **options: Any) -> None:
+        """`brokers` and `options` are those of `odradek.Cluster`."""
+        super().__init__(clusters.Cluster(brokers, **options) if sync is None else sync)
+
+    @property
+    def brokers(self) -> list[int]:
+        """The ids of all brokers, whether they run or not."""
+        return self.sync.brokers
+
+    def broker(self, broker_id: int) -> Broker:
+        """One broker."""
+        return Broker(self.sync.broker(broker_id))
+
+    kill = coroutine(clusters.Cluster.kill)
+    stop_broker = coroutine(clusters.Cluster.stop_broker)
+    restart = coroutine(clusters.Cluster.restart)
+    pause = coroutine(clusters.Cluster.pause)
+    resume = coroutine(clusters.Cluster.resume)
+    add_broker = coroutine(clusters.Cluster.add_broker)
+    partition = coroutine(clusters.Cluster.partition)
+    isolate = coroutine(clusters.Cluster.isolate)
+    cut = coroutine(clusters.Cluster.cut)
+    latency = coroutine(clusters.Cluster.latency)
+    heal = coroutine(clusters.Cluster.heal)
+    await_leader = coroutine(clusters.Cluster.await_leader)
+    await_isr = coroutine(clusters.Cluster.await_isr)
+    await_controller = coroutine(clusters.Cluster.await_controller)
+    move = coroutine(clusters.Cluster.move)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from odradek.control import Control, ExpectationError, OdradekError, Record
@@ -94,14 +93,6 @@ class Broker(KafkaUnderTest):
         self._process = self._spare = None
         self._state = State.ENDED
 
-    def __enter__(self) -> Self:
-        return self if self._process is not None else self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def prepare_reset(self) -> None:
         """Start the broker of the next `reset` in the background."""
         if self._spare is None:
@@ -124,6 +115,8 @@ class Broker(KafkaUnderTest):
 
     def shut_down(self) -> None:
         """Stop the process cleanly (SIGTERM), and wait for its end; the data stays for `restart`."""
+        if self._state is State.PAUSED:
+            raise OdradekError("a paused broker cannot shut down: resume it, or kill it")
         self._signal(self._running.pid, signal.SIGTERM, wait=True)
         self._state = State.ENDED
 

@@ -120,7 +120,11 @@ class ClusterMembers:
         self._config = {**defaults(brokers), **config}
         self._directory = self._launcher.new_directory()
         token = secrets.token_urlsafe(16)
-        reply = self._launcher.run("start_tree", directory=str(self._directory), token=token, broker_ports=brokers)
+        fields = {"directory": str(self._directory), "token": token, "broker_ports": brokers}
+        starting = self._launcher.request("start_tree", **fields)
+        import http.client  # noqa: F401 - the control API will need it, and now there is time for it
+
+        reply = self._launcher.reply(starting)
         self._tree_pid: int = reply["pid"]
         self._tree = Control(reply["control"], token)
         self.brokers: dict[int, Member] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from types import TracebackType
 from typing import Any, Final, Self
 
 from odradek.brokers import Broker, State
@@ -20,8 +19,8 @@ from odradek.control import ExpectationError, KafkaError, OdradekError, Record
 from odradek.kafka_under_test import PERIOD_S, WITHIN_S, KafkaUnderTest, Topic, wait_until
 from odradek.network_plan import Node
 
-START_S: Final = 60.0
-"""How long the brokers of a cluster may need to find each other on a busy machine."""
+PATIENCE_S: Final = 60.0
+"""How long brokers may take on a busy machine for what a test did not ask to wait for, as to find each other."""
 
 
 class Cluster(KafkaUnderTest):
@@ -56,14 +55,6 @@ class Cluster(KafkaUnderTest):
                 members.stop()
         self._started = self._spare = None
 
-    def __enter__(self) -> Self:
-        return self if self._started is not None else self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def prepare_reset(self) -> None:
         """Start the brokers of the next `reset` in the background."""
         if self._spare is None:
@@ -97,7 +88,7 @@ class Cluster(KafkaUnderTest):
                 known <= set(map(int, view.broker["brokers"])) for view in self._views_near(state.controller, state)
             )
 
-        self._await(is_complete, START_S, lambda _state: "expected all brokers to know each other")
+        self._await(is_complete, PATIENCE_S, lambda _state: "expected all brokers to know each other")
 
     @property
     def is_running(self) -> bool:
@@ -168,13 +159,13 @@ class Cluster(KafkaUnderTest):
         self._members.network.cut(sender, receiver)
         self._members.apply_network()
 
-    def delay(self, one: Node, other: Node, *, ms: float) -> None:
+    def latency(self, one: Node, other: Node, *, ms: float) -> None:
         """Let everything between two brokers, or a broker and "tree", take `ms` longer in each direction."""
-        self._members.network.delay(one, other, ms)
+        self._members.network.set_latency(one, other, ms)
         self._members.apply_network()
 
     def heal(self) -> None:
-        """End all cuts and delays."""
+        """End all cuts and latencies."""
         self._members.network.heal()
         self._members.apply_network()
 
@@ -350,7 +341,7 @@ class Cluster(KafkaUnderTest):
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Send a request to the controller, also to the next one if it changes."""
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             within = max(deadline - time.monotonic(), 0)
             controller = self.await_controller(within=within)
@@ -391,7 +382,7 @@ class Cluster(KafkaUnderTest):
                 and (is_complete is None or is_complete(state))
             )
 
-        self._await(is_known, WITHIN_S, lambda state: f"{wish}; {self._describe_brokers(state)}")
+        self._await(is_known, PATIENCE_S, lambda state: f"{wish}; {self._describe_brokers(state)}")
 
     def _await(
         self, is_met: Callable[[ClusterState], bool], within: float, expected: Callable[[ClusterState], str]

@@ -6,7 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from odradek.control import ExpectationError, Header, OdradekError, Record
 
@@ -19,7 +20,44 @@ WITHIN_S = 10.0
 
 
 class KafkaUnderTest(ABC):
-    """Topics and records of a broker or a cluster."""
+    """A broker or a cluster; it runs from `start` to `stop`, or in a `with` block."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it; returns it when it serves. Raises OdradekError with the reason of a failed start."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it at once, and delete its data."""
+
+    def __enter__(self) -> Self:
+        return self if self.is_running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def prepare_reset(self) -> None:
+        """Start what replaces it at the next `reset` in the background."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Replace it by a new one, on other ports; the old ones refuse connections when this returns."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether it runs, and is not paused."""
+
+    @abstractmethod
+    def check_faults(self) -> None:
+        """Raise ExpectationError if a fault hit nothing, unless it is optional."""
+
+    @abstractmethod
+    def report(self) -> str:
+        """The last requests, the groups and the end of the log, for a person who looks at a failed test."""
 
     @property
     @abstractmethod

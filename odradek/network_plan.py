@@ -55,7 +55,7 @@ class NetworkPlan:
         self._check([sender, receiver])
         self._cuts.add((sender, receiver))
 
-    def delay(self, one: Node, other: Node, ms: float) -> None:
+    def set_latency(self, one: Node, other: Node, ms: float) -> None:
         """Give all packets between two nodes a latency, in both directions; 0 takes it away."""
         self._check([one, other])
         if ms < 0:

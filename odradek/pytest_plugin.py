@@ -92,14 +92,12 @@ def kafka(request: pytest.FixtureRequest) -> Broker | Cluster:
 
 
 @pytest.fixture
-def akafka(kafka: Broker | Cluster) -> aio.Broker:
-    """The broker of `kafka` with coroutines, for pytest-asyncio, anyio and the like."""
-    from odradek.aio import Broker as AioBroker
+def akafka(kafka: Broker | Cluster) -> aio.Broker | aio.Cluster:
+    """The broker or the cluster of `kafka` with coroutines, for pytest-asyncio, anyio and the like."""
+    from odradek import aio
     from odradek.brokers import Broker
 
-    if not isinstance(kafka, Broker):
-        raise pytest.UsageError("the fixture akafka is a single broker, without brokers=... in its mark")
-    return AioBroker(kafka)
+    return aio.Broker(kafka) if isinstance(kafka, Broker) else aio.Cluster(sync=kafka)
 
 
 def _start(config: Mapping[str, object], brokers: int = 1, **security: Any) -> Broker | Cluster:

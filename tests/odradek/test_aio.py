@@ -11,13 +11,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 import odradek
 import odradek.aio
-from odradek import brokers, kafka_under_test
+from odradek import brokers, clusters, kafka_under_test
+from tests.kit.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
     ("sync", "aio"),
     [
         (brokers.Broker, odradek.aio.Broker),
+        (clusters.Cluster, odradek.aio.Cluster),
         (kafka_under_test.Topic, odradek.aio.Topic),
         (brokers.Fault, odradek.aio.Fault),
         (brokers.Clock, odradek.aio.Clock),
@@ -28,7 +30,7 @@ def test_every_verb_is_a_coroutine(sync: type, aio: type) -> None:
         return (name for name in dir(owner) if not name.startswith("_"))
 
     assert sorted(set(public(sync)) - set(public(aio))) == []
-    plain = {"topic", "client_config", "expect"}  # they ask nothing; the last one is an async context manager
+    plain = {"topic", "broker", "client_config", "expect"}  # they ask nothing; the last is an async context manager
     for name in set(public(aio)) - plain:
         member = inspect.getattr_static(aio, name)
         assert isinstance(member, property) or inspect.iscoroutinefunction(member), name
@@ -67,5 +69,21 @@ def test_a_broker_with_coroutines() -> None:
     async def main() -> None:
         async with odradek.aio.Broker() as broker:
             await use(broker)
+
+    asyncio.run(main())
+
+
+def test_a_cluster_with_coroutines() -> None:
+    async def main() -> None:
+        async with odradek.aio.Cluster(brokers=3) as cluster:
+            topic = await cluster.create_topic("orders")
+            leader = await cluster.await_leader("orders")
+            await cluster.kill(leader)
+            await cluster.await_leader("orders", among={1, 2, 3} - {leader}, within=PATIENCE_S)
+            async with cluster.expect("orders", within=PATIENCE_S) as got:
+                await topic.produce(["A1"])
+            assert got[0].value == b"A1"
+            with pytest.raises(odradek.OdradekError, match="belongs to a cluster"):
+                await cluster.broker(leader).reset()
 
     asyncio.run(main())

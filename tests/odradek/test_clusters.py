@@ -6,6 +6,7 @@ import itertools
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -193,6 +194,8 @@ def test_a_paused_leader_is_replaced(cluster: Cluster) -> None:
     with load(cluster) as sender:
         paused = cluster.await_leader(TOPIC)
         cluster.pause(paused)
+        with pytest.raises(odradek.OdradekError, match="a paused broker cannot shut down"):
+            cluster.stop_broker(paused)
         cluster.await_leader(TOPIC, among={1, 2, 3} - {paused}, within=PATIENCE_S)
         sender.goes_on()
         cluster.resume(paused)
@@ -218,6 +221,19 @@ def test_a_one_way_cut_takes_a_follower_out_of_the_isr(cluster: Cluster, sends: 
     cluster.cut(*((follower, leader) if sends else (leader, follower)))
     cluster.produce(TOPIC, "meanwhile")  # a follower that has every record stays in sync
     cluster.await_isr(TOPIC, {leader, other}, within=PATIENCE_S)
+    cluster.heal()
+    cluster.await_isr(TOPIC, {1, 2, 3}, within=PATIENCE_S)
+
+
+def test_a_latency_holds_up_the_replicas(cluster: Cluster) -> None:
+    """A follower gets a record after one latency, and its next fetch arrives after another one."""
+    cluster.create_topic(TOPIC)
+    leader = cluster.await_leader(TOPIC)
+    for follower in {1, 2, 3} - {leader}:
+        cluster.latency(leader, follower, ms=150)
+    began_s = time.monotonic()
+    cluster.produce(TOPIC, "late")
+    assert time.monotonic() - began_s >= 0.3
     cluster.heal()
     cluster.await_isr(TOPIC, {1, 2, 3}, within=PATIENCE_S)
 
@@ -287,7 +303,7 @@ def test_requests_that_make_no_sense(cluster: Cluster) -> None:
         (lambda: cluster.partition({1, 2}, {2, 3}), "each node is in one: {1, 2}, {2, 3}"),
         (lambda: cluster.partition({1}, {2}), "no group is the largest one: name the side of the tree"),
         (lambda: cluster.isolate(7), "the cluster has no node 7; there are: 1, 2, 3, 'tree'"),
-        (lambda: cluster.delay(1, 2, ms=-1), "a latency is at least 0 ms, not -1"),
+        (lambda: cluster.latency(1, 2, ms=-1), "a latency is at least 0 ms, not -1"),
         (lambda: cluster.broker(1).reset(), "broker 1 belongs to a cluster: reset the cluster"),
         (cluster.start, "the cluster runs already"),
         (odradek.Cluster().topics, "the cluster does not run: call start()"),

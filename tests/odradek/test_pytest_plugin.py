@@ -28,6 +28,27 @@ def test_a_configuration(kafka):
 """
 
 
+CLUSTER = """
+import pytest
+
+seen = []
+
+@pytest.mark.odradek(brokers=3)
+@pytest.mark.parametrize("number", range(2))
+def test_a_new_cluster_for_each_test(kafka, akafka, number):
+    assert kafka.topics() == []
+    assert kafka.brokers == akafka.brokers == [1, 2, 3]
+    assert not set(kafka.bootstrap_servers.split(",")) & set(seen)
+    seen.extend(kafka.bootstrap_servers.split(","))
+    kafka.create_topic("t").produce(["AA-1"])
+    kafka.kill(kafka.await_leader("t"))
+
+@pytest.mark.odradek(brokers=3)
+def test_a_fault_that_hit_nothing(kafka):
+    kafka.broker(2).fail("Produce", "INVALID_RECORD", topic="t")
+"""
+
+
 def session(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """Run these tests in a session of pytest."""
     (directory / "test_user.py").write_text(tests, encoding="utf-8")
@@ -39,6 +60,13 @@ def test_each_test_gets_a_new_broker(tmp_path: Path) -> None:
     ran = session(tmp_path, TESTS.format(count=30))
     assert ran.returncode == 0, ran.stdout
     assert "31 passed" in ran.stdout
+
+
+def test_each_test_gets_a_new_cluster(tmp_path: Path) -> None:
+    ran = session(tmp_path, CLUSTER)
+    assert "1 failed, 2 passed" in ran.stdout, ran.stdout
+    assert "hit nothing; no request of this API came" in ran.stdout
+    assert "broker 3:" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,43 @@ def test_what_is_not_http_is_refused(broker: odradek.Broker) -> None:
     with socket.create_connection((host, int(port)), timeout=60) as client:
         client.sendall(b"\x16\x03\x01 no http\r\n\r\n")
         assert client.makefile("rb").read().startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+@pytest.fixture(scope="module")
+def member() -> Iterator[odradek.Broker]:
+    with odradek.Cluster(brokers=2) as cluster:
+        cluster.create_topic("flights")
+        yield cluster.broker(cluster.await_controller())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("network", "{}", 400, "links is not a list of objects"),
+        ("network", '{"links": [{"port": 1, "latency_ms": -1}]}', 400, "latency_ms is not a number of at least 0: -1"),
+        ("reassignments", '{"replicas": [1]}', 400, "topic is a string, and partition an integer"),
+        ("reassignments", '{"topic": "flights", "replicas": "1"}', 400, "replicas is not a list of broker ids"),
+        ("reassignments", '{"topic": "flights", "replicas": [9]}', 409, "INVALID_REPLICA_ASSIGNMENT"),
+        ("elections", '{"topic": "missing"}', 409, "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_a_wrong_request_to_a_cluster_is_named(
+    member: odradek.Broker, path: str, body: str, status: int, message: str
+) -> None:
+    answered, answer = ask(member, "POST", f"/v1/{path}", body)
+    assert answered == status
+    assert message in {answer["error"], answer.get("error_name")}
+
+
+def test_a_broker_of_a_cluster_says_who_is_there(member: odradek.Broker) -> None:
+    status, answer = ask(member, "GET", "/v1/broker")
+    assert status == 200
+    assert answer["broker_id"] == answer["controller_id"]
+    ports = answer["ports"]
+    assert isinstance(ports, dict)
+    brokers = answer["brokers"]
+    assert isinstance(brokers, dict)
+    assert brokers[str(answer["broker_id"])] == ports["PLAINTEXT"]
+    assert set(brokers) == {"1", "2"}
+    assert ask(member, "POST", "/v1/network", '{"links": []}') == (200, {})
+    assert ask(member, "POST", "/v1/elections", '{"topic": "flights"}') == (200, {})
