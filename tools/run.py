@@ -79,6 +79,18 @@ def users_environment() -> dict[str, str]:
 
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command to its end, and pass signals on to it; returns its exit code as a shell would."""
+    processes: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if not processes:
+            early.append(number)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
     try:
         process = subprocess.Popen(command, env={**users_environment(), **environment})
     except FileNotFoundError:
@@ -87,14 +99,10 @@ def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     except OSError as error:
         print(f"odradek run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    # A terminal sends Ctrl-C to the command, too.
+    processes.append(process)
+    for number in early:
+        process.send_signal(number)
+    # A terminal sends Ctrl-C to the command, too. The command must not inherit that it is ignored.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = process.wait()
     return code if code >= 0 else BY_SIGNAL - code
