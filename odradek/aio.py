@@ -196,6 +196,8 @@ class Broker(Kafka[brokers.Broker]):
         """The settings with which a client library reaches the broker."""
         return self.sync.client_config(library)
 
+    compact = coroutine(brokers.Broker.compact)
+    apply_retention = coroutine(brokers.Broker.apply_retention)
     create_user = coroutine(brokers.Broker.create_user)
     fail = fault(brokers.Broker.fail)
     delay = fault(brokers.Broker.delay)

@@ -206,6 +206,17 @@ class Broker(KafkaUnderTest):
         """Create a user who logs in by a SCRAM mechanism, or change the password."""
         self._control.ask("POST", "users", {"name": name, "password": password, "mechanism": mechanism})
 
+    def compact(self, topic: str | None = None) -> None:
+        """Compact a topic now, or all topics with cleanup.policy=compact, however little of them is dirty.
+
+        The last record of each key is left. Tombstones stay for delete.retention.ms, as in Kafka.
+        """
+        self._ask("POST", "logs", {"do": "compact", "topic": topic})
+
+    def apply_retention(self) -> None:
+        """Delete what retention.ms and retention.bytes release now, instead of at the next check."""
+        self._ask("POST", "logs", {"do": "retention"})
+
     # -- faults and requests -------------------------------------------------------------------------------------------
 
     def fail(self, api: str, error: str, *, times: int | None = 1, optional: bool = False, **options: Any) -> Fault:

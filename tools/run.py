@@ -100,8 +100,8 @@ def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
         print(f"odradek run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE
     processes.append(process)
-    for number in early:
-        process.send_signal(number)
+    for waiting in early:
+        process.send_signal(waiting)
     # A terminal sends Ctrl-C to the command, too. The command must not inherit that it is ignored.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = process.wait()

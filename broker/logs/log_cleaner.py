@@ -12,7 +12,7 @@ import contextlib
 import errno
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from broker.broker_environment import CleanerWorker
 from broker.logs.cleaner_thread import MOST_MAP_BYTES, CleanerThread, bytes_per_second, map_capacity, read_bytes
@@ -204,8 +204,23 @@ class LogCleaner:
     async def clean_filthiest(self, thread: CleanerThread) -> bool:
         """Clean the dirtiest log. Returns whether there may be more to do at once."""
         chosen = await self._choose()
-        if chosen is None:
-            return False
+        return chosen is not None and await self._clean_chosen(thread, chosen)
+
+    async def compact(self, logs: Iterable[UnifiedLog]) -> None:
+        """Clean these logs now up to their active segments, however little of them is dirty."""
+        thread = CleanerThread(-1, self._new_worker())
+        try:
+            for log in logs:
+                high_watermark = self._high_watermarks().get(log.topic_partition, 0)
+                chosen = self._consider(log, high_watermark, self._clock.now_ms())
+                if chosen is not None and chosen.cleanable_bytes and log not in self._in_progress:
+                    self._in_progress.add(log)
+                    await self._clean_chosen(thread, chosen)
+        finally:
+            await thread.end()
+
+    async def _clean_chosen(self, thread: CleanerThread, chosen: CleanableLog) -> bool:
+        """Clean a log that is marked as in progress. Returns whether there may be more to do at once."""
         log = chosen.log
         try:
             config = self._config()

@@ -9,6 +9,7 @@
 | `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
 | `POST /v1/records` | appends `records` to `topic`, `partition` |
 | `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
+| `POST /v1/logs` | compacts logs or applies retention now: `do` is `compact` or `retention`; `topic` |
 | `POST /v1/users` | creates a SCRAM user: `name`, `password`, `mechanism` |
 | `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
 | `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
@@ -111,6 +112,7 @@ class ControlServer:
             ("POST", "records"): self._append_records,
             ("GET", "groups"): self._describe_groups,
             ("POST", "users"): self._create_user,
+            ("POST", "logs"): self._clean_logs,
             ("GET", "requests"): self._list_requests,
             ("GET", "faults"): self._list_faults,
             ("POST", "faults"): self._set_fault,
@@ -289,6 +291,27 @@ class ControlServer:
                 for group in described
             ]
         }
+
+    # -- logs ----------------------------------------------------------------------------------------------------------
+
+    async def _clean_logs(self, request: HttpRequest) -> object:
+        """Compact a topic or all, including what is in active segments; or apply retention."""
+        what, topic, now_ms = _text(request.body, "do"), request.body.get("topic"), self._serving.clock.now_ms()
+        hosted = self._serving.logs.replicas.hosted.partitions
+        logs = [each.log for key, each in sorted(hosted.items()) if topic is None or key.topic == topic]
+        if topic is not None and not logs:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+        if what == "compact":
+            compacted = [log for log in logs if log.config.is_compacted]
+            for log in compacted:
+                log.roll(now_ms)
+                log.flush(now_ms)
+            await self._serving.logs.cleaner.compact(compacted)
+        elif what == "retention":
+            await self._serving.logs.maintenance.delete_old_segments()
+        else:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"do is neither compact nor retention: {what}")
+        return {}
 
     # -- users ---------------------------------------------------------------------------------------------------------
 

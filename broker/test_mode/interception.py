@@ -22,7 +22,7 @@ from broker.network.registry import (
     Route,
     Waiting,
 )
-from broker.replication.fetch_session import FetchSessionCache
+from broker.replication.fetch_session import FetchSessionCache, is_from_follower
 from broker.test_mode.error_answers import ERROR_FIELDS, error_response
 from broker.test_mode.fault_rules import Fault, FaultError, FaultRule
 from broker.test_mode.touched_resources import TopicName, reduced
@@ -50,6 +50,10 @@ DECODED_ELEMENTS: Final = 1_000
 
 _SPOILED: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """APIs that are handled although a fault refuses them: a fetch session goes on, and a client learns the brokers."""
+_BETWEEN_BROKERS: Final = frozenset((
+    ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.WRITE_TXN_MARKERS,
+))  # fmt: skip
 _OF_PARTITIONS: Final = frozenset({"topic", "partition"})
 """Selectors that may match a part of a request."""
 
@@ -122,7 +126,8 @@ class Interception:
             "duration_ms": None,
             "fault": None,
         }
-        self._tape.append(entry)
+        if not _is_between_brokers(route.api_key, request):
+            self._tape.append(entry)
         ended = partial(self._ended, entry, context.api_version, self._clock.monotonic_s())
         if self._rules and (rules := self._rules.get(route.api_key)):
             whole = self._with_session(request)
@@ -244,6 +249,11 @@ class Interception:
             return error_response(request, context.api_version, int(fault.error), message)
         except ValueError as error:
             raise CloseConnection(f"fault {rule.number}: {error}") from error
+
+
+def _is_between_brokers(api_key: ApiKey, request: Request) -> bool:
+    """Whether only brokers send such a request; the tape is about clients."""
+    return api_key in _BETWEEN_BROKERS or (isinstance(request, FetchRequest) and is_from_follower(request))
 
 
 def _is_whole(error: Response) -> bool:

@@ -164,3 +164,25 @@ def test_a_start_that_fails_says_why() -> None:
             odradek.Broker(config={"listeners": f"PLAINTEXT://127.0.0.1:{port}"}).start()
     with pytest.raises(odradek.OdradekError, match=r"the broker does not run: call start\(\)"):
         odradek.Broker().topics()
+
+
+def test_compaction_on_demand(broker: odradek.Broker) -> None:
+    broker.create_topic("prices", config={"cleanup.policy": "compact"})
+    for value in ("1", "2", "3"):
+        broker.produce("prices", value, key="AA")
+    broker.produce("prices", "4", key="BB")
+    broker.compact("prices")
+    assert [(each.offset, each.value) for each in broker.records("prices")] == [(2, b"3"), (3, b"4")]
+    broker.produce("prices", "5", key="AA")
+    broker.compact()
+    assert [each.value for each in broker.records("prices")] == [b"4", b"5"]
+    with pytest.raises(odradek.KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: no topic 'missing'"):
+        broker.compact("missing")
+
+
+def test_retention_on_demand(broker: odradek.Broker) -> None:
+    topic = broker.create_topic("flights", config={"retention.bytes": 1000, "segment.bytes": 2000})
+    for _ in range(5):
+        topic.produce([b"x" * 1500])
+    broker.apply_retention()
+    assert topic.earliest() == 4
