@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odradek.brokers import Broker, Fault
+    from odradek.brokers import Broker
     from odradek.clusters import Cluster
     from odradek.control import ExpectationError, KafkaError, OdradekError, Record
-    from odradek.kafka_under_test import Topic
+    from odradek.kafka_under_test import Fault, Topic
 
 __version__ = "0.1.0"
 __all__ = ["Broker", "Cluster", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
@@ -25,7 +25,7 @@ _MODULES = {
     "Broker": "brokers",
     "Cluster": "clusters",
     "ExpectationError": "control",
-    "Fault": "brokers",
+    "Fault": "kafka_under_test",
     "KafkaError": "control",
     "OdradekError": "control",
     "Record": "control",

@@ -61,7 +61,7 @@ class Topic(Wrapper[kafka_under_test.Topic]):
     latest = coroutine(kafka_under_test.Topic.latest)
 
 
-class Fault(Wrapper[brokers.Fault]):
+class Fault(Wrapper[kafka_under_test.Fault]):
     """See `odradek.Fault`."""
 
     @property
@@ -73,10 +73,11 @@ class Fault(Wrapper[brokers.Fault]):
         """The number of requests that it has hit."""
         return await asyncio.to_thread(lambda: self.sync.hits)
 
-    remove = coroutine(brokers.Fault.remove)
+    remove = coroutine(kafka_under_test.Fault.remove)
+    described = coroutine(kafka_under_test.Fault.described)
 
 
-def fault(method: Callable[..., brokers.Fault]) -> Callable[..., Coroutine[Any, Any, Fault]]:
+def fault(method: Callable[..., kafka_under_test.Fault]) -> Callable[..., Coroutine[Any, Any, Fault]]:
     """A method that sets a fault, called on a thread."""
 
     @functools.wraps(method)
@@ -151,6 +152,13 @@ class Kafka(Wrapper[K]):
         yield got
         await asyncio.to_thread(expecting.__exit__, None, None, None)
 
+    fail = fault(KafkaUnderTest.fail)
+    delay = fault(KafkaUnderTest.delay)
+    hang = fault(KafkaUnderTest.hang)
+    close_connection = fault(KafkaUnderTest.close_connection)
+    throttle = fault(KafkaUnderTest.throttle)
+    clear_faults = coroutine(KafkaUnderTest.clear_faults)
+    requests = coroutine(KafkaUnderTest.requests)
     groups = coroutine(KafkaUnderTest.groups)
     group = coroutine(KafkaUnderTest.group)
     lag = coroutine(KafkaUnderTest.lag)
@@ -199,14 +207,7 @@ class Broker(Kafka[brokers.Broker]):
     compact = coroutine(brokers.Broker.compact)
     apply_retention = coroutine(brokers.Broker.apply_retention)
     create_user = coroutine(brokers.Broker.create_user)
-    fail = fault(brokers.Broker.fail)
-    delay = fault(brokers.Broker.delay)
-    hang = fault(brokers.Broker.hang)
-    close_connection = fault(brokers.Broker.close_connection)
-    throttle = fault(brokers.Broker.throttle)
     faults = coroutine(brokers.Broker.faults)
-    clear_faults = coroutine(brokers.Broker.clear_faults)
-    requests = coroutine(brokers.Broker.requests)
 
 
 class Cluster(Kafka[clusters.Cluster]):

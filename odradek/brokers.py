@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from odradek.control import Control, ExpectationError, OdradekError, Record
-from odradek.kafka_under_test import KafkaUnderTest, shown_group
+from odradek.kafka_under_test import Fault, KafkaUnderTest, shown_group, unused_fault
 from odradek.processes import Launcher
 from odradek.security_options import USER, Security
 
@@ -219,32 +219,6 @@ class Broker(KafkaUnderTest):
 
     # -- faults and requests -------------------------------------------------------------------------------------------
 
-    def fail(self, api: str, error: str, *, times: int | None = 1, optional: bool = False, **options: Any) -> Fault:
-        """Answer the next `times` requests of `api` (None: all) with an error, both by Kafka's names.
-
-        Selectors: `topic`, `partition`, `group`, `transactional_id`, `client_id`, `principal`, `version`, `listener`.
-        Other partitions of a request are served. `after=True` lets the request take effect first, which is the default
-        for errors named so (NOT_ENOUGH_REPLICAS_AFTER_APPEND). `skip=n` lets n requests pass before; `probability=p`
-        hits each with this probability, from `seed`. A fault that hit nothing fails its test unless `optional`.
-        """
-        return self._fault(api, "error", error=error, times=times, optional=optional, **options)
-
-    def delay(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
-        """Delay requests of `api`, or with `after=True` their answers. For the options, see `fail`."""
-        return self._fault(api, "delay", delay_ms=round(seconds * 1000), times=times, **options)
-
-    def hang(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
-        """Never answer requests of `api`. For the options, see `fail`."""
-        return self._fault(api, "hang", times=times, **options)
-
-    def close_connection(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
-        """Close the connection in place of an answer to `api`. For the options, see `fail`."""
-        return self._fault(api, "close", times=times, **options)
-
-    def throttle(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
-        """Answer `api` with this throttle time, which well-behaved clients wait. For the options, see `fail`."""
-        return self._fault(api, "throttle", delay_ms=round(seconds * 1000), times=times, **options)
-
     def _fault(self, api: str, action: str, **options: Any) -> Fault:
         described = self._control.ask("POST", "faults", {"api": api, "action": action, **options})
         return Fault(self._control, described["id"])
@@ -262,7 +236,7 @@ class Broker(KafkaUnderTest):
         """Raise ExpectationError if a fault hit nothing, unless it is optional."""
         unused = [each for each in self.faults() if not each["hits"] and not each["optional"]]
         if unused:
-            raise ExpectationError("\n".join(map(_unused, unused)))
+            raise ExpectationError("\n".join(map(unused_fault, unused)))
 
     def requests(self, api: str | None = None, *, client_id: str | None = None) -> list[dict[str, Any]]:
         """The last requests of clients with their answers, oldest first: `api`, `version`, `client_id`, `request`,
@@ -379,39 +353,6 @@ class Clock:
 
     def _move(self, **how: object) -> None:
         self._broker._control.ask("POST", "clock", how)
-
-
-class Fault:
-    """A fault that is set at a broker."""
-
-    def __init__(self, control: Control, fault_id: int) -> None:
-        self._control = control
-        self.id = fault_id
-
-    @property
-    def hits(self) -> int:
-        """The number of requests that it has hit."""
-        for each in self._control.ask("GET", "faults")["faults"]:
-            if each["id"] == self.id:
-                hits: int = each["hits"]
-                return hits
-        raise OdradekError(f"fault {self.id} was removed")
-
-    def remove(self) -> None:
-        """Remove it; requests are served again."""
-        self._control.ask("DELETE", f"faults/{self.id}")
-
-
-def _unused(fault: Mapping[str, Any]) -> str:
-    selectors = {
-        name: value
-        for name, value in fault.items()
-        if name not in {"id", "api", "action", "error", "times", "hits", "optional", "nearest"}
-    }
-    what = f"{fault['action']} {fault.get('error', '')}".strip()
-    nearest = fault["nearest"]
-    seen = "no request of this API came" if nearest is None else f"nearest: {nearest}"
-    return f"the fault {what!r} for {fault['api']} {selectors or ''} hit nothing; {seen}"
 
 
 def _shown_request(entry: Mapping[str, Any]) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any, Final, Self
 
 from odradek.brokers import Broker, State
 from odradek.cluster_members import ClusterMembers, Member
 from odradek.cluster_state import ClusterState, View
 from odradek.control import ExpectationError, KafkaError, OdradekError, Record
-from odradek.kafka_under_test import PERIOD_S, WITHIN_S, KafkaUnderTest, Topic, wait_until
+from odradek.kafka_under_test import PERIOD_S, WITHIN_S, Fault, KafkaUnderTest, Topic, unused_fault, wait_until
 from odradek.network_plan import Node
 
 PATIENCE_S: Final = 60.0
@@ -36,6 +37,8 @@ class Cluster(KafkaUnderTest):
         self._count = brokers
         self._config = {name: str(value) for name, value in (config or {}).items()}
         self._started: ClusterMembers | None = None
+        self._faults: list[ClusterFault] = []
+        """Faults that must hit something."""
         self._spare: ClusterMembers | None = None
         """The processes after the next `reset`."""
 
@@ -67,6 +70,7 @@ class Cluster(KafkaUnderTest):
         """
         old, spare = self._members, self._spare
         self._spare = None
+        self._faults.clear()
         self._begin(spare or ClusterMembers(self._count, self._config))
         old.stop()
 
@@ -239,10 +243,36 @@ class Cluster(KafkaUnderTest):
 
     # -- faults and requests -------------------------------------------------------------------------------------------
 
+    def _fault(self, api: str, action: str, *, optional: bool = False, **options: Any) -> Fault:
+        """Set a fault at every broker that runs; each counts for itself."""
+        running = self._members.running().values()
+        fault = ClusterFault([broker._fault(api, action, optional=True, **options) for broker in running])
+        if not optional:
+            self._faults.append(fault)
+        return fault
+
+    def clear_faults(self) -> None:
+        """Remove all faults."""
+        self._faults.clear()
+        for broker in self._members.running().values():
+            broker.clear_faults()
+
     def check_faults(self) -> None:
-        """Raise ExpectationError if a fault at a broker that runs hit nothing, unless it is optional."""
+        """Raise ExpectationError if a fault hit nothing at any broker that runs, unless it is optional."""
         for broker in self._members.running().values():
             broker.check_faults()
+        unused = [unused_fault(fault.described()) for fault in self._faults if not fault.hits]
+        if unused:
+            raise ExpectationError("\n".join(unused))
+
+    def requests(self, api: str | None = None, *, client_id: str | None = None) -> list[dict[str, Any]]:
+        """See `KafkaUnderTest.requests`; `broker_id` says who answered."""
+        found = [
+            {"broker_id": broker_id, **each}
+            for broker_id, broker in self._members.running().items()
+            for each in broker.requests(api, client_id=client_id)
+        ]
+        return sorted(found, key=lambda each: each["time_ms"])
 
     def report(self) -> str:
         """The last requests, the groups and the end of the log of each broker, for a person."""
@@ -407,3 +437,33 @@ class Cluster(KafkaUnderTest):
 
 def _text(ids: Iterable[int]) -> str:
     return "{" + ", ".join(map(str, sorted(ids))) + "}"
+
+
+class ClusterFault(Fault):
+    """The same fault at several brokers. One that ended or was restarted since has lost it."""
+
+    def __init__(self, parts: list[Fault]) -> None:
+        self._parts = parts
+        self.id = parts[0].id
+
+    @property
+    def hits(self) -> int:
+        """The number of requests that it has hit at all brokers together."""
+        return sum(each["hits"] for each in self._described())
+
+    def remove(self) -> None:
+        """Remove it; requests are served again."""
+        for part in self._parts:
+            with suppress(OdradekError):
+                part.remove()
+
+    def described(self) -> dict[str, Any]:
+        """As one broker describes it, if possible one with a request that came near."""
+        return min(self._described(), key=lambda each: each["nearest"] is None)
+
+    def _described(self) -> list[dict[str, Any]]:
+        found = []
+        for part in self._parts:
+            with suppress(OdradekError):
+                found.append(part.described())
+        return found

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from odradek.control import ExpectationError, Header, OdradekError, Record
+from odradek.control import Control, ExpectationError, Header, OdradekError, Record
 
 T = TypeVar("T")
 
@@ -50,6 +50,10 @@ class KafkaUnderTest(ABC):
     @abstractmethod
     def is_running(self) -> bool:
         """Whether it runs, and is not paused."""
+
+    @abstractmethod
+    def clear_faults(self) -> None:
+        """Remove all faults."""
 
     @abstractmethod
     def check_faults(self) -> None:
@@ -194,6 +198,44 @@ class KafkaUnderTest(ABC):
                 f"group {group_id} lags after {within} s ({shown or 'it has committed nothing'}), expected {at_most}"
             )
 
+    # -- faults and requests -------------------------------------------------------------------------------------------
+
+    def fail(self, api: str, error: str, *, times: int | None = 1, optional: bool = False, **options: Any) -> Fault:
+        """Answer the next `times` requests of `api` (None: all) with an error, both by Kafka's names.
+
+        Selectors: `topic`, `partition`, `group`, `transactional_id`, `client_id`, `principal`, `version`, `listener`.
+        Other partitions of a request are served. `after=True` lets the request take effect first, which is the default
+        for errors named so (NOT_ENOUGH_REPLICAS_AFTER_APPEND). `skip=n` lets n requests pass before; `probability=p`
+        hits each with this probability, from `seed`. A fault that hit nothing fails its test unless `optional`.
+        """
+        return self._fault(api, "error", error=error, times=times, optional=optional, **options)
+
+    def delay(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
+        """Delay requests of `api`, or with `after=True` their answers. For the options, see `fail`."""
+        return self._fault(api, "delay", delay_ms=round(seconds * 1000), times=times, **options)
+
+    def hang(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Never answer requests of `api`. For the options, see `fail`."""
+        return self._fault(api, "hang", times=times, **options)
+
+    def close_connection(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Close the connection in place of an answer to `api`. For the options, see `fail`."""
+        return self._fault(api, "close", times=times, **options)
+
+    def throttle(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
+        """Answer `api` with this throttle time, which well-behaved clients wait. For the options, see `fail`."""
+        return self._fault(api, "throttle", delay_ms=round(seconds * 1000), times=times, **options)
+
+    @abstractmethod
+    def _fault(self, api: str, action: str, **options: Any) -> Fault:
+        """Set a fault."""
+
+    @abstractmethod
+    def requests(self, api: str | None = None, *, client_id: str | None = None) -> list[dict[str, Any]]:
+        """The last requests of clients with their answers, oldest first: `api`, `version`, `client_id`, `request`,
+        `response`, `errors`, `duration_ms`.
+        """
+
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -227,6 +269,45 @@ class KafkaUnderTest(ABC):
     @abstractmethod
     def _append(self, topic: str, partition: int, records: Iterable[Mapping[str, Any]]) -> int:
         """Append records; returns the offset of the first one."""
+
+
+class Fault:
+    """A fault that is set at a broker."""
+
+    def __init__(self, control: Control, fault_id: int) -> None:
+        self._control = control
+        self.id = fault_id
+
+    @property
+    def hits(self) -> int:
+        """The number of requests that it has hit."""
+        hits: int = self.described()["hits"]
+        return hits
+
+    def remove(self) -> None:
+        """Remove it; requests are served again."""
+        self._control.ask("DELETE", f"faults/{self.id}")
+
+    def described(self) -> dict[str, Any]:
+        """The fault with its selectors, its hits, and the nearest request without one."""
+        for each in self._control.ask("GET", "faults")["faults"]:
+            if each["id"] == self.id:
+                described: dict[str, Any] = each
+                return described
+        raise OdradekError(f"fault {self.id} was removed")
+
+
+def unused_fault(fault: Mapping[str, Any]) -> str:
+    """What a fault that hit nothing was, and the request that came nearest."""
+    selectors = {
+        name: value
+        for name, value in fault.items()
+        if name not in {"id", "api", "action", "error", "times", "hits", "optional", "nearest"}
+    }
+    what = f"{fault['action']} {fault.get('error', '')}".strip()
+    nearest = fault["nearest"]
+    seen = "no request of this API came" if nearest is None else f"nearest: {nearest}"
+    return f"the fault {what!r} for {fault['api']} {selectors or ''} hit nothing; {seen}"
 
 
 class Topic:

@@ -21,7 +21,7 @@ from tests.kit.waiting import PATIENCE_S
         (brokers.Broker, odradek.aio.Broker),
         (clusters.Cluster, odradek.aio.Cluster),
         (kafka_under_test.Topic, odradek.aio.Topic),
-        (brokers.Fault, odradek.aio.Fault),
+        (odradek.Fault, odradek.aio.Fault),
         (brokers.Clock, odradek.aio.Clock),
     ],
 )

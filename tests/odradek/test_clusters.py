@@ -336,3 +336,22 @@ def test_a_reset_leaves_nothing(cluster: Cluster) -> None:
     assert cluster.topics() == []
     cluster.create_topic(TOPIC)
     cluster.await_isr(TOPIC, {1, 2, 3}, within=PATIENCE_S)
+
+
+def test_a_fault_hits_whichever_broker_is_asked(cluster: odradek.Cluster) -> None:
+    cluster.create_topic("orders", replication_factor=3)
+    leader = cluster.await_leader("orders")
+    fault = cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic="orders")
+    client = Producer({"bootstrap.servers": cluster.bootstrap_servers, "client.id": "shop"})
+    client.produce("orders", b"A1")
+    assert client.flush(60) == 0
+    assert fault.hits == 1
+    cluster.check_faults()
+    asked = cluster.requests(api="Produce", client_id="shop")
+    assert [(each["broker_id"], each["errors"]) for each in asked] == [(leader, ["NOT_ENOUGH_REPLICAS"]), (leader, [])]
+    unused = cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", topic="invoices")
+    with pytest.raises(odradek.ExpectationError, match=r"for Produce \{'topic': 'invoices'\} hit nothing"):
+        cluster.check_faults()
+    unused.remove()
+    with pytest.raises(odradek.OdradekError, match="unknown API 'Produze'"):
+        cluster.fail("Produze", "NOT_ENOUGH_REPLICAS")
