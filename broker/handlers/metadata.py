@@ -61,6 +61,7 @@ class MetadataHandlers:
         ApiKey.METADATA,
         versions=(0, 12),
         right=CHECKED_BY_HANDLER,
+        reads_only=True,
         lazy="topics",
         whole="brokers and cluster are answered once",
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.controller.controller_term import ControllerSettings
@@ -30,7 +31,7 @@ class AutoTopicCreation:
         self._controller = controller
         self._settings = settings
         self._metadata = metadata
-        self._in_progress: dict[str, None] = {}
+        self._in_progress: dict[str, asyncio.Task[ErrorCode]] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -39,15 +40,18 @@ class AutoTopicCreation:
 
     async def create(self, name: str) -> ErrorCode:
         """Create a topic that appeared in a Metadata request. Returns the error code for the client:
-        LEADER_NOT_AVAILABLE if the topic now exists.
+        LEADER_NOT_AVAILABLE if the topic now exists. The creation goes on if the client leaves meanwhile.
         """
         if name in self._in_progress:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._in_progress[name] = None
-        try:
-            return await self._create(name)
-        finally:
-            del self._in_progress[name]
+        task = self._in_progress[name] = asyncio.get_running_loop().create_task(self._create(name))
+        task.add_done_callback(partial(self._created, name))
+        return await asyncio.shield(task)
+
+    def _created(self, name: str, task: asyncio.Task[ErrorCode]) -> None:
+        del self._in_progress[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("Topic %s could not be created automatically: %r", name, error)
 
     async def _create(self, name: str) -> ErrorCode:
         topic = self._settings().new_topic(name)

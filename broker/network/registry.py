@@ -147,8 +147,8 @@ class ApiMark(Value):
     """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659). `right` is
     asked before the handler if there is an authorizer; see `broker.security.rights`.
 
-    `reads_only`: it changes nothing, so its work may be cancelled when the client disconnects. `in_order`: each of its
-    requests has a separate context with its `correlation_id`.
+    `reads_only`: its work may be cancelled when the client disconnects, because it changes nothing, or what it changes
+    goes on by itself. `in_order`: each of its requests has a separate context with its `correlation_id`.
 
     A request of more than `at_once` elements is large: it is decoded in slices and, by one of the `splits`, handled in
     shares, so that it does not block the event loop. `whole` is the reason why a large request cannot be split; then

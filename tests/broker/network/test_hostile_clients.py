@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import odradek
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.metadata import MetadataRequest
@@ -21,6 +22,7 @@ from protocol.messages.produce import ProduceRequest
 from protocol.records.batch import CompressionType, Record, build_batch
 from protocol.records.compression import MAX_DECOMPRESSED_BYTES
 from tests.kit.broker_process import BrokerProcess
+from tests.kit.heavy_requests import metadata_of_unknown
 from tests.kit.waiting import eventually
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.kit.wire_requests import fetch, framed, new_topic, produce, request_bytes, values_in
@@ -298,3 +300,24 @@ def test_the_limit_of_an_address(tmp_path: Path) -> None:
         assert "address already has the configured maximum of 3 connections." in broker.output.read_text()
     finally:
         broker.stop()
+
+
+def test_a_client_that_leaves_costs_no_more_work() -> None:
+    """The topics of 400,000 unknown names take seconds to describe; nobody waits for them any more."""
+    with odradek.Broker() as broker:
+        host, _, port = broker.bootstrap_servers.partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as leaver:
+            leaver.sendall(metadata_of_unknown(400_000))
+            eventually("the request is being handled", lambda: broker.requests(api="Metadata"), bool)
+        broker.clock.advance(1)  # returns when the broker is idle
+        assert broker.requests(api="Metadata")[0]["response"] is None
+
+
+def test_a_topic_is_created_although_its_client_leaves() -> None:
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="flights")])
+    with odradek.Broker() as broker:
+        host, _, port = broker.bootstrap_servers.partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as leaver:
+            leaver.sendall(framed(request_bytes(asked, 9)))
+            eventually("the request is being handled", lambda: broker.requests(api="Metadata"), bool)
+        eventually("the topic is there", broker.topics, lambda topics: topics == ["flights"])
