@@ -25,7 +25,7 @@ PACKAGES = [
     *("broker", "client", "cluster", "config", "environment", "protocol", "security", "spark_jobs", "storage", "tools"),
     "zookeeper",
 ]
-FOR_TESTS_OF_USERS = re.compile(r"/test_mode/|/pytest_plugin\.py$")
+FOR_TESTS_OF_USERS = re.compile(r"/test_mode/|/(pytest_plugin|kafka_under_test)\.py$")
 """Modules that a wheel carries because other projects test with them."""
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
