@@ -1,4 +1,4 @@
-"""`Broker`: a real broker in a process of its own, for a test.
+"""`Broker`: a real broker in a separate process, for a test.
 
 with odradek.Broker() as broker:
     app = start_app(broker.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""`Cluster`: brokers that replicate to each other, each a process of its own, for a test.
+"""`Cluster`: brokers that replicate to each other, each in a separate process, for a test.
 
 with odradek.Cluster(brokers=3) as cluster:
     app = start_app(cluster.bootstrap_servers)
@@ -244,7 +244,7 @@ class Cluster(KafkaUnderTest):
     # -- faults and requests -------------------------------------------------------------------------------------------
 
     def _fault(self, api: str, action: str, *, optional: bool = False, **options: Any) -> Fault:
-        """Set a fault at every broker that runs; each counts for itself."""
+        """Set a fault at every broker that runs; each counts its own hits."""
         running = self._members.running().values()
         fault = ClusterFault([broker._fault(api, action, optional=True, **options) for broker in running])
         if not optional:

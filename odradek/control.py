@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 class Control:
-    """Requests to one broker. Each thread has a connection of its own."""
+    """Requests to one broker. Each thread has a separate connection."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port

@@ -219,7 +219,7 @@ class KafkaUnderTest(ABC):
         return self._fault(api, "hang", times=times, **options)
 
     def close_connection(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
-        """Close the connection in place of an answer to `api`. For the options, see `fail`."""
+        """Close the connection instead of answering `api`. For the options, see `fail`."""
         return self._fault(api, "close", times=times, **options)
 
     def throttle(self, api: str, seconds: float, *, times: int | None = 1, **options: Any) -> Fault:
@@ -298,7 +298,7 @@ class Fault:
 
 
 def unused_fault(fault: Mapping[str, Any]) -> str:
-    """What a fault that hit nothing was, and the request that came nearest."""
+    """A message about a fault that hit nothing, with the request that came nearest."""
     selectors = {
         name: value
         for name, value in fault.items()

@@ -62,7 +62,7 @@ class Launcher:
         self._directories = 0
         self._socket, theirs = socket.socketpair()
         with theirs, open(self.root / "launcher.log", "wb") as log:
-            # In a session of its own: Ctrl-C in a terminal is for the tests, which stop their brokers themselves.
+            # In a separate session: Ctrl-C in a terminal is for the tests, which stop their brokers themselves.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _MAIN, str(server_root()), str(theirs.fileno()), str(self.root)],
                 stdin=subprocess.DEVNULL,

@@ -382,7 +382,7 @@ class ControlServer:
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:
-    """The partitions of a consumer; None for a member of another kind, such as a Connect worker."""
+    """The partitions of a consumer; returns None for other members, such as Connect workers."""
     if protocol_type != "consumer":
         return None
     if not assignment:

@@ -106,7 +106,7 @@ def _probability(given: Mapping[str, Any]) -> float:
 
 
 class FaultRule:
-    """A fault that is set, with what it has hit."""
+    """An active fault and its hits."""
 
     def __init__(self, number: int, fault: Fault) -> None:
         self.number = number
@@ -142,14 +142,14 @@ class FaultRule:
         return True
 
     def touches(self, topic: str | None, partition: int | None) -> bool:
-        """Whether the fault is about a topic's partition."""
+        """Whether the fault affects this partition."""
         selectors = self.fault.selectors
         return selectors.get("topic", topic) == topic and (
             partition is None or selectors.get("partition", partition) == partition
         )
 
     def _wrong_selectors(self, context: RequestContext, request: Request, topic_name: TopicName) -> dict[str, object]:
-        """The selectors that the request does not match, with what the request has instead."""
+        """The selectors that the request does not match, and the values it has instead."""
         selectors = self.fault.selectors
         plain = {
             "client_id": context.client_id,

@@ -46,7 +46,7 @@ SHOWN_ELEMENTS: Final = 20
 """Elements of an array that the tape shows."""
 SHOWN_BYTES: Final = 200
 DECODED_ELEMENTS: Final = 1_000
-"""Elements that were encoded early, up to which a response is decoded again to be shown or changed."""
+"""A response with more elements that are already encoded is not decoded again for the tape or a fault."""
 
 _SPOILED: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """APIs that are handled although a fault refuses them: a fetch session goes on, and a client learns the brokers."""
@@ -97,7 +97,7 @@ class Interception:
                 del self._rules[api_key]
 
     def rules(self) -> list[FaultRule]:
-        """All faults, in the order in which they were set."""
+        """All faults, oldest first."""
         return sorted((rule for rules in self._rules.values() for rule in rules), key=lambda rule: rule.number)
 
     def tape(self, api: str | None = None, client_id: str | None = None) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class Interception:
         whole: Request,
         ended: Callable[[Reply], None],
     ) -> Any:
-        """Handle a request that a fault hits. `whole` names all partitions that the request is about."""
+        """Handle a request that a fault hits. `whole` names all partitions of the request."""
         if rule.fault.api in _SPOILED and rule.fault.action == "error":
             if isinstance(request, FetchRequest):
                 request = request.replace(max_wait_ms=0)
@@ -252,7 +252,7 @@ class Interception:
 
 
 def _is_between_brokers(api_key: ApiKey, request: Request) -> bool:
-    """Whether only brokers send such a request; the tape is about clients."""
+    """Whether only brokers send such a request; the tape shows clients."""
     return api_key in _BETWEEN_BROKERS or (isinstance(request, FetchRequest) and is_from_follower(request))
 
 

@@ -79,7 +79,7 @@ class ForkServer:
         self._root = root
         self._parent = os.getppid()
         self._starting: dict[int, tuple[int, int]] = {}
-        """The id of the command and the pid of each broker that starts, by the pipe on which it reports."""
+        """The command id and the pid of each broker that is starting, by the pipe it reports on."""
         self._awaited: dict[int, list[int]] = {}
         """The ids of the commands that wait for the end of a broker, by its pid."""
         self._running: dict[int, Path] = {}
@@ -197,7 +197,7 @@ class ForkServer:
                 self._reply(command_id, exit_code=os.waitstatus_to_exitcode(status))
 
     def _delete(self, directory: Path) -> None:
-        """Delete a directory in a process of its own, as it may have many files."""
+        """Delete a directory in a separate process, as it may have many files."""
         if os.fork() == 0:
             shutil.rmtree(directory, ignore_errors=True)
             os._exit(0)
@@ -208,7 +208,7 @@ class ForkServer:
 
 
 def _lines(commands: socket.socket) -> Iterator[list[bytes | None]]:
-    """The lines that each read completes; None at the end of the stream."""
+    """The lines that each read completes; the last one is None at the end of the stream."""
     buffer = b""
     while True:
         received = commands.recv(1 << 16)

@@ -27,12 +27,12 @@ QUIET_TURNS: Final = 3
 
 
 class MovableTime:
-    """The time of one broker, in seconds that were added to the machine's, or the moment at which it stands still."""
+    """The time of one broker, as an offset to the machine's time, or the moment at which it was frozen."""
 
     def __init__(self) -> None:
         self._added_s = 0.0
         self._wall_added_s = 0.0
-        """Seconds by which the wall clock alone was set."""
+        """The additional offset of the wall clock."""
         self._frozen_s: float | None = None
         """The machine's monotonic time since which time stands still."""
 
