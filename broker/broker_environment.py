@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from broker.logs.cleaner_worker import ProcessWorker
 from config.broker_config import BrokerConfig
 from environment.contract import Clock, Executor, Network, Random
 from environment.system import (
@@ -22,6 +23,7 @@ from environment.system import (
 from protocol.value import Value
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.io.file_system import FileSystem
+from storage.io.os_file_system import OsFileSystem
 from zookeeper.coordination import Coordination
 
 if TYPE_CHECKING:
@@ -102,10 +104,6 @@ class Environment(Value, kw_only=True):
 
 def system_environment(config: BrokerConfig) -> Environment:
     """Real clocks, disks, threads and sockets."""
-    # Only processes that run a whole broker need these.
-    from broker.logs.cleaner_worker import ProcessWorker
-    from storage.io.os_file_system import OsFileSystem
-
     file_system = OsFileSystem()
     return Environment(
         clock=SystemClock(),
