@@ -32,14 +32,14 @@ class ClusterCommand:
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
-    def brokers(self) -> dict[int, list[str]]:
+    def brokers(self, code: int = 0) -> dict[int, list[str]]:
         """The broker rows of the status: state, pid, address, ... by id."""
-        rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status"))
+        rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status", code=code))
         return {int(number): re.split(r"  +", row) for number, row in rows}
 
-    def states(self) -> dict[int, str]:
-        """The state of each broker."""
-        return {number: row[0] for number, row in self.brokers().items()}
+    def states(self, code: int = 0) -> dict[int, str]:
+        """The state of each broker; `code` is the exit code of the status."""
+        return {number: row[0] for number, row in self.brokers(code).items()}
 
     def await_status(self, pattern: str) -> None:
         """Wait until the status has a line that begins with this."""
