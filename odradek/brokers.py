@@ -81,7 +81,7 @@ class Broker(KafkaUnderTest):
             raise OdradekError("the broker runs already")
         self._launcher = Launcher.shared()
         self._security.prepare(self._launcher)
-        self._process = self._started(self._begin())
+        self._process = self._started_anew(self._begin())
         return self
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class Broker(KafkaUnderTest):
         """
         old = self._running
         spare, self._spare = self._spare, None
-        self._process = self._started(spare or self._begin())
+        self._process = self._started_anew(spare or self._begin())
         self._end(old)
 
     def kill(self) -> None:
@@ -301,6 +301,17 @@ class Broker(KafkaUnderTest):
             body = {"name": USER, "password": self._security.password, "mechanism": self._security.mechanism}
             control.ask("POST", "users", body)
         return _Process(reply["pid"], port, control, directory)
+
+    def _started_anew(self, begun: tuple[int, Path, str]) -> _Process:
+        """Like `_started`, on a port that no broker of this process had before: the system may give one again."""
+        assert self._launcher is not None
+        process = self._started(begun)
+        while process.port in self._launcher.used_ports and "listeners" not in self._config:
+            again = self._begin()
+            self._end(process)
+            process = self._started(again)
+        self._launcher.used_ports.add(process.port)
+        return process
 
     def _signal(self, pid: int, number: int, *, wait: bool = False) -> None:
         assert self._launcher is not None

@@ -60,6 +60,8 @@ class Launcher:
         self._last_id = 0
         self._buffer = b""
         self._directories = 0
+        self.used_ports: set[int] = set()
+        """The ports of all brokers so far."""
         self._socket, theirs = socket.socketpair()
         with theirs, open(self.root / "launcher.log", "wb") as log:
             # In a separate session: Ctrl-C in a terminal is for the tests, which stop their brokers themselves.

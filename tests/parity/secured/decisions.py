@@ -132,7 +132,8 @@ def compare(tree: Tree, lists: dict[ResourcePattern, list[AccessControlEntry]], 
     """
     super_users = SUPER_USERS.split(";")
     rules = AclRules(super_users, allows_unmentioned=tree.allows_unmentioned)
-    rules.index.replace_all(lists)
+    for pattern, entries in lists.items():
+        rules.index.replace(pattern, entries)
     naive = NaiveRules(super_users, allows_unmentioned=tree.allows_unmentioned)
     naive.bindings = dict.fromkeys(tree.bindings)
     for which in (rules, naive):

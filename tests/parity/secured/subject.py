@@ -28,7 +28,7 @@ from tests.parity.transcript import Mask, Plain
 USERS = ("alice", *(f"{kind}{number}" for kind in ("one", "all") for number in range(30)))
 """The users; each name is also the password."""
 ALICE = "User:alice"
-OLDEST = {ApiKey.FETCH: 4}
+OLDEST = {ApiKey.FETCH: 4, ApiKey.OFFSET_COMMIT: 1, ApiKey.OFFSET_FETCH: 1}
 """The first version to compare, for APIs with older versions in Kafka."""
 
 _LOGGED_REFUSAL = re.compile(r"\] INFO (Principal = .+) \(kafka\.authorizer\.logger\)\n")
