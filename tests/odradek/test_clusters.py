@@ -166,8 +166,13 @@ def test_nothing_acknowledged_is_lost_in_a_partition(cluster: Cluster) -> None:
         leader = cluster.await_leader(TOPIC)
         others = {1, 2, 3} - {leader}
         cluster.partition({leader}, others)
+        # The client is on the side of the majority. It would stay with the isolated broker, if that still answered.
+        isolated = cluster.broker(leader)
+        for api in ("ApiVersions", "Metadata", "Produce"):
+            isolated.close_connection(api, times=None, optional=True)
         cluster.await_leader(TOPIC, among=others, within=PATIENCE_S)
         sender.goes_on()
+        isolated.clear_faults()
         cluster.heal()
 
 
