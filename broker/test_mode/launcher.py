@@ -56,10 +56,7 @@ _PARENT_CHECK_S: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 _LOADED_AT_START: Final = (
     "zookeeper.embedded_ensemble",
-    "broker.logs.cleaner_worker",
-    "storage.io.os_file_system",
     "resource",
-    "_socket",
 )
 """Modules that a broker imports only when it starts: the forks share them."""
 _LOADED_FOR_CLUSTERS: Final = (
@@ -240,6 +237,7 @@ def _run(directory: Path, report: int, main: Callable[[], int]) -> NoReturn:
         os.closerange(3, report)
         os.closerange(report + 1, output + 1)
         configure_logging(None)
+        gc.enable()  # off while the launcher imports
         code = main()
     except BaseException:
         logging.getLogger("kafka.Kafka").critical("The process failed", exc_info=True)
