@@ -33,6 +33,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.uuids import Uuid
+from protocol.value import Value
 from protocol.wire.encode_compiler import EncodedItems
 from protocol.wire.schema import Request, Response, Struct
 
@@ -56,6 +57,28 @@ _BETWEEN_BROKERS: Final = frozenset((
 ))  # fmt: skip
 _OF_PARTITIONS: Final = frozenset({"topic", "partition"})
 """Selectors that may match a part of a request."""
+
+Ended = Callable[[Reply], None]
+"""Called with the response of a request, once it is there."""
+
+
+class _Hit(Value):
+    """A request that a fault hits. `whole` names all its partitions: a Fetch may name only changes to its session."""
+
+    rule: FaultRule
+    handle: Handle
+    context: RequestContext
+    request: Request
+    whole: Request
+
+    @property
+    def names_partitions(self) -> bool:
+        """Whether the fault may be about a part of the request."""
+        return bool(self.rule.fault.selectors.keys() & _OF_PARTITIONS)
+
+    def spares(self, topic: str | None, partition: int | None) -> bool:
+        """Whether a partition is served."""
+        return not self.rule.touches(topic, partition)
 
 
 class Interception:
@@ -113,6 +136,9 @@ class Interception:
     def _handle(self, route: Route, handle: Handle, context: RequestContext, request: Request) -> Any:
         if context.principal is CONTROL:
             return handle(context, request)
+        hit = self._hit(route.api_key, handle, context, request)
+        if _is_between_brokers(route.api_key, request):
+            return handle(context, request) if hit is None else self._faulty(hit, _not_shown)
         entry: dict[str, Any] = {
             "api": route.name,
             "version": context.api_version,
@@ -124,22 +150,25 @@ class Interception:
             "request": plain(request),
             "response": None,
             "duration_ms": None,
-            "fault": None,
+            "fault": None if hit is None else hit.rule.number,
         }
-        if not _is_between_brokers(route.api_key, request):
-            self._tape.append(entry)
+        self._tape.append(entry)
         ended = partial(self._ended, entry, context.api_version, self._clock.monotonic_s())
-        if self._rules and (rules := self._rules.get(route.api_key)):
-            whole = self._with_session(request)
-            for rule in rules:
-                if rule.hits_request(context, whole, self._topic_name):
-                    entry["fault"] = rule.number
-                    return self._faulty(rule, handle, context, request, whole, ended)
-        return _watched(handle(context, request), ended)
+        return _watched(handle(context, request), ended) if hit is None else self._faulty(hit, ended)
 
     def _ended(self, entry: dict[str, Any], version: int, began_s: float, response: Reply) -> None:
         entry["duration_ms"] = round((self._clock.monotonic_s() - began_s) * 1000, 3)
         entry["response"] = None if response is None else plain(_decoded(response, version))
+
+    def _hit(self, api_key: ApiKey, handle: Handle, context: RequestContext, request: Request) -> _Hit | None:
+        """The first fault that hits a request, if any."""
+        rules = self._rules.get(api_key)
+        if not rules:
+            return None
+        whole = self._with_session(request)
+        hitting = (rule for rule in rules if rule.hits_request(context, whole, self._topic_name))
+        rule = next(hitting, None)
+        return None if rule is None else _Hit(rule, handle, context, request, whole)
 
     def _with_session(self, request: Request) -> Request:
         """The request; an incremental Fetch with the partitions of its session."""
@@ -163,92 +192,79 @@ class Interception:
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    def _faulty(
-        self,
-        rule: FaultRule,
-        handle: Handle,
-        context: RequestContext,
-        request: Request,
-        whole: Request,
-        ended: Callable[[Reply], None],
-    ) -> Any:
-        """Handle a request that a fault hits. `whole` names all partitions of the request."""
-        if rule.fault.api in _SPOILED and rule.fault.action == "error":
-            if isinstance(request, FetchRequest):
-                request = request.replace(max_wait_ms=0)
-            return self._spoil(rule, handle, context, request, whole, ended)
-        match rule.fault.action:
-            case "close" if not rule.fault.after:
-                raise CloseConnection(f"fault {rule.number}: close")
-            case "hang" if not rule.fault.after:
+    def _faulty(self, hit: _Hit, ended: Ended) -> Any:
+        """Handle a request that a fault hits."""
+        fault = hit.rule.fault
+        if fault.api in _SPOILED and fault.action == "error":
+            if isinstance(hit.request, FetchRequest):
+                hit = hit.replace(request=hit.request.replace(max_wait_ms=0))
+            return self._spoil(hit, ended)
+        match fault.action:
+            case "close" if not fault.after:
+                raise CloseConnection(f"fault {hit.rule.number}: close")
+            case "hang" if not fault.after:
                 return asyncio.get_running_loop().create_future()
-            case "error" if not rule.fault.after:
-                return _watched(self._refuse(rule, handle, context, request, whole), ended)
-        return self._spoil(rule, handle, context, request, whole, ended)
+            case "error" if not fault.after:
+                return _watched(self._refuse(hit), ended)
+        return self._spoil(hit, ended)
 
-    def _refuse(
-        self, rule: FaultRule, handle: Handle, context: RequestContext, request: Request, whole: Request
-    ) -> Any:
+    def _refuse(self, hit: _Hit) -> Any:
         """Answer an error for the partitions of the fault; handle the others."""
-        refused = reduced(whole, self._topic_name, rule.touches)
-        rest = reduced(request, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
-        error = self._error(rule, context, whole if refused is None else refused)
-        if rest is None or refused is None or _is_whole(error) or not rule.fault.selectors.keys() & _OF_PARTITIONS:
+        refused = reduced(hit.whole, self._topic_name, hit.rule.touches)
+        rest = reduced(hit.request, self._topic_name, hit.spares)
+        error = self._error(hit, hit.whole if refused is None else refused)
+        if rest is None or refused is None or _is_whole(error) or not hit.names_partitions:
             return error
-        return _joined(handle(context, rest), error)
+        return _joined(hit.handle(hit.context, rest), error)
 
-    async def _spoil(
-        self,
-        rule: FaultRule,
-        handle: Handle,
-        context: RequestContext,
-        request: Request,
-        whole: Request,
-        ended: Callable[[Reply], None],
-    ) -> Reply:
+    async def _spoil(self, hit: _Hit, ended: Ended) -> Reply:
         """Delay a request, or let it take effect and spoil its answer."""
-        fault = rule.fault
+        fault = hit.rule.fault
         if fault.action == "delay" and not fault.after:
             await asyncio.sleep(fault.delay_ms / 1000)
-        response = await resolved(handle(context, request))
+        response = await resolved(hit.handle(hit.context, hit.request))
         match fault.action:
             case "delay" if fault.after:
                 await asyncio.sleep(fault.delay_ms / 1000)
             case "close":
-                raise CloseConnection(f"fault {rule.number}: close")
+                raise CloseConnection(f"fault {hit.rule.number}: close")
             case "hang":
                 await asyncio.get_running_loop().create_future()
             case "throttle" if response is not None:
                 cast("Any", response).throttle_time_ms = fault.delay_ms
             case "error" if response is not None:
-                response = self._spoiled(rule, context, whole, response)
+                response = self._spoiled(hit, response)
         ended(response)
         return response
 
-    def _spoiled(self, rule: FaultRule, context: RequestContext, whole: Request, response: Response) -> Response:
+    def _spoiled(self, hit: _Hit, response: Response) -> Response:
         """The response with the error for the partitions of the fault."""
-        response = _decoded(response, context.api_version)
+        response, whole = _decoded(response, hit.context.api_version), hit.whole
         if isinstance(whole, MetadataRequest) and isinstance(response, MetadataResponse) and not whole.topics:
             named = [MetadataRequest.MetadataRequestTopic(name=each.name) for each in response.topics]
             whole = whole.replace(topics=named)  # of all topics
-        refused = reduced(whole, self._topic_name, rule.touches)
-        error = self._error(rule, context, whole if refused is None else refused)
-        rest = reduced(response, self._topic_name, lambda topic, partition: not rule.touches(topic, partition))
-        if rule.fault.api in _SPOILED and not _is_whole(error):
+        refused = reduced(whole, self._topic_name, hit.rule.touches)
+        error = self._error(hit, whole if refused is None else refused)
+        rest = reduced(response, self._topic_name, hit.spares)
+        if _is_whole(error):
+            return error
+        if hit.rule.fault.api in _SPOILED:
             array = "responses" if isinstance(response, FetchResponse) else "topics"
             return _merged(response.replace(**{array: []}) if rest is None else rest, error)
-        if rest is None or _is_whole(error) or not rule.fault.selectors.keys() & _OF_PARTITIONS:
-            return error
-        return _merged(rest, error)
+        return error if rest is None or not hit.names_partitions else _merged(rest, error)
 
-    def _error(self, rule: FaultRule, context: RequestContext, request: Request) -> Response:
+    def _error(self, hit: _Hit, request: Request) -> Response:
         """The answer with the error. Closes the connection where there is none, as Kafka does with acks=0."""
-        fault = rule.fault
-        message = fault.message or f"Injected by fault {rule.number}"
+        fault, number = hit.rule.fault, hit.rule.number
+        message = fault.message or f"Injected by fault {number}"
         try:
-            return error_response(request, context.api_version, int(fault.error), message)
+            return error_response(request, hit.context.api_version, int(fault.error), message)
         except ValueError as error:
-            raise CloseConnection(f"fault {rule.number}: {error}") from error
+            raise CloseConnection(f"fault {number}: {error}") from error
+
+
+def _not_shown(_response: Reply) -> None:
+    """Requests between brokers are not on the tape."""
 
 
 def _is_between_brokers(api_key: ApiKey, request: Request) -> bool:
@@ -261,7 +277,7 @@ def _is_whole(error: Response) -> bool:
     return bool(getattr(error, "error_code", 0))
 
 
-def _watched(reply: Any, ended: Callable[[Reply], None]) -> Any:
+def _watched(reply: Any, ended: Ended) -> Any:
     """The reply of a handler, with `ended` called once its response is there."""
     if reply is None or isinstance(reply, Response):
         ended(reply)
@@ -282,12 +298,12 @@ def _watched(reply: Any, ended: Callable[[Reply], None]) -> Any:
     return _watched_work(reply, ended)
 
 
-def _ended_future(ended: Callable[[Reply], None], done: asyncio.Future[Any]) -> None:
+def _ended_future(ended: Ended, done: asyncio.Future[Any]) -> None:
     if not done.cancelled() and done.exception() is None:
         ended(done.result())
 
 
-async def _watched_work(reply: Awaitable[Reply], ended: Callable[[Reply], None]) -> Reply:
+async def _watched_work(reply: Awaitable[Reply], ended: Ended) -> Reply:
     response = await reply
     ended(response)
     return response

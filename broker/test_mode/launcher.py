@@ -54,10 +54,7 @@ LOG_FILE: Final = "broker.log"
 _PARENT_CHECK_S: Final = 1.0
 """How often the launcher checks that its user is alive. A process forked by the user may hold the socket open."""
 _PR_SET_PDEATHSIG: Final = 1
-_LOADED_AT_START: Final = (
-    "zookeeper.embedded_ensemble",
-    "resource",
-)
+_LOADED_AT_START: Final = ("zookeeper.embedded_ensemble",)
 """Modules that a broker imports only when it starts: the forks share them."""
 _LOADED_FOR_CLUSTERS: Final = (
     "broker.controller.controlled_shutdown",
