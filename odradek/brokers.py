@@ -33,9 +33,6 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Where a broker for tests differs from Kafka's defaults; the keys of `config` win."""
 
-CONTROL_PRINCIPAL = "User:odradek-control"
-"""The principal of the control API."""
-
 
 class State(Enum):
     """Whether the process of a broker runs."""
@@ -52,6 +49,7 @@ class _Process(NamedTuple):
     port: int
     control: Control
     directory: Path
+    log: Path
 
 
 class Broker(KafkaUnderTest):
@@ -252,7 +250,7 @@ class Broker(KafkaUnderTest):
             groups = [f"  {each['group_id']}: {shown_group(each)}" for each in self.groups()]
         except OdradekError as error:
             requests, groups = [f"  {error}"], []
-        log = (self._running.directory / "broker.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        log = self._running.log.read_text(encoding="utf-8", errors="replace").splitlines()
         warnings = [f"  {line}" for line in log if " WARN " in line or " ERROR " in line][-REPORTED_LINES:]
         parts = (("last requests", requests), ("groups", groups), ("warnings and errors", warnings))
         return "\n".join(f"{name}:\n" + "\n".join(lines) for name, lines in parts if lines)
@@ -286,7 +284,7 @@ class Broker(KafkaUnderTest):
             **self._config,
         }
         if "authorizer.class.name" in properties:
-            users = [properties.get("super.users", ""), CONTROL_PRINCIPAL, f"User:{USER}"]
+            users = [properties.get("super.users", ""), f"User:{USER}"]
             properties["super.users"] = ";".join(filter(None, users))
         return {"properties": properties}
 
@@ -300,7 +298,7 @@ class Broker(KafkaUnderTest):
         if self._security.is_scram:
             body = {"name": USER, "password": self._security.password, "mechanism": self._security.mechanism}
             control.ask("POST", "users", body)
-        return _Process(reply["pid"], port, control, directory)
+        return _Process(reply["pid"], port, control, directory, Path(reply["log"]))
 
     def _started_anew(self, begun: tuple[int, Path, str]) -> _Process:
         """Like `_started`, on a port that no broker of this process had before: the system may give one again."""

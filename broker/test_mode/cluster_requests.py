@@ -52,8 +52,8 @@ class ClusterRequests:
         moved = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[target])
         asked = AlterPartitionReassignmentsRequest(topics=[moved], timeout_ms=_TIMEOUT_MS)
         response = await self._send(asked, AlterPartitionReassignmentsResponse)
-        _check(response)
-        _check(response.responses[0].partitions[0])
+        raise_error(response)
+        raise_error(response.responses[0].partitions[0])
         return {}
 
     async def _elect(self, request: HttpRequest) -> object:
@@ -65,7 +65,7 @@ class ClusterRequests:
         response = await self._send(asked, ElectLeadersResponse)
         result = response.replica_election_results[0].partition_result[0]
         if result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
-            _check(result)
+            raise_error(result)
         return {}
 
     async def _change_network(self, request: HttpRequest) -> object:
@@ -96,6 +96,7 @@ class _HasError(Protocol):
     error_message: str | None
 
 
-def _check(response: _HasError) -> None:
-    if response.error_code:
-        raise ApiError(ErrorCode.of(response.error_code), response.error_message or "")
+def raise_error(result: _HasError) -> None:
+    """Raise the error of a response, or of one of its parts, if it has one."""
+    if result.error_code:
+        raise ApiError(ErrorCode.of(result.error_code), result.error_message or "")

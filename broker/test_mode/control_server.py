@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 
 from broker.network.registry import HandlerRegistry, RequestContext
 from broker.server import KafkaServer
-from broker.test_mode.cluster_requests import ClusterRequests
+from broker.test_mode.cluster_requests import ClusterRequests, raise_error
 from broker.test_mode.cut_network import Links
 from broker.test_mode.fault_rules import FaultError
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
@@ -207,7 +207,7 @@ class ControlServer:
         )
         asked = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
         (result,) = (await self._requests.send(asked, CreateTopicsResponse)).topics
-        _check(result.error_code, result.error_message)
+        raise_error(result)
         return {"name": result.name, "topic_id": str(result.topic_id), "partitions": result.num_partitions}
 
     async def _delete_topic(self, request: HttpRequest) -> object:
@@ -216,7 +216,7 @@ class ControlServer:
         state = DeleteTopicsRequest.DeleteTopicState(name=request.path[2], topic_id=ZERO_UUID)
         asked = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
         (result,) = (await self._requests.send(asked, DeleteTopicsResponse)).responses
-        _check(result.error_code, result.error_message)
+        raise_error(result)
         return {}
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class ControlServer:
         asked = ProduceRequest(acks=_ALL_REPLICAS, timeout_ms=_TIMEOUT_MS, topic_data=[topic])
         response = await self._requests.send(asked, ProduceResponse)
         (result,) = response.responses[0].partition_responses
-        _check(result.error_code, result.error_message)
+        raise_error(result)
         return {"partition": partition, "offset": result.base_offset}
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class ControlServer:
         )
         asked = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
         (result,) = (await self._requests.send(asked, AlterUserScramCredentialsResponse)).results
-        _check(result.error_code, result.error_message)
+        raise_error(result)
         return {}
 
     # -- requests and faults -------------------------------------------------------------------------------------------
@@ -418,11 +418,6 @@ def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
     if not text.isascii() or not text.isdigit():
         raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not an integer: {text}")
     return int(text)
-
-
-def _check(error_code: int, message: str | None) -> None:
-    if error_code:
-        raise ApiError(ErrorCode.of(error_code), message or "")
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -6,12 +6,12 @@ new interpreter takes 300 ms. The launcher has neither threads nor an event loop
 Its user writes commands, and it writes replies, as JSON lines on the socket with the descriptor FD:
 
     {"id": 1, "do": "start", "directory": "/tmp/x", "token": "secret", "properties": {"broker.id": "0", ...}}
-    {"id": 1, "pid": 17, "ports": {"PLAINTEXT": 40001}, "control": 40002}
+    {"id": 1, "pid": 17, "log": "/tmp/x/broker.log", "ports": {"PLAINTEXT": 40001}, "control": 40002}
     {"id": 2, "do": "signal", "pid": 17, "signal": 9, "await": true}
     {"id": 2, "exit_code": -9}
     {"id": 3, "do": "end", "pid": 17, "directory": "/tmp/x"}
     {"id": 4, "do": "start_tree", "directory": "/tmp/y", "token": "secret", "broker_ports": 3}
-    {"id": 4, "pid": 18, "ports": [40003, 40004, 40005], "control": 40006}
+    {"id": 4, "pid": 18, "log": "/tmp/y/broker.log", "ports": [40003, 40004, 40005], "control": 40006}
 
 A broker of a cluster has `links` in its command, see `cut_network`. `start_tree` starts the tree of a cluster.
 `error` in a reply is the reason why the command failed. When the socket closes, or its user has died, the launcher
@@ -43,11 +43,13 @@ from broker.main import serve
 from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
 from broker.test_mode.cut_network import CutNetwork, Link, Links
+from broker.test_mode.interception import CONTROL
 from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from environment.logging_setup import configure_logging
 from environment.system import raise_open_file_limit
+from security.authorization import SUPER_USERS
 
 LOG_FILE: Final = "broker.log"
 """The log of a broker, in its directory."""
@@ -169,7 +171,7 @@ class ForkServer:
         with open(pipe, "rb") as reader:
             report = reader.read()
         if report:
-            self._reply(command_id, pid=pid, **json.loads(report))
+            self._reply(command_id, pid=pid, log=str(self._running[pid] / LOG_FILE), **json.loads(report))
         else:
             self._reply(command_id, error=_reason(self._running[pid] / LOG_FILE))
 
@@ -247,7 +249,7 @@ def _serve_broker(command: dict[str, Any], report: int) -> int:
     """Run a broker with a control server, and report its ports. Returns the exit code."""
     launched_s = time.monotonic()
     try:
-        config = BrokerConfig.of(command["properties"])
+        config = BrokerConfig.of(_with_control(command["properties"]))
     except ConfigError as error:
         logging.getLogger("kafka.Kafka").critical("The broker cannot start: %s", error)
         return 1
@@ -269,6 +271,13 @@ def _serve_broker(command: dict[str, Any], report: int) -> int:
 
     with asyncio.Runner(loop_factory=lambda: MovableLoop(movable)) as runner:
         return runner.run(run())
+
+
+def _with_control(properties: dict[str, str]) -> dict[str, str]:
+    """The keys of server.properties, with the control API among the super users if there is an authorizer."""
+    if "authorizer.class.name" not in properties:
+        return properties
+    return {**properties, SUPER_USERS: ";".join(filter(None, [properties.get(SUPER_USERS, ""), str(CONTROL)]))}
 
 
 def _serve_tree(command: dict[str, Any], report: int) -> int:
