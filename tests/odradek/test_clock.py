@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,18 +25,6 @@ COMPACTED = {
     "delete.retention.ms": 86_400_000,
     "segment.ms": 60_000,
 }
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[odradek.Broker]:
-    with odradek.Broker(config=CONFIG) as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(running: odradek.Broker) -> odradek.Broker:
-    running.reset()
-    return running
 
 
 def consumer(broker: odradek.Broker, **settings: Any) -> Consumer:

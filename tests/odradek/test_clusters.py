@@ -145,7 +145,9 @@ def test_a_transaction_in_a_cluster(cluster: Cluster) -> None:
         producer.begin_transaction()
         producer.produce(TOPIC, value)
         end(60)
-    assert [each.value for each in cluster.records(TOPIC)] == [b"kept"]
+    # A commit is answered before its marker is in the partition.
+    kept = eventually("the end is visible", lambda: cluster.records(TOPIC), bool)
+    assert [each.value for each in kept] == [b"kept"]
 
 
 def test_nothing_acknowledged_is_lost_when_a_leader_is_killed(cluster: Cluster) -> None:

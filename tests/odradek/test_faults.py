@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,18 +9,6 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[odradek.Broker]:
-    with odradek.Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def broker(running: odradek.Broker) -> odradek.Broker:
-    running.reset()
-    return running
 
 
 def producer(broker: odradek.Broker, **settings: Any) -> Producer:
