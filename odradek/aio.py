@@ -201,7 +201,7 @@ class Broker(Kafka[brokers.Broker]):
         return Clock(self.sync.clock)
 
     def client_config(self, library: str) -> dict[str, Any]:
-        """The settings with which a client library reaches the broker."""
+        """The settings for a client library; see `odradek.Broker.client_config`."""
         return self.sync.client_config(library)
 
     compact = coroutine(brokers.Broker.compact)

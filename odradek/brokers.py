@@ -156,7 +156,7 @@ class Broker(KafkaUnderTest):
         return f"127.0.0.1:{self._running.port}"
 
     def client_config(self, library: str) -> dict[str, Any]:
-        """The settings with which a client library reaches the broker: `aiokafka`, `confluent` (librdkafka), `java`,
+        """The settings for a client library: `aiokafka`, `confluent` (librdkafka), `java`,
         `kafka-python`, `kafkajs` or `spark`.
         """
         return self._security.client_config(library, self.bootstrap_servers)

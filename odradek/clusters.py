@@ -146,7 +146,7 @@ class Cluster(KafkaUnderTest):
     def partition(self, *groups: AbstractSet[Node]) -> None:
         """Cut the network between groups of brokers, such as `{1}, {2, 3}`. Existing connections are cut, too.
 
-        What is sent across is neither lost nor refused: it arrives after `heal`, as TCP would send it again.
+        Data sent across the cut is neither lost nor refused: it arrives after `heal`, as if TCP had retransmitted it.
         The ZooKeeper tree is on the side with most brokers, unless a group has "tree" in it. The session of a broker
         that is cut off from it ends after half a second, or after zookeeper.session.timeout.ms if `config` sets it.
         """
@@ -208,7 +208,7 @@ class Cluster(KafkaUnderTest):
     def describe_topics(self) -> list[dict[str, Any]]:
         """The topics with their partitions: leader, replicas, ISR, earliest and latest offset.
 
-        If brokers differ, that with the newest epoch counts. A partition whose leader does not run has no offsets.
+        If the brokers disagree, the newest epoch wins. A partition has no offsets while its leader is down.
         """
         return self._state().topics
 
@@ -426,7 +426,7 @@ class Cluster(KafkaUnderTest):
         return f"{state.describe(topic, partition)}; {self._describe_brokers(state)}"
 
     def _describe_brokers(self, state: ClusterState) -> str:
-        """The brokers by what they do, and the cuts."""
+        """Which brokers run, have crashed or are paused, and the cuts."""
         doing: dict[str, list[int]] = {}
         for broker_id, broker in self._members.brokers.items():
             has_crashed = broker.state is State.RUNNING and broker_id not in state.views

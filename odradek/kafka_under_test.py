@@ -360,6 +360,6 @@ def wait_until(look: Callable[[], T], is_met: Callable[[T], bool], within_s: flo
 def shown_group(group: Mapping[str, Any] | None) -> str:
     """A group in words."""
     if group is None:
-        return "there is no such group"
+        return "the group does not exist"
     members = [f"{each['client_id']} {each['partitions']}" for each in group["members"]]
     return f"{group['state']}, members: {', '.join(members) or 'none'}"

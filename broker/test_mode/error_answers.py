@@ -89,7 +89,7 @@ _SESSION_ERRORS: Final = frozenset((
 
 
 def error_response(request: Request, version: int, error_code: int, message: str | None = None) -> Response:
-    """The response to `request` in which everything has failed with `error_code`.
+    """The response that fails everything in `request` with `error_code`.
 
     The error of a Fetch is that of its partitions, where clients look for it, unless it concerns the session or the
     request names no partition. A Metadata response names no brokers, as Kafka's: clients ignore it and ask again.

@@ -1,7 +1,7 @@
 """The process that serves the ZooKeeper tree of a cluster under test.
 
-Each broker has a port of its own, so that the tree knows whose connection it is: its faults are set here, because
-kazoo's sockets cannot be intercepted. The process has a control API, as brokers have:
+Each broker connects to a separate port, which identifies the broker. Faults between brokers and tree are set here,
+because kazoo's sockets cannot be intercepted. The process has a control API, as brokers have:
 
 | request | answer |
 |---|---|
