@@ -26,7 +26,7 @@ QUICK_SEEDS = 24
 SLOW_SEEDS = range(1_000_000, 1_000_100)
 MUTANT_SEEDS = 150
 FOUND_BY = {
-    "failed-fsync-taken-for-a-success": 89,
+    "failed-fsync-taken-for-a-success": 471,
     "batches-of-the-disk-not-checked": 15,
     "requests-pass-a-large-one": FIRST_SEED_OF_SPLIT_REQUESTS + 4,
 }
