@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.broker_environment import Environment
 from broker.logs.directory_failures import DirectoryFailures
-from broker.network.connection import Connection
+from broker.network.connection import Connection, Dispatch
 from broker.network.limits import ConnectionLimits, ConnectionRates
 from broker.network.memory import MAX_UNREAD_REPLY_BYTES, RequestMemory
 from broker.network.socket_server import SocketServer
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from broker.security.scram_credentials import ScramCredentials
     from security.sasl_exchange import ScramCredential, TokenCredential
 
-logger = logging.getLogger("kafka.server.KafkaServer")
+D = TypeVar("D", bound=Dispatch)
 
+logger = logging.getLogger("kafka.server.KafkaServer")
 
 MEMORY_FOR_REQUESTS = 4
 """The divisor for the share of memory for requests that arrive in pieces: a quarter."""
@@ -134,6 +135,12 @@ class KafkaServer:
     def connections(self) -> Iterable[Connection]:
         """The open connections of clients."""
         return self._socket_server.connections
+
+    def intercept(self, stand_before: Callable[[Dispatch], D]) -> D:
+        """Put something between the connections that are accepted from now on and the dispatcher."""
+        assert self._socket_server.dispatcher is not None, "the broker has not started"
+        self._socket_server.dispatcher = interceptor = stand_before(self._socket_server.dispatcher)
+        return interceptor
 
     # -- start ---------------------------------------------------------------------------------------------------------
 

@@ -98,6 +98,16 @@ class Clock(Wrapper[brokers.Clock]):
     at = coroutine(brokers.Clock.at)
 
 
+class Disk(Wrapper[brokers.Disk]):
+    """See the disk of `odradek.Broker`."""
+
+    fill = coroutine(brokers.Disk.fill)
+    slow = coroutine(brokers.Disk.slow)
+    fail_fsync = coroutine(brokers.Disk.fail_fsync)
+    heal = coroutine(brokers.Disk.heal)
+    described = coroutine(brokers.Disk.described)
+
+
 class Kafka(Wrapper[K]):
     """The verbs that a broker and a cluster share."""
 
@@ -157,6 +167,11 @@ class Kafka(Wrapper[K]):
     hang = fault(KafkaUnderTest.hang)
     close_connection = fault(KafkaUnderTest.close_connection)
     throttle = fault(KafkaUnderTest.throttle)
+    send_half = fault(KafkaUnderTest.send_half)
+    answer_twice = fault(KafkaUnderTest.answer_twice)
+    double_batches = fault(KafkaUnderTest.double_batches)
+    corrupt = fault(KafkaUnderTest.corrupt)
+    unknown_schema = fault(KafkaUnderTest.unknown_schema)
     clear_faults = coroutine(KafkaUnderTest.clear_faults)
     requests = coroutine(KafkaUnderTest.requests)
     groups = coroutine(KafkaUnderTest.groups)
@@ -200,6 +215,11 @@ class Broker(Kafka[brokers.Broker]):
         """The broker's time."""
         return Clock(self.sync.clock)
 
+    @property
+    def disk(self) -> Disk:
+        """The broker's disk."""
+        return Disk(self.sync.disk)
+
     def client_config(self, library: str) -> dict[str, Any]:
         """The settings for a client library; see `odradek.Broker.client_config`."""
         return self.sync.client_config(library)
@@ -241,3 +261,5 @@ class Cluster(Kafka[clusters.Cluster]):
     await_isr = coroutine(clusters.Cluster.await_isr)
     await_controller = coroutine(clusters.Cluster.await_controller)
     move = coroutine(clusters.Cluster.move)
+    move_coordinator = coroutine(clusters.Cluster.move_coordinator)
+    expire_session = coroutine(clusters.Cluster.expire_session)

@@ -167,6 +167,11 @@ class Broker(KafkaUnderTest):
         return Clock(self)
 
     @property
+    def disk(self) -> Disk:
+        """The broker's disk, which a test can fill, slow down or break."""
+        return Disk(self)
+
+    @property
     def control_url(self) -> str:
         """The address of the control API, which other languages use."""
         return self._control.url
@@ -362,6 +367,39 @@ class Clock:
 
     def _move(self, **how: object) -> None:
         self._broker._control.ask("POST", "clock", how)
+
+
+class Disk:
+    """The disk of a broker. Its faults last until `heal`; a restart and a reset bring a healthy one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def fill(self) -> None:
+        """Let every write fail with "No space left on device"."""
+        self._change(full=True)
+
+    def slow(self, seconds: float) -> None:
+        """Let each fsync, and each read that the page cache would have answered, take so long in addition."""
+        self._change(delay_ms=round(seconds * 1000))
+
+    def fail_fsync(self, times: int | None = 1) -> None:
+        """Let the next `times` fsyncs fail (None: all). As in Kafka, the log directory is offline then, and a broker
+        without another one ends.
+        """
+        self._change(failing_fsyncs=times)
+
+    def heal(self) -> None:
+        """End the faults of the disk."""
+        self._change(full=False, delay_ms=0, failing_fsyncs=0)
+
+    def described(self) -> dict[str, Any]:
+        """The faults: `full`, `delay_ms`, and `failing_fsyncs` (None: all)."""
+        faults: dict[str, Any] = self._broker._control.ask("GET", "disk")
+        return faults
+
+    def _change(self, **what: object) -> None:
+        self._broker._control.ask("POST", "disk", what)
 
 
 def _shown_request(entry: Mapping[str, Any]) -> str:

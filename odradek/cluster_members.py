@@ -73,8 +73,9 @@ class Member(Broker):
         return 0 if self._process is None else self._process.port
 
     def view(self) -> View:
-        """The cluster as this broker sees it."""
-        return View(self._ask("GET", "broker"), self.describe_topics())
+        """The cluster as this broker sees it, with the internal topics."""
+        topics = self._control.ask("GET", "topics", internal="true")["topics"]
+        return View(self._ask("GET", "broker"), topics)
 
     def kill(self) -> None:
         super().kill()

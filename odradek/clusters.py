@@ -135,6 +135,14 @@ class Cluster(KafkaUnderTest):
         """Let a paused broker go on."""
         self._broker(broker_id).resume()
 
+    def expire_session(self, broker_id: int) -> None:
+        """End the session of a broker with the tree, as if the broker had been silent for too long.
+
+        It loses what it leads, and registers again in a new session.
+        """
+        self._broker(broker_id)
+        self._members.end_session(broker_id)
+
     def add_broker(self) -> int:
         """Start one more broker; returns its id when the others know it."""
         broker_id = self._members.add()
@@ -210,7 +218,7 @@ class Cluster(KafkaUnderTest):
 
         If the brokers disagree, the newest epoch wins. A partition has no offsets while its leader is down.
         """
-        return self._state().topics
+        return [topic for topic in self._state().topics if not topic["internal"]]
 
     def records(
         self, topic: str, partition: int | None = None, *, first: int = 0, isolation: str = "read_committed"
@@ -348,6 +356,23 @@ class Cluster(KafkaUnderTest):
         self._await(are_moved, within, expected)
         self._ask("POST", "elections", body)
         self.await_leader(topic, partition, among={leader}, within=within)
+
+    def move_coordinator(
+        self,
+        *,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        leader: int,
+        within: float = WITHIN_S,
+    ) -> None:
+        """Let `leader` coordinate a group, or the transactions of a transactional id, with all that share its partition.
+
+        Raises as `move`; the internal topic exists once a group or a transaction has used it.
+        """
+        if (group is None) == (transactional_id is None):
+            raise OdradekError("name either a group or a transactional_id")
+        of = self._members.brokers[self.await_controller()]._control.coordinator(group, transactional_id)
+        self.move(of["topic"], of["partition"], leader=leader, within=within)
 
     # -- what the brokers say ------------------------------------------------------------------------------------------
 

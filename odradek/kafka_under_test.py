@@ -226,6 +226,32 @@ class KafkaUnderTest(ABC):
         """Answer `api` with this throttle time, which well-behaved clients wait. For the options, see `fail`."""
         return self._fault(api, "throttle", delay_ms=round(seconds * 1000), times=times, **options)
 
+    def send_half(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Send half of the answer to `api`, and close the connection. For the options, see `fail`."""
+        return self._fault(api, "half", times=times, **options)
+
+    def answer_twice(self, api: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Send the answer to `api` twice. For the options, see `fail`."""
+        return self._fault(api, "twice", times=times, **options)
+
+    def double_batches(self, topic: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Append the batches of the next Produce to `topic` twice, as if a producer without idempotence had sent them
+        again. Batches of transactions are never doubled. For the options, see `fail`.
+        """
+        return self._fault("Produce", "double", topic=topic, times=times, **options)
+
+    def corrupt(self, topic: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Flip a byte in the next records of `topic` that consumers fetch; those with check.crcs notice. The log stays
+        intact. For the options, see `fail`.
+        """
+        return self._fault("Fetch", "corrupt", topic=topic, times=times, **options)
+
+    def unknown_schema(self, topic: str, *, times: int | None = 1, **options: Any) -> Fault:
+        """Change the schema id (the bytes 1 to 4 of a value that begins with a zero byte) in the next records of `topic`
+        that consumers fetch to 2147483647. The log stays intact. For the options, see `fail`.
+        """
+        return self._fault("Fetch", "unknown_schema", topic=topic, times=times, **options)
+
     @abstractmethod
     def _fault(self, api: str, action: str, **options: Any) -> Fault:
         """Set a fault."""

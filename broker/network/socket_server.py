@@ -79,7 +79,8 @@ class SocketServer:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._is_listening = False
-        self._dispatcher: Dispatch | None = None
+        self.dispatcher: Dispatch | None = None
+        """Serves the requests of connections that are accepted from now on."""
         self._charge_connection: Callable[[str], int] = lambda _address: 0
 
     # -- listeners -----------------------------------------------------------------------------------------------------
@@ -113,16 +114,16 @@ class SocketServer:
         close a connection because the rate is exceeded, or 0 to serve it.
         """
         self._charge_connection = charge_connection
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         for endpoint, listener in self._listeners.values():
             await listener.start(partial(self._protocol, endpoint))
         self._schedule_idle_check()
 
     def _protocol(self, endpoint: ListenerBinding) -> asyncio.BaseProtocol:
-        assert self._dispatcher is not None, "nobody is accepted before the start"
+        assert self.dispatcher is not None, "nobody is accepted before the start"
         if endpoint.security is None:
-            return Connection(self, self._dispatcher, endpoint.listener_name)
-        return endpoint.security.protocol(self, self._dispatcher, endpoint.listener_name)
+            return Connection(self, self.dispatcher, endpoint.listener_name)
+        return endpoint.security.protocol(self, self.dispatcher, endpoint.listener_name)
 
     async def check_addresses(self, removed: Iterable[str], added: Sequence[ListenerBinding]) -> None:
         """Raise OSError naming an address that `change` could not bind."""
@@ -159,7 +160,7 @@ class SocketServer:
             listener = self._bind(endpoint)
             if self._is_listening:
                 _listen(endpoint, listener)
-            if self._dispatcher is not None:
+            if self.dispatcher is not None:
                 await listener.start(partial(self._protocol, endpoint))
 
     async def _close(self, names: Iterable[str]) -> None:

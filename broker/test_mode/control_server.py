@@ -3,12 +3,13 @@
 | request | answer |
 |---|---|
 | `GET /v1/broker` | broker id, cluster id, controller, listeners |
-| `GET /v1/topics` | the topics without the internal ones, with leaders, replicas, ISR and offsets of their partitions |
+| `GET /v1/topics` | the topics with leaders, replicas, ISR and offsets of their partitions; `internal=true`: all of them |
 | `POST /v1/topics` | creates a topic: `name`, `partitions`, `replication_factor`, `config` |
 | `DELETE /v1/topics/NAME` | deletes it; its logs are gone when the answer comes |
 | `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
 | `POST /v1/records` | appends `records` to `topic`, `partition` |
 | `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
+| `GET /v1/coordinator` | the internal topic and partition of a `group` or a `transactional_id` |
 | `POST /v1/logs` | compacts logs or applies retention now: `do` is `compact` or `retention`; `topic` |
 | `POST /v1/users` | creates a SCRAM user: `name`, `password`, `mechanism` |
 | `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
@@ -16,7 +17,7 @@
 | `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
 | `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
 
-Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
+`faulty_disk` has the requests for faults of the disk. Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
+from broker.coordinators.coordinator_service import coordinator_partition
 from broker.network.registry import HandlerRegistry, RequestContext
 from broker.server import KafkaServer
+from broker.test_mode.broken_replies import BrokenReplies
 from broker.test_mode.cluster_requests import ClusterRequests, raise_error
 from broker.test_mode.cut_network import Links
 from broker.test_mode.fault_rules import FaultError
+from broker.test_mode.faulty_disk import DiskFaults
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.interception import CONTROL, Interception, errors_in, resolved
 from broker.test_mode.virtual_time import TimeMachine
@@ -60,7 +64,7 @@ from protocol.records.batch import RecordBatch, read_batches
 from protocol.records.record_builder import build_batch
 from protocol.records.record_codec import Record
 from protocol.scram_mechanisms import HASHES, MECHANISMS, MIN_ITERATIONS
-from protocol.topic_partition import TopicPartition, is_internal
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition, is_internal
 from protocol.uuids import ZERO_UUID, Uuid
 from protocol.wire.schema import Request, Response
 from storage.log.log_reader import read_aborted
@@ -93,7 +97,9 @@ class LocalRequests:
 class ControlServer:
     """Serves the control API of one broker."""
 
-    def __init__(self, server: KafkaServer, token: str, machine: TimeMachine, links: Links | None = None) -> None:
+    def __init__(
+        self, server: KafkaServer, token: str, machine: TimeMachine, disk: DiskFaults, links: Links | None = None
+    ) -> None:
         """A broker of a cluster has `links` to the others."""
         self._server = server
         self._token = token
@@ -111,6 +117,7 @@ class ControlServer:
             ("GET", "records"): self._read_records,
             ("POST", "records"): self._append_records,
             ("GET", "groups"): self._describe_groups,
+            ("GET", "coordinator"): self._find_coordinator,
             ("POST", "users"): self._create_user,
             ("POST", "logs"): self._clean_logs,
             ("GET", "requests"): self._list_requests,
@@ -120,10 +127,12 @@ class ControlServer:
             ("GET", "clock"): self._show_clock,
             ("POST", "clock"): self._move_clock,
         }
+        self._handlers.update(disk.handlers)
         if links is not None:
             self._handlers.update(ClusterRequests(self._requests.send, links).handlers)
         self._interception = Interception(
             self._serving.registry,
+            server.intercept(BrokenReplies),
             self._serving.sessions,
             self._topic_name,
             self._serving.clock,
@@ -166,12 +175,13 @@ class ControlServer:
             "ports": self._server.ports,
         }
 
-    async def _list_topics(self, _request: HttpRequest) -> object:
+    async def _list_topics(self, request: HttpRequest) -> object:
+        has_internal = request.query.get("internal") == "true"
         image = self._serving.coordination.metadata.image
         hosted = self._serving.logs.replicas.hosted.partitions
         topics = []
         async for name, topic in in_slices(sorted(image.topics.items()), self._serving.clock):
-            if is_internal(name):
+            if is_internal(name) and not has_internal:
                 continue
             partitions = []
             for state in topic.partitions:
@@ -190,7 +200,14 @@ class ControlServer:
                         **offsets,
                     }
                 )
-            topics.append({"name": name, "topic_id": str(topic.topic_id), "partitions": partitions})
+            topics.append(
+                {
+                    "name": name,
+                    "topic_id": str(topic.topic_id),
+                    "internal": is_internal(name),
+                    "partitions": partitions,
+                }
+            )
         return {"topics": topics}
 
     async def _create_topic(self, request: HttpRequest) -> object:
@@ -291,6 +308,15 @@ class ControlServer:
                 for group in described
             ]
         }
+
+    async def _find_coordinator(self, request: HttpRequest) -> object:
+        group, transactional_id = request.query.get("group"), request.query.get("transactional_id")
+        topic = CONSUMER_OFFSETS if group is not None else TRANSACTION_STATE
+        known = self._serving.coordination.metadata.image.topics.get(topic)
+        if known is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} does not exist yet: nothing has used it")
+        partition = coordinator_partition(group or transactional_id or "", len(known.partitions))
+        return {"topic": topic, "partition": partition}
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,11 @@ from protocol.messages import REQUEST_TYPES
 from protocol.value import Value
 from protocol.wire.schema import Request
 
-ACTIONS: Final = ("error", "delay", "hang", "close", "throttle")
+ACTIONS: Final = (
+    "error", "delay", "hang", "close", "throttle", "half", "twice", "double", "corrupt", "unknown_schema",
+)  # fmt: skip
+_API_OF: Final = {"double": ApiKey.PRODUCE, "corrupt": ApiKey.FETCH, "unknown_schema": ApiKey.FETCH}
+"""The actions that only one API has."""
 NAMES: Final = {request.__name__.removesuffix("Request"): api_key for api_key, request in REQUEST_TYPES.items()}
 """The APIs by Kafka's names, such as `ListOffsets`."""
 SELECTORS: Final = (
@@ -59,6 +63,8 @@ class Fault(Value, kw_only=True):
         action = str(given.get("action", "error"))
         if action not in ACTIONS:
             raise FaultError(f"unknown action {action!r}; there are: {', '.join(ACTIONS)}")
+        if _API_OF.get(action, api_key) is not api_key:
+            raise FaultError(f"the action {action} is one of {_name(_API_OF[action])}, not of {given['api']}")
         error = _error(given) if action == "error" else ErrorCode.NONE
         after = given.get("after", error.name.endswith("_AFTER_APPEND"))
         return cls(
@@ -81,6 +87,10 @@ _OPTIONS: Final = (
     "api", "action", "error", "message", "delay_ms", "after", "times", "skip", "probability", "seed", "optional",
 )  # fmt: skip
 _KNOWN: Final = (*SELECTORS, *_OPTIONS)
+
+
+def _name(api_key: ApiKey) -> str:
+    return next(name for name, key in NAMES.items() if key is api_key)
 
 
 def _error(given: Mapping[str, Any]) -> ErrorCode:
@@ -141,6 +151,10 @@ class FaultRule:
         self.hits += 1
         return True
 
+    def missed(self) -> None:
+        """Take back a hit: there was nothing in the request or its answer that the fault could change."""
+        self.hits -= 1
+
     def touches(self, topic: str | None, partition: int | None) -> bool:
         """Whether the fault affects this partition."""
         selectors = self.fault.selectors
@@ -175,9 +189,8 @@ class FaultRule:
     def described(self) -> dict[str, object]:
         """The fault as JSON."""
         fault = self.fault
-        name = next(name for name, key in NAMES.items() if key is fault.api)
         details = fault.selectors | ({"error": fault.error.name} if fault.error else {})
         return {
-            "id": self.number, "api": name, "action": fault.action, **details, "times": fault.times, "hits": self.hits,
+            "id": self.number, "api": _name(fault.api), "action": fault.action, **details, "times": fault.times, "hits": self.hits,
             "optional": fault.optional, "nearest": self.nearest,
         }  # fmt: skip

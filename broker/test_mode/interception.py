@@ -23,8 +23,10 @@ from broker.network.registry import (
     Waiting,
 )
 from broker.replication.fetch_session import FetchSessionCache, is_from_follower
+from broker.test_mode.broken_replies import BrokenReplies
 from broker.test_mode.error_answers import ERROR_FIELDS, error_response
 from broker.test_mode.fault_rules import Fault, FaultError, FaultRule
+from broker.test_mode.record_faults import changed, kept, second_arrival
 from broker.test_mode.touched_resources import TopicName, reduced
 from cluster.security.principal import Principal
 from environment.contract import Clock
@@ -32,6 +34,7 @@ from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest
 from protocol.uuids import Uuid
 from protocol.value import Value
 from protocol.wire.encode_compiler import EncodedItems
@@ -85,8 +88,14 @@ class Interception:
     """Owns the tape and the faults of one broker."""
 
     def __init__(
-        self, registry: HandlerRegistry, sessions: FetchSessionCache, topic_name: TopicName, clock: Clock
+        self,
+        registry: HandlerRegistry,
+        replies: BrokenReplies,
+        sessions: FetchSessionCache,
+        topic_name: TopicName,
+        clock: Clock,
     ) -> None:
+        self._replies = replies
         self._sessions = sessions
         self._topic_name = topic_name
         self._clock = clock
@@ -165,6 +174,8 @@ class Interception:
         rules = self._rules.get(api_key)
         if not rules:
             return None
+        if isinstance(request, ProduceRequest):
+            request = kept(request)
         whole = self._with_session(request)
         hitting = (rule for rule in rules if rule.hits_request(context, whole, self._topic_name))
         rule = next(hitting, None)
@@ -206,6 +217,8 @@ class Interception:
                 return asyncio.get_running_loop().create_future()
             case "error" if not fault.after:
                 return _watched(self._refuse(hit), ended)
+            case "half" | "twice":
+                self._replies.break_next(fault.action, f"fault {hit.rule.number}: {fault.action}")
         return self._spoil(hit, ended)
 
     def _refuse(self, hit: _Hit) -> Any:
@@ -234,8 +247,22 @@ class Interception:
                 cast("Any", response).throttle_time_ms = fault.delay_ms
             case "error" if response is not None:
                 response = self._spoiled(hit, response)
+            case "double":
+                await self._handle_again(hit)
+            case "corrupt" | "unknown_schema" if isinstance(response, FetchResponse):
+                if not changed(response, self._topic_name, hit.rule.touches, fault.action):
+                    hit.rule.missed()
         ended(response)
         return response
+
+    async def _handle_again(self, hit: _Hit) -> None:
+        """Append the batches of a Produce once more."""
+        assert isinstance(hit.whole, ProduceRequest)
+        again = second_arrival(hit.whole, self._topic_name, hit.rule.touches)
+        if again is None:
+            hit.rule.missed()
+        else:
+            await resolved(hit.handle(hit.context, again))
 
     def _spoiled(self, hit: _Hit, response: Response) -> Response:
         """The response with the error for the partitions of the fault."""

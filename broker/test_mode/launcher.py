@@ -43,6 +43,7 @@ from broker.main import serve
 from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
 from broker.test_mode.cut_network import CutNetwork, Link, Links
+from broker.test_mode.faulty_disk import DiskFaults, FaultyFileSystem
 from broker.test_mode.interception import CONTROL
 from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
@@ -259,12 +260,14 @@ def _serve_broker(command: dict[str, Any], report: int) -> int:
 
     async def run() -> int:
         machine, environment = TimeMachine.of(movable, system_environment(config))
+        disk = DiskFaults()
+        environment = environment.replace(file_system=FaultyFileSystem(disk))
         if links is not None:
             environment = environment.replace(network=CutNetwork(environment.network, links))
         controls = []  # as long as the broker runs
 
         async def announce(server: KafkaServer) -> None:
-            controls.append(ControlServer(server, command["token"], machine, links))
+            controls.append(ControlServer(server, command["token"], machine, disk, links))
             _report(report, json.dumps({"ports": server.ports, "control": await controls[0].start()}))
 
         return await serve(config, launched_s, announce, environment=environment)

@@ -11,7 +11,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from io import FileIO
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from storage.io.file_system import Bytes, FileInfo
 
@@ -208,6 +208,9 @@ class OsFileSystem:
     descriptor to close is decided by second chance (a clock), which costs the hot path one attribute store.
     """
 
+    file_type: ClassVar[type[OsFile]] = OsFile
+    """The class of the Files."""
+
     def __init__(self, max_open_files: int | None = None) -> None:
         if max_open_files is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -268,14 +271,14 @@ class OsFileSystem:
         self._open_files.pop(file, None)
 
     def open(self, path: str, *, is_private: bool = False) -> OsFile:
-        file = OsFile(self, path, 0, None)
+        file = self.file_type(self, path, 0, None)
         descriptor = self._open_descriptor(path, _FLAGS | os.O_CREAT, 0o600 if is_private else 0o644)
         self._hold(file, descriptor)
         file.size = os.fstat(descriptor.fd).st_size
         return file
 
     def attach(self, path: str, size: int) -> OsFile:
-        return OsFile(self, path, size, None)
+        return self.file_type(self, path, size, None)
 
     def create(self, path: str) -> None:
         os.close(self._opened(os.open, path, _FLAGS | os.O_CREAT, 0o644))

@@ -23,6 +23,7 @@ from tests.kit.waiting import PATIENCE_S
         (kafka_under_test.Topic, odradek.aio.Topic),
         (odradek.Fault, odradek.aio.Fault),
         (brokers.Clock, odradek.aio.Clock),
+        (brokers.Disk, odradek.aio.Disk),
     ],
 )
 def test_every_verb_is_a_coroutine(sync: type, aio: type) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 import odradek
 from odradek.clusters import Cluster
@@ -363,3 +363,39 @@ def test_a_fault_hits_whichever_broker_is_asked(cluster: odradek.Cluster) -> Non
     unused.remove()
     with pytest.raises(odradek.OdradekError, match="unknown API 'Produze'"):
         cluster.fail("Produze", "NOT_ENOUGH_REPLICAS")
+
+
+def test_another_coordinator(cluster: odradek.Cluster) -> None:
+    with pytest.raises(odradek.KafkaError, match="__consumer_offsets does not exist yet"):
+        cluster.move_coordinator(group="billing", leader=2)
+    cluster.create_topic(TOPIC).produce([b"1", b"2"])
+    consumer = Consumer({
+        "bootstrap.servers": cluster.bootstrap_servers, "group.id": "billing", "auto.offset.reset": "earliest",
+        "topic.metadata.refresh.interval.ms": 500,
+    })  # fmt: skip
+    consumer.subscribe([TOPIC])
+    assert consumer.poll(PATIENCE_S) is not None
+    for leader in cluster.brokers:
+        cluster.move_coordinator(group="billing", leader=leader, within=PATIENCE_S)
+        assert cluster.await_leader("__consumer_offsets", among={leader}) == leader
+        eventually("a member has joined", lambda: cluster.broker(leader).groups(), bool)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    cluster.await_committed("billing", TOPIC, 1)
+    with pytest.raises(odradek.OdradekError, match="either a group or a transactional_id"):
+        cluster.move_coordinator(leader=1)
+
+
+def test_a_broker_loses_its_session_and_comes_back(cluster: odradek.Cluster) -> None:
+    cluster.create_topic(TOPIC)
+    leader = cluster.await_leader(TOPIC)
+    epoch = cluster.describe_topics()[0]["partitions"][0]["leader_epoch"]
+    cluster.expire_session(leader)
+
+    def epoch_now() -> int:
+        now: int = cluster.describe_topics()[0]["partitions"][0]["leader_epoch"]
+        return now
+
+    eventually("another epoch", epoch_now, lambda now: now > epoch)
+    cluster.await_isr(TOPIC, cluster.brokers, within=PATIENCE_S)
+    assert [each["name"] for each in cluster.describe_topics()] == [TOPIC]
