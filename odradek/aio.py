@@ -140,6 +140,12 @@ class Kafka(Wrapper[K]):
         """The address for clients."""
         return self.sync.bootstrap_servers
 
+    def client_config(self, library: str) -> dict[str, Any]:
+        """The settings for a client library; see `odradek.Broker.client_config`."""
+        return self.sync.client_config(library)
+
+    create_user = coroutine(KafkaUnderTest.create_user)
+
     async def create_topic(self, name: str, partitions: int = 1, **options: Any) -> Topic:
         """Create a topic."""
         return Topic(await asyncio.to_thread(self.sync.create_topic, name, partitions, **options))
@@ -220,13 +226,8 @@ class Broker(Kafka[brokers.Broker]):
         """The broker's disk."""
         return Disk(self.sync.disk)
 
-    def client_config(self, library: str) -> dict[str, Any]:
-        """The settings for a client library; see `odradek.Broker.client_config`."""
-        return self.sync.client_config(library)
-
     compact = coroutine(brokers.Broker.compact)
     apply_retention = coroutine(brokers.Broker.apply_retention)
-    create_user = coroutine(brokers.Broker.create_user)
     faults = coroutine(brokers.Broker.faults)
 
 

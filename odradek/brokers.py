@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from odradek.control import Control, ExpectationError, OdradekError, Record
 from odradek.kafka_under_test import Fault, KafkaUnderTest, shown_group, unused_fault
 from odradek.processes import Launcher
-from odradek.security_options import USER, Security
+from odradek.security_options import BROKER_USER, USER, Security
 
 REPORTED_REQUESTS = 20
 REPORTED_LINES = 10
@@ -47,6 +47,7 @@ class _Process(NamedTuple):
 
     pid: int
     port: int
+    ports: Mapping[str, int]
     control: Control
     directory: Path
     log: Path
@@ -155,12 +156,6 @@ class Broker(KafkaUnderTest):
         """The address for clients."""
         return f"127.0.0.1:{self._running.port}"
 
-    def client_config(self, library: str) -> dict[str, Any]:
-        """The settings for a client library: `aiokafka`, `confluent` (librdkafka), `java`,
-        `kafka-python`, `kafkajs` or `spark`.
-        """
-        return self._security.client_config(library, self.bootstrap_servers)
-
     @property
     def clock(self) -> Clock:
         """The broker's time."""
@@ -204,10 +199,6 @@ class Broker(KafkaUnderTest):
 
     def _append(self, topic: str, partition: int, records: Iterable[Mapping[str, Any]]) -> int:
         return self._control.append(topic, partition, records)
-
-    def create_user(self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
-        """Create a user who logs in by a SCRAM mechanism, or change the password."""
-        self._control.ask("POST", "users", {"name": name, "password": password, "mechanism": mechanism})
 
     def compact(self, topic: str | None = None) -> None:
         """Compact a topic now, or all topics with cleanup.policy=compact, however little of them is dirty.
@@ -279,7 +270,7 @@ class Broker(KafkaUnderTest):
         fields = self._command(where, port)
         return self._launcher.request("start", directory=str(where), token=token, **fields), where, token
 
-    def _command(self, directory: Path, port: int) -> dict[str, object]:
+    def _command(self, directory: Path, port: int) -> dict[str, Any]:
         """The fields of the command that starts the broker."""
         properties = {
             **DEFAULTS,
@@ -289,7 +280,7 @@ class Broker(KafkaUnderTest):
             **self._config,
         }
         if "authorizer.class.name" in properties:
-            users = [properties.get("super.users", ""), f"User:{USER}"]
+            users = [properties.get("super.users", ""), f"User:{USER}", f"User:{BROKER_USER}"]
             properties["super.users"] = ";".join(filter(None, users))
         return {"properties": properties}
 
@@ -297,13 +288,16 @@ class Broker(KafkaUnderTest):
         assert self._launcher is not None
         command_id, directory, token = begun
         reply = self._launcher.reply(command_id)
-        port = next(iter(reply["ports"].values()))
+        ports = reply["ports"]
         self._state = State.RUNNING
         control = Control(reply["control"], token)
+        self._create_login(control)
+        return _Process(reply["pid"], next(iter(ports.values())), ports, control, directory, Path(reply["log"]))
+
+    def _create_login(self, control: Control) -> None:
+        """Create the user as which clients log in."""
         if self._security.is_scram:
-            body = {"name": USER, "password": self._security.password, "mechanism": self._security.mechanism}
-            control.ask("POST", "users", body)
-        return _Process(reply["pid"], port, control, directory, Path(reply["log"]))
+            control.create_user(USER, self._security.password, self._security.mechanism)
 
     def _started_anew(self, begun: tuple[int, Path, str]) -> _Process:
         """Like `_started`, on a port that no broker of this process had before: the system may give one again."""

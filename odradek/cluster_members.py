@@ -6,13 +6,14 @@ import contextlib
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from odradek.brokers import DEFAULTS, Broker, State
 from odradek.cluster_state import View
 from odradek.control import Control, OdradekError
 from odradek.network_plan import TREE, NetworkPlan, Node
 from odradek.processes import Launcher
+from odradek.security_options import INTERNAL, Security
 
 SHORTER: Mapping[str, str] = {
     "replica.lag.time.max.ms": "5000",
@@ -38,9 +39,17 @@ def defaults(brokers: int) -> dict[str, str]:
 class Member(Broker):
     """A broker of a cluster, which ends with the cluster."""
 
-    def __init__(self, broker_id: int, members: ClusterMembers, tree_port: int, config: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        members: ClusterMembers,
+        tree_port: int,
+        config: Mapping[str, object],
+        security: Security,
+    ) -> None:
         own = {"broker.id": broker_id, "zookeeper.connect": f"127.0.0.1:{tree_port}"}
         super().__init__(config={**config, **own})
+        self._security = security
         self.broker_id = broker_id
         self.tree_port = tree_port
         self._members = members
@@ -69,8 +78,8 @@ class Member(Broker):
 
     @property
     def port(self) -> int:
-        """The port for clients and for other brokers; 0 before the start."""
-        return 0 if self._process is None else self._process.port
+        """The port for other brokers; 0 before the start."""
+        return 0 if self._process is None else self._process.ports.get(INTERNAL, self._process.port)
 
     def view(self) -> View:
         """The cluster as this broker sees it, with the internal topics."""
@@ -109,15 +118,26 @@ class Member(Broker):
         """Send the faults of the connections that this broker opens."""
         self._ask("POST", "network", {"links": self._members.links(self.broker_id)})
 
-    def _command(self, directory: Path, port: int) -> dict[str, object]:
-        return {**super()._command(directory, port), "links": self._members.links(self.broker_id)}
+    def _command(self, directory: Path, port: int) -> dict[str, Any]:
+        command = super()._command(directory, port)
+        if self._security.protocol != "PLAINTEXT":
+            properties = {**command["properties"], **self._security.member_properties()}
+            del properties["security.inter.broker.protocol"]
+            properties["listeners"] += f",{INTERNAL}://127.0.0.1:{self.port}"
+            command["properties"] = properties
+        return {**command, "links": self._members.links(self.broker_id)}
+
+    def _create_login(self, control: Control) -> None:
+        """The cluster does it, when there is a controller."""
 
 
 class ClusterMembers:
     """The tree and the brokers, by id. `begin` starts them, and `await_started` waits for them."""
 
-    def __init__(self, brokers: int, config: Mapping[str, object]) -> None:
+    def __init__(self, brokers: int, config: Mapping[str, object], security: Security) -> None:
         self._launcher = Launcher.shared()
+        self._security = security
+        security.prepare(self._launcher)
         self._config = {**defaults(brokers), **config}
         self._directory = self._launcher.new_directory()
         token = secrets.token_urlsafe(16)
@@ -148,7 +168,7 @@ class ClusterMembers:
         return broker_id
 
     def _begin(self, broker_id: int, tree_port: int) -> None:
-        broker = self.brokers[broker_id] = Member(broker_id, self, tree_port, self._config)
+        broker = self.brokers[broker_id] = Member(broker_id, self, tree_port, self._config, self._security)
         self._nodes.add(broker_id)
         broker.begin(self._launcher)
 

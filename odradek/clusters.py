@@ -19,6 +19,7 @@ from odradek.cluster_state import ClusterState, View
 from odradek.control import ExpectationError, KafkaError, OdradekError, Record
 from odradek.kafka_under_test import PERIOD_S, WITHIN_S, Fault, KafkaUnderTest, Topic, unused_fault, wait_until
 from odradek.network_plan import Node
+from odradek.security_options import USER, Security
 
 PATIENCE_S: Final = 60.0
 """How long brokers may take on a busy machine for what a test did not ask to wait for, as to find each other."""
@@ -27,13 +28,21 @@ PATIENCE_S: Final = 60.0
 class Cluster(KafkaUnderTest):
     """Brokers 1, 2, ... and their ZooKeeper tree, from `start` to `stop`, or in a `with` block.
 
-    `config` are keys of server.properties for all brokers. Clients reach every broker that runs: faults of the network
+    `config` are keys of server.properties for all brokers; `tls` and `sasl` are as those of a broker. Clients reach every broker that runs: faults of the network
     are those between brokers, and between brokers and the tree.
     """
 
-    def __init__(self, brokers: int = 3, *, config: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        config: Mapping[str, object] | None = None,
+        tls: bool = False,
+        sasl: str | None = None,
+    ) -> None:
         if brokers < 1:
             raise OdradekError(f"a cluster has at least 1 broker, not {brokers}")
+        self._security = Security(tls=tls, sasl=sasl)
         self._count = brokers
         self._config = {name: str(value) for name, value in (config or {}).items()}
         self._started: ClusterMembers | None = None
@@ -48,7 +57,7 @@ class Cluster(KafkaUnderTest):
         """Start the brokers; returns it when they know each other. Raises OdradekError with the reason of a failure."""
         if self._started is not None:
             raise OdradekError("the cluster runs already")
-        self._begin(ClusterMembers(self._count, self._config))
+        self._begin(ClusterMembers(self._count, self._config, self._security))
         return self
 
     def stop(self) -> None:
@@ -61,7 +70,7 @@ class Cluster(KafkaUnderTest):
     def prepare_reset(self) -> None:
         """Start the brokers of the next `reset` in the background."""
         if self._spare is None:
-            self._spare = ClusterMembers(self._count, self._config)
+            self._spare = ClusterMembers(self._count, self._config, self._security)
 
     def reset(self) -> None:
         """Replace the cluster by a new one with the brokers that it had at first, on other ports.
@@ -71,7 +80,7 @@ class Cluster(KafkaUnderTest):
         old, spare = self._members, self._spare
         self._spare = None
         self._faults.clear()
-        self._begin(spare or ClusterMembers(self._count, self._config))
+        self._begin(spare or ClusterMembers(self._count, self._config, self._security))
         old.stop()
 
     def _begin(self, members: ClusterMembers) -> None:
@@ -82,6 +91,8 @@ class Cluster(KafkaUnderTest):
             raise
         self._started = members
         self._await_brokers()
+        if self._security.is_scram:
+            self.create_user(USER, self._security.password, mechanism=self._security.mechanism or "")
 
     def _await_brokers(self) -> None:
         """Wait until all brokers that run and are not cut off know each other."""

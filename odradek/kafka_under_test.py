@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from odradek.control import Control, ExpectationError, Header, OdradekError, Record
+from odradek.security_options import Security
 
 T = TypeVar("T")
 
@@ -21,6 +22,8 @@ WITHIN_S = 10.0
 
 class KafkaUnderTest(ABC):
     """A broker or a cluster; it runs from `start` to `stop`, or in a `with` block."""
+
+    _security: Security
 
     @abstractmethod
     def start(self) -> Self:
@@ -67,6 +70,16 @@ class KafkaUnderTest(ABC):
     @abstractmethod
     def bootstrap_servers(self) -> str:
         """The address for clients."""
+
+    def client_config(self, library: str) -> dict[str, Any]:
+        """The settings for a client library: `aiokafka`, `confluent` (librdkafka), `java`,
+        `kafka-python`, `kafkajs` or `spark`.
+        """
+        return self._security.client_config(library, self.bootstrap_servers)
+
+    def create_user(self, name: str, password: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
+        """Create a user who logs in by a SCRAM mechanism, or change the password."""
+        self._ask("POST", "users", {"name": name, "password": password, "mechanism": mechanism})
 
     # -- topics and records --------------------------------------------------------------------------------------------
 

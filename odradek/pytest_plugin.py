@@ -105,11 +105,9 @@ def _start(config: Mapping[str, object], brokers: int = 1, **security: Any) -> B
         from odradek.brokers import Broker
 
         return Broker(config=config, **security).start()
-    if security:
-        raise pytest.UsageError(f"a cluster under test has no {' and no '.join(security)}")
     from odradek.clusters import Cluster
 
-    return Cluster(brokers, config=config).start()
+    return Cluster(brokers, config=config, **security).start()
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -14,6 +14,10 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER = "admin"
 """The user that clients log in as."""
 BROKER_USER = "broker"
+INTERNAL = "INTERNAL"
+"""The listener between the brokers of a cluster whose clients use security. Its brokers log in by PLAIN: the users of
+SCRAM are in the tree, which they could not reach without each other.
+"""
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -73,10 +77,23 @@ class Security:
             }
         return settings
 
+    def member_properties(self) -> dict[str, str]:
+        """The keys of server.properties that a broker of a cluster has in place of security.inter.broker.protocol."""
+        return {
+            "listener.security.protocol.map": f"{self.protocol}:{self.protocol},{INTERNAL}:SASL_PLAINTEXT",
+            "inter.broker.listener.name": INTERNAL,
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            f"listener.name.{INTERNAL.lower()}.sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.{INTERNAL.lower()}.plain.sasl.jaas.config": self._plain_login(),
+        }
+
     def _brokers_login(self) -> str:
-        own = f'username="{BROKER_USER}" password="{self.password}"'
         if self.is_scram:
-            return f"{_SCRAM_MODULE} required {own};"
+            return f'{_SCRAM_MODULE} required username="{BROKER_USER}" password="{self.password}";'
+        return self._plain_login()
+
+    def _plain_login(self) -> str:
+        own = f'username="{BROKER_USER}" password="{self.password}"'
         users = "".join(f' user_{user}="{self.password}"' for user in (BROKER_USER, USER))
         return f"{_PLAIN_MODULE} required {own}{users};"
 

@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options, up to `--`."""
     parser = argparse.ArgumentParser(
         prog="odradek run",
-        usage="odradek run [--topics NAME[:PARTITIONS],...] [--brokers N | --tls --sasl MECHANISM] "
+        usage="odradek run [--topics NAME[:PARTITIONS],...] [--brokers N] [--tls] [--sasl MECHANISM] "
         "[--config KEY=VALUE] -- COMMAND [ARGUMENTS...]",
         description="Run a command with a new broker that ends with it; the exit code is that of the command.",
         allow_abbrev=False,
@@ -113,9 +113,9 @@ def control_environment(broker: odradek.Broker) -> dict[str, str]:
     return {"ODRADEK_URL": broker.control_url, "ODRADEK_TOKEN": broker.control_token}
 
 
-def security_environment(broker: odradek.Broker) -> dict[str, str]:
+def security_environment(kafka: odradek.Broker | odradek.Cluster) -> dict[str, str]:
     """How the command logs in, by the names of librdkafka's settings; nothing without security."""
-    settings = broker.client_config("confluent")
+    settings = kafka.client_config("confluent")
     if settings["security.protocol"] == "PLAINTEXT":
         return {}
     named = {name: value for name, value in settings.items() if name != "bootstrap.servers"}
@@ -131,7 +131,8 @@ def run_with(
     """Create the topics and run the command; returns its exit code."""
     for name, partitions in topics.items():
         kafka.create_topic(name, partitions)
-    return run_command(command, {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, **environment})
+    address = {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    return run_command(command, {**address, **security_environment(kafka), **environment})
 
 
 def main(argv: list[str]) -> int:
@@ -144,19 +145,16 @@ def main(argv: list[str]) -> int:
         return USAGE_ERROR
     try:
         topics, config = topics_of(words.topics), config_of(words.config)
+        security = {"tls": words.tls, "sasl": words.sasl}
     except ValueError as error:
         print(f"odradek run: {error}", file=sys.stderr)
         return USAGE_ERROR
-    if words.brokers != 1 and (words.tls or words.sasl):
-        print("odradek run: a cluster has neither --tls nor --sasl", file=sys.stderr)
-        return USAGE_ERROR
     try:
         if words.brokers != 1:
-            with odradek.Cluster(words.brokers, config=config) as cluster:
+            with odradek.Cluster(words.brokers, config=config, **security) as cluster:
                 return run_with(cluster, topics, words.command, control_environment(cluster.broker(1)))
-        with odradek.Broker(config=config, tls=words.tls, sasl=words.sasl) as broker:
-            environment = {**control_environment(broker), **security_environment(broker)}
-            return run_with(broker, topics, words.command, environment)
+        with odradek.Broker(config=config, **security) as broker:
+            return run_with(broker, topics, words.command, control_environment(broker))
     except odradek.OdradekError as error:
         print(f"odradek run: {error}", file=sys.stderr)
         return 1

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 import odradek
+from tests.kit.waiting import PATIENCE_S
 
 KAFKA_PYTHON = """
 import json, sys
@@ -93,6 +94,38 @@ def test_users_and_acls() -> None:
         admin.produce("orders", b"A2")
         assert admin.flush(60) == 0
         assert [each.value for each in broker.records("orders")] == [b"A2"]
+
+
+def sent(settings: dict[str, Any], value: bytes) -> str | None:
+    """Produce one record; returns the name of the error."""
+    outcomes: list[str | None] = []
+    client = Producer({**settings, "enable.idempotence": True, "message.timeout.ms": 60_000, "log_level": 0})
+    client.produce("orders", value, on_delivery=lambda error, _: outcomes.append(error and error.name()))
+    assert client.flush(70) == 0
+    return outcomes[0]
+
+
+@pytest.mark.parametrize(("tls", "sasl"), [(True, "SCRAM-SHA-512"), (False, "PLAIN")])
+def test_a_cluster_with_security(tls: bool, sasl: str) -> None:
+    config = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    with odradek.Cluster(config=config, tls=tls, sasl=sasl) as cluster:
+        cluster.create_topic("orders", replication_factor=3)
+        settings = cluster.client_config("confluent")
+        assert sent(settings, b"A1") is None
+        assert refused({"bootstrap.servers": cluster.bootstrap_servers})
+        leader = cluster.await_leader("orders")
+        cluster.kill(leader)
+        cluster.await_leader("orders", among=set(cluster.brokers) - {leader}, within=PATIENCE_S)
+        assert sent(settings, b"A2") is None
+        cluster.restart(leader)
+        cluster.await_isr("orders", cluster.brokers, within=PATIENCE_S)
+        cluster.partition({leader}, set(cluster.brokers) - {leader})
+        cluster.await_isr("orders", set(cluster.brokers) - {leader}, within=PATIENCE_S)
+        assert [each.value for each in cluster.records("orders")] == [b"A1", b"A2"]
+        if sasl != "PLAIN":
+            cluster.create_user("shop", "secret")
+            shop = {**settings, "sasl.username": "shop", "sasl.password": "secret"}
+            assert sent(shop, b"A3") == "TOPIC_AUTHORIZATION_FAILED"
 
 
 def test_unknown_names() -> None:
