@@ -28,8 +28,8 @@ PATIENCE_S: Final = 60.0
 class Cluster(KafkaUnderTest):
     """Brokers 1, 2, ... and their ZooKeeper tree, from `start` to `stop`, or in a `with` block.
 
-    `config` are keys of server.properties for all brokers; `tls` and `sasl` are as those of a broker. Clients reach every broker that runs: faults of the network
-    are those between brokers, and between brokers and the tree.
+    `config` are keys of server.properties for all brokers; `tls` and `sasl` are as those of a broker. Clients reach
+    every broker that runs: faults of the network are those between brokers, and between brokers and the tree.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ class Cluster(KafkaUnderTest):
         leader: int,
         within: float = WITHIN_S,
     ) -> None:
-        """Let `leader` coordinate a group, or the transactions of a transactional id, with all that share its partition.
+        """Let `leader` coordinate a group, or the transactions of a transactional id, and all others of its partition.
 
         Raises as `move`; the internal topic exists once a group or a transaction has used it.
         """

@@ -260,8 +260,8 @@ class KafkaUnderTest(ABC):
         return self._fault("Fetch", "corrupt", topic=topic, times=times, **options)
 
     def unknown_schema(self, topic: str, *, times: int | None = 1, **options: Any) -> Fault:
-        """Change the schema id (the bytes 1 to 4 of a value that begins with a zero byte) in the next records of `topic`
-        that consumers fetch to 2147483647. The log stays intact. For the options, see `fail`.
+        """Change the schema id in the next records of `topic` that consumers fetch to 2147483647: bytes 1 to 4 of each
+        value that begins with a zero byte. The log stays intact. For the options, see `fail`.
         """
         return self._fault("Fetch", "unknown_schema", topic=topic, times=times, **options)
 

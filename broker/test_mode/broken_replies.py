@@ -18,19 +18,22 @@ class BrokenReplies:
     def __init__(self, dispatcher: Dispatch) -> None:
         self._dispatcher = dispatcher
         self._is_dispatching = False
-        self._wanted: tuple[str, str] | None = None
+        self._wanted: list[tuple[str, str]] = []
+        """How to break the answer to the request that is being dispatched, and the reason; at most one."""
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
         """See `broker.network.connection.Dispatch`."""
-        self._wanted, self._is_dispatching = None, True
+        self._wanted.clear()
+        self._is_dispatching = True
         try:
             reply = self._dispatcher.dispatch(connection, frame)
         finally:
             self._is_dispatching = False
-        if self._wanted is None:
+        if not self._wanted:
             return reply
+        how, reason = self._wanted.pop()
         assert isinstance(reply, Waiting), "a handler with a fault answers later"
-        return reply.replace(future=_broken(reply.future, *self._wanted, connection))
+        return reply.replace(future=_broken(reply.future, how, reason, connection))
 
     def break_next(self, how: str, reason: str) -> None:
         """Break the answer to the request that is being dispatched. Its handler calls this, and answers later.
@@ -39,7 +42,7 @@ class BrokenReplies:
         """
         if not self._is_dispatching:
             raise CloseConnection(reason)
-        self._wanted = how, reason
+        self._wanted.append((how, reason))
 
 
 def _broken(whole: Answer, how: str, reason: str, connection: Connection) -> Answer:

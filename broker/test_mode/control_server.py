@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `GET /v1/broker` | broker id, cluster id, controller, listeners |
-| `GET /v1/topics` | the topics with leaders, replicas, ISR and offsets of their partitions; `internal=true`: all of them |
+| `GET /v1/topics` | topics with leaders, replicas, ISR and offsets of partitions; `internal=true`: all topics |
 | `POST /v1/topics` | creates a topic: `name`, `partitions`, `replication_factor`, `config` |
 | `DELETE /v1/topics/NAME` | deletes it; its logs are gone when the answer comes |
 | `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
@@ -17,7 +17,8 @@
 | `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
 | `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
 
-`faulty_disk` has the requests for faults of the disk. Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
+`faulty_disk` has the requests for faults of the disk. Keys, values and headers are Base64. Errors of Kafka are status
+409 with `error` and `error_name`.
 """
 
 from __future__ import annotations

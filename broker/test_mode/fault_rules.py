@@ -124,6 +124,7 @@ class FaultRule:
         self.hits = 0
         self.nearest: str | None = None
         """The request that matched the most selectors but not all."""
+        self._open_hits = 0
         self._most_matched = -1
         self._seen = 0
         self._random = random.Random(fault.seed)  # noqa: S311  reproducible, not secret
@@ -131,7 +132,7 @@ class FaultRule:
     @property
     def is_spent(self) -> bool:
         """Whether the fault hits nothing more."""
-        return self.fault.times is not None and self.hits >= self.fault.times
+        return self.fault.times is not None and self.hits + self._open_hits >= self.fault.times
 
     def hits_request(self, context: RequestContext, request: Request, topic_name: TopicName) -> bool:
         """Whether the fault hits this request of its API; counts it."""
@@ -151,9 +152,15 @@ class FaultRule:
         self.hits += 1
         return True
 
-    def missed(self) -> None:
-        """Take back a hit: there was nothing in the request or its answer that the fault could change."""
+    def open_hit(self) -> None:
+        """Do not count the last hit before `close_hit`: it is not known yet whether there is anything to change."""
         self.hits -= 1
+        self._open_hits += 1
+
+    def close_hit(self, *, counts: bool) -> None:
+        """End a hit that is open."""
+        self._open_hits -= 1
+        self.hits += counts
 
     def touches(self, topic: str | None, partition: int | None) -> bool:
         """Whether the fault affects this partition."""
@@ -191,6 +198,6 @@ class FaultRule:
         fault = self.fault
         details = fault.selectors | ({"error": fault.error.name} if fault.error else {})
         return {
-            "id": self.number, "api": _name(fault.api), "action": fault.action, **details, "times": fault.times, "hits": self.hits,
-            "optional": fault.optional, "nearest": self.nearest,
+            "id": self.number, "api": _name(fault.api), "action": fault.action, **details, "times": fault.times,
+            "hits": self.hits, "optional": fault.optional, "nearest": self.nearest,
         }  # fmt: skip

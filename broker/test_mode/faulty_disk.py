@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| `GET /v1/disk`, `POST /v1/disk` | the faults of the disk; sets them: `full`, `delay_ms`, `failing_fsyncs` (null: all) |
+| `GET /v1/disk`, `POST /v1/disk` | the disk's faults; sets them: `full`, `delay_ms`, `failing_fsyncs` (null: all) |
 
 A separate process compacts logs, on the disk as it is.
 """

@@ -219,6 +219,8 @@ class Interception:
                 return _watched(self._refuse(hit), ended)
             case "half" | "twice":
                 self._replies.break_next(fault.action, f"fault {hit.rule.number}: {fault.action}")
+            case "double" | "corrupt" | "unknown_schema":
+                return self._change_records(hit, ended)
         return self._spoil(hit, ended)
 
     def _refuse(self, hit: _Hit) -> Any:
@@ -247,22 +249,26 @@ class Interception:
                 cast("Any", response).throttle_time_ms = fault.delay_ms
             case "error" if response is not None:
                 response = self._spoiled(hit, response)
-            case "double":
-                await self._handle_again(hit)
-            case "corrupt" | "unknown_schema" if isinstance(response, FetchResponse):
-                if not changed(response, self._topic_name, hit.rule.touches, fault.action):
-                    hit.rule.missed()
         ended(response)
         return response
 
-    async def _handle_again(self, hit: _Hit) -> None:
-        """Append the batches of a Produce once more."""
-        assert isinstance(hit.whole, ProduceRequest)
-        again = second_arrival(hit.whole, self._topic_name, hit.rule.touches)
-        if again is None:
-            hit.rule.missed()
-        else:
-            await resolved(hit.handle(hit.context, again))
+    async def _change_records(self, hit: _Hit, ended: Ended) -> Reply:
+        """Change the records of an answer, or append those of a request once more. Without records it is no hit."""
+        rule, has_records = hit.rule, False
+        rule.open_hit()
+        try:
+            response = await resolved(hit.handle(hit.context, hit.request))
+            if isinstance(response, FetchResponse):
+                has_records = changed(response, self._topic_name, rule.touches, rule.fault.action)
+            elif isinstance(hit.whole, ProduceRequest):
+                again = second_arrival(hit.whole, self._topic_name, rule.touches)
+                has_records = again is not None
+                if again is not None:
+                    await resolved(hit.handle(hit.context, again))
+        finally:
+            rule.close_hit(counts=has_records)
+        ended(response)
+        return response
 
     def _spoiled(self, hit: _Hit, response: Response) -> Response:
         """The response with the error for the partitions of the fault."""

@@ -42,7 +42,7 @@ def second_arrival(request: ProduceRequest, topic_name: TopicName, touches: Keep
     left = reduced(request, topic_name, touches)
     topics = []
     for topic in left.topic_data if left is not None else ():
-        parts = [(data, _plain(data.records)) for data in topic.partition_data if data.records]
+        parts = [(data, _plain(memoryview(data.records))) for data in topic.partition_data if data.records]
         doubled = [data.replace(records=memoryview(records)) for data, records in parts if records]
         if doubled:
             topics.append(topic.replace(partition_data=doubled))

@@ -378,7 +378,7 @@ def test_another_coordinator(cluster: odradek.Cluster) -> None:
     for leader in cluster.brokers:
         cluster.move_coordinator(group="billing", leader=leader, within=PATIENCE_S)
         assert cluster.await_leader("__consumer_offsets", among={leader}) == leader
-        eventually("a member has joined", lambda: cluster.broker(leader).groups(), bool)
+        eventually("a member has joined", cluster.broker(leader).groups, bool)
     consumer.commit(asynchronous=False)
     consumer.close()
     cluster.await_committed("billing", TOPIC, 1)
