@@ -10,7 +10,6 @@ A separate process compacts logs, on the disk as it is.
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from storage.io.os_file_system import OsFile, OsFileSystem
 
 
 class DiskFaults:
-    """What is wrong with the disk now. Threads of the broker read it."""
+    """The faults of a disk. Threads of the broker read them."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -37,7 +36,7 @@ class DiskFaults:
     def before_write(self, path: str) -> None:
         """Raise OSError if the disk is full."""
         if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            raise OSError(errno.ENOSPC, "No space left on device", path)
 
     def before_read(self) -> None:
         """Wait as long as the disk does."""
@@ -50,7 +49,7 @@ class DiskFaults:
         if self.failing_fsyncs is None or self.failing_fsyncs > 0:
             if self.failing_fsyncs is not None:
                 self.failing_fsyncs -= 1
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            raise OSError(errno.EIO, "Input/output error", path)
 
     async def _describe(self, _request: HttpRequest) -> object:
         return {
