@@ -254,8 +254,8 @@ class KafkaUnderTest(ABC):
         return self._fault("Produce", "double", topic=topic, times=times, **options)
 
     def corrupt(self, topic: str, *, times: int | None = 1, **options: Any) -> Fault:
-        """Flip a byte in the next records of `topic` that consumers fetch; those that check the CRC notice. The log stays
-        intact. For the options, see `fail`.
+        """Flip a byte in the next records of `topic` that consumers fetch; those that check the CRC notice. The log
+        stays intact. For the options, see `fail`.
         """
         return self._fault("Fetch", "corrupt", topic=topic, times=times, **options)
 
