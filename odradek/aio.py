@@ -155,6 +155,7 @@ class Kafka(Wrapper[K]):
         return Topic(self.sync.topic(name))
 
     delete_topic = coroutine(KafkaUnderTest.delete_topic)
+    alter_config = coroutine(KafkaUnderTest.alter_config)
     topics = coroutine(KafkaUnderTest.topics)
     describe_topics = coroutine(KafkaUnderTest.describe_topics)
     records = coroutine(KafkaUnderTest.records)

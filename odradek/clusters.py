@@ -224,6 +224,14 @@ class Cluster(KafkaUnderTest):
         super().delete_topic(name)
         self._await_known(lambda view: view.topic(name) is None, None, f"expected no broker to know the topic {name}")
 
+    def alter_config(self, config: Mapping[str, object], *, topic: str | None = None) -> None:
+        """See `KafkaUnderTest.alter_config`."""
+        if topic is not None:
+            super().alter_config(config, topic=topic)
+            return
+        for broker in self._members.running().values():
+            broker.alter_config(config)
+
     def describe_topics(self) -> list[dict[str, Any]]:
         """The topics with their partitions: leader, replicas, ISR, earliest and latest offset.
 

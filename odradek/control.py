@@ -1,5 +1,5 @@
-"""A client of the control API of one broker, and the exceptions of the package. `broker.test_mode.control_server` lists
-the requests.
+"""A client of the control API of one broker, and the exceptions of the package. docs/control-api.md lists the
+requests.
 """
 
 from __future__ import annotations

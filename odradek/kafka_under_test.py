@@ -103,6 +103,13 @@ class KafkaUnderTest(ABC):
         """Delete a topic; its records are gone when this returns."""
         self._ask("DELETE", f"topics/{name}")
 
+    def alter_config(self, config: Mapping[str, object], *, topic: str | None = None) -> None:
+        """Change the configuration of a topic, or that of the broker, such as `{"max.connections.per.ip": 5}`.
+
+        None restores the default of a key. In a cluster, all brokers that run are changed. Raises KafkaError.
+        """
+        self._ask("POST", "configs", {"topic": topic, "config": dict(config)})
+
     def topic(self, name: str) -> Topic:
         """A topic by its name, whether it exists or not."""
         return Topic(self, name)

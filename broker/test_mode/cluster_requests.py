@@ -1,20 +1,12 @@
-"""The requests of the control API that only a broker of a cluster under test has.
-
-| request | answer |
-|---|---|
-| `POST /v1/reassignments` | moves the replicas of `topic`, `partition` to the brokers `replicas`; the controller only |
-| `POST /v1/elections` | elects the preferred leader of `topic`, `partition`; the controller only |
-| `POST /v1/network` | replaces the faults of the connections that this broker opens: `links`, see `cut_network` |
-"""
+"""The requests of the control API that only a broker of a cluster under test has."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
-from broker.test_mode.cut_network import Link, LinkError, Links
-from broker.test_mode.http_connection import HttpError, HttpRequest
+from broker.test_mode.api_description import Given, array, integer, operation, struct, text
+from broker.test_mode.cut_network import LINK, Link, Links
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -29,6 +21,11 @@ R = TypeVar("R", bound=Response)
 
 Send = Callable[[Request, type[Any]], Awaitable[Any]]
 _TIMEOUT_MS: Final = 30_000
+_PARTITION: Final = {
+    "topic": text("The name of the topic."),
+    "partition?": integer("The partition.", minimum=0, default=0),
+}
+NETWORK: Final = struct({"links": array(LINK, "All links with a fault; the others have none from now on.")})
 
 
 class ClusterRequests:
@@ -37,28 +34,34 @@ class ClusterRequests:
     def __init__(self, send: Send, links: Links) -> None:
         self._send = send
         self._links = links
-        self.handlers: Mapping[tuple[str, str], Callable[[HttpRequest], Awaitable[object]]] = {
-            ("POST", "reassignments"): self._reassign,
-            ("POST", "elections"): self._elect,
-            ("POST", "network"): self._change_network,
-        }
 
-    async def _reassign(self, request: HttpRequest) -> object:
-        topic, partition = _partition(request.body)
-        replicas = request.body.get("replicas")
-        if not isinstance(replicas, list) or not all(isinstance(each, int) for each in replicas):
-            raise HttpError(HTTPStatus.BAD_REQUEST, "replicas is not a list of broker ids")
-        target = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=partition, replicas=replicas)
-        moved = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[target])
+    @operation(
+        "POST",
+        "reassignments",
+        "Move the replicas of a partition. Only the controller of a cluster does it.",
+        body={**_PARTITION, "replicas": array(integer("The id of a broker."), "The new replicas, the leader first.")},
+        example={"topic": "orders", "partition": 0, "replicas": [1, 2]},
+    )
+    async def _reassign(self, given: Given) -> object:
+        target = AlterPartitionReassignmentsRequest.ReassignablePartition(
+            partition_index=given["partition"], replicas=given["replicas"]
+        )
+        moved = AlterPartitionReassignmentsRequest.ReassignableTopic(name=given["topic"], partitions=[target])
         asked = AlterPartitionReassignmentsRequest(topics=[moved], timeout_ms=_TIMEOUT_MS)
         response = await self._send(asked, AlterPartitionReassignmentsResponse)
         raise_error(response)
         raise_error(response.responses[0].partitions[0])
         return {}
 
-    async def _elect(self, request: HttpRequest) -> object:
-        topic, partition = _partition(request.body)
-        named = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[partition])
+    @operation(
+        "POST",
+        "elections",
+        "Elect the preferred leader of a partition. Only the controller of a cluster does it.",
+        body=_PARTITION,
+        example={"topic": "orders", "partition": 0},
+    )
+    async def _elect(self, given: Given) -> object:
+        named = ElectLeadersRequest.TopicPartitions(topic=given["topic"], partitions=[given["partition"]])
         asked = ElectLeadersRequest(
             election_type=ElectionType.PREFERRED, topic_partitions=[named], timeout_ms=_TIMEOUT_MS
         )
@@ -68,27 +71,16 @@ class ClusterRequests:
             raise_error(result)
         return {}
 
-    async def _change_network(self, request: HttpRequest) -> object:
-        self._links.change(links_of(request.body))
+    @operation(
+        "POST",
+        "network",
+        "Replace the faults of the connections that this broker of a cluster opens.",
+        body=NETWORK,
+        example={"links": [{"port": 9092, "sends": False}]},
+    )
+    async def _change_network(self, given: Given) -> object:
+        self._links.change([Link.of(each) for each in given["links"]])
         return {}
-
-
-def links_of(body: Mapping[str, Any]) -> list[Link]:
-    """The `links` of a request."""
-    given = body.get("links")
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise HttpError(HTTPStatus.BAD_REQUEST, "links is not a list of objects")
-    try:
-        return [Link.of(each) for each in given]
-    except LinkError as error:
-        raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
-
-
-def _partition(body: Mapping[str, Any]) -> tuple[str, int]:
-    topic, partition = body.get("topic"), body.get("partition", 0)
-    if not isinstance(topic, str) or not isinstance(partition, int):
-        raise HttpError(HTTPStatus.BAD_REQUEST, "topic is a string, and partition an integer")
-    return topic, partition
 
 
 class _HasError(Protocol):

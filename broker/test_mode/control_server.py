@@ -1,24 +1,7 @@
 """The control API of a broker under test, as JSON over HTTP on loopback, behind a token.
 
-| request | answer |
-|---|---|
-| `GET /v1/broker` | broker id, cluster id, controller, listeners |
-| `GET /v1/topics` | topics with leaders, replicas, ISR and offsets of partitions; `internal=true`: all topics |
-| `POST /v1/topics` | creates a topic: `name`, `partitions`, `replication_factor`, `config` |
-| `DELETE /v1/topics/NAME` | deletes it; its logs are gone when the answer comes |
-| `GET /v1/records?topic=` | the records of the partitions that this broker leads; `partition`, `from`, `isolation` |
-| `POST /v1/records` | appends `records` to `topic`, `partition` |
-| `GET /v1/groups` | the groups that this broker coordinates: state, members with their partitions, committed offsets |
-| `GET /v1/coordinator` | the internal topic and partition of a `group` or a `transactional_id` |
-| `POST /v1/logs` | compacts logs or applies retention now: `do` is `compact` or `retention`; `topic` |
-| `POST /v1/users` | creates a SCRAM user: `name`, `password`, `mechanism` |
-| `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
-| `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
-| `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
-| `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
-
-`faulty_disk` has the requests for faults of the disk. Keys, values and headers are Base64. Errors of Kafka are status
-409 with `error` and `error_name`.
+Each handler declares its request. `GET /v1/openapi.json` has all of them in OpenAPI, docs/control-api.md in a table.
+Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
 """
 
 from __future__ import annotations
@@ -26,25 +9,42 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from broker.coordinators.coordinator_service import coordinator_partition
 from broker.network.registry import HandlerRegistry, RequestContext
 from broker.server import KafkaServer
+from broker.test_mode.api_description import (
+    ControlApi,
+    Given,
+    Schema,
+    array,
+    boolean,
+    integer,
+    mapping,
+    nullable,
+    number,
+    operation,
+    optional,
+    struct,
+    text,
+)
 from broker.test_mode.broken_replies import BrokenReplies
 from broker.test_mode.cluster_requests import ClusterRequests, raise_error
 from broker.test_mode.cut_network import Links
-from broker.test_mode.fault_rules import FaultError
+from broker.test_mode.fault_rules import FAULT, NEW_FAULT, FaultError
 from broker.test_mode.faulty_disk import DiskFaults
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
-from broker.test_mode.interception import CONTROL, Interception, errors_in, resolved
+from broker.test_mode.interception import CONTROL, TAPE_REQUESTS, Interception, errors_in, resolved
 from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
 from environment.slices import in_slices
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
+from protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from protocol.messages.group_admin import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -75,6 +75,93 @@ R = TypeVar("R", bound=Response)
 _TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1 << 20
 _ALL_REPLICAS: Final = -1
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
+
+_PARTITION: Final = {"topic": text("The name of the topic."), "partition": integer("The partition.", minimum=0)}
+_TOPIC: Final = struct(
+    {
+        "name": text("Its name."),
+        "topic_id": text("Its id."),
+        "internal": boolean("Whether it is one of Kafka's internal topics."),
+        "partitions": array(
+            struct(
+                {
+                    "partition": integer("The partition."),
+                    "leader": integer("The id of the leader; -1 means none."),
+                    "leader_epoch": integer("How often the leader has changed."),
+                    "partition_epoch": integer("How often leader or ISR have changed."),
+                    "replicas": array(integer("The id of a broker."), "The preferred leader is the first."),
+                    "isr": array(integer("The id of a broker."), "The replicas that are in sync."),
+                    "earliest?": integer("The first offset that can be read; only from the leader."),
+                    "latest?": integer("The offset of the next record (the high watermark); only from the leader."),
+                },
+                "Partition",
+            )
+        ),
+    },
+    "Topic",
+)
+_HEADER: Final[Schema] = {
+    "type": "array",
+    "description": "Name and value.",
+    "prefixItems": [text("The name."), nullable(text("In Base64.", contentEncoding="base64"))],
+    "items": {},
+    "minItems": 2,
+    "maxItems": 2,
+}
+_CONTENT: Final = {
+    "key": nullable(text("In Base64.", contentEncoding="base64", default=None)),
+    "value": nullable(text("In Base64.", contentEncoding="base64", default=None)),
+    "headers": array(_HEADER, "The headers.", default=[]),
+    "timestamp": integer("Milliseconds since 1970; in a new record the time of the broker by default."),
+}
+_NEW_RECORD: Final = struct(optional(_CONTENT), "NewRecord")
+_RECORD: Final = struct(
+    {"partition": integer("Its partition."), "offset": integer("Its offset."), **_CONTENT}, "Record"
+)
+_MEMBER: Final = struct(
+    {
+        "member_id": text("The id that the broker gave it."),
+        "instance_id": nullable(text("The id of a static member.")),
+        "client_id": text("The client.id."),
+        "host": text("Its address."),
+        "partitions": nullable(array(struct(_PARTITION), "What it consumes; null if it is no consumer.")),
+    },
+    "Member",
+)
+_GROUP: Final = struct(
+    {
+        "group_id": text("The group."),
+        "state": text("Kafka's name of the state, such as `Stable`."),
+        "protocol_type": text("`consumer` for consumers."),
+        "members": array(_MEMBER),
+        "offsets": array(struct({**_PARTITION, "offset": integer("The offset.")}), "The committed offsets."),
+    },
+    "Group",
+)
+_REQUEST: Final = struct(
+    {
+        "api": text("Kafka's name of the API, such as `Produce`."),
+        "version": integer("The version of the API."),
+        "client_id": nullable(text("The client.id.")),
+        "principal": text("Who sent it, such as `User:alice`."),
+        "address": text("The address of the client."),
+        "listener": text("The listener."),
+        "time_ms": integer("When it came, in milliseconds since 1970."),
+        "request": mapping({}, "The fields of the request; long lists and bytes are cut."),
+        "response": nullable(mapping({}, "The fields of the response; null if there is none yet.")),
+        "duration_ms": nullable(number("How long the answer took.")),
+        "fault": nullable(integer("The id of the fault that hit it.")),
+        "errors": array(text("Kafka's name of the error."), "The errors in the response."),
+    },
+    "Request",
+)
+_CLOCK: Final = struct(
+    {"now_ms": integer("The time, in milliseconds since 1970."), "is_frozen": boolean("Whether time stands still.")},
+    "Clock",
+)
 
 
 class LocalRequests:
@@ -110,27 +197,8 @@ class ControlServer:
         self._serving = server.serving
         listener = next(iter(server.ports))
         self._requests = LocalRequests(self._serving.registry, listener)
-        self._handlers: dict[tuple[str, str], Callable[[HttpRequest], Awaitable[object]]] = {
-            ("GET", "broker"): self._describe_broker,
-            ("GET", "topics"): self._list_topics,
-            ("POST", "topics"): self._create_topic,
-            ("DELETE", "topics"): self._delete_topic,
-            ("GET", "records"): self._read_records,
-            ("POST", "records"): self._append_records,
-            ("GET", "groups"): self._describe_groups,
-            ("GET", "coordinator"): self._find_coordinator,
-            ("POST", "users"): self._create_user,
-            ("POST", "logs"): self._clean_logs,
-            ("GET", "requests"): self._list_requests,
-            ("GET", "faults"): self._list_faults,
-            ("POST", "faults"): self._set_fault,
-            ("DELETE", "faults"): self._remove_faults,
-            ("GET", "clock"): self._show_clock,
-            ("POST", "clock"): self._move_clock,
-        }
-        self._handlers.update(disk.handlers)
-        if links is not None:
-            self._handlers.update(ClusterRequests(self._requests.send, links).handlers)
+        cluster = [] if links is None else [ClusterRequests(self._requests.send, links)]
+        self._api = ControlApi(self, disk, *cluster)
         self._interception = Interception(
             self._serving.registry,
             server.intercept(BrokenReplies),
@@ -147,12 +215,8 @@ class ControlServer:
         return port
 
     async def _handle(self, request: HttpRequest) -> object:
-        version, *path = request.path
-        handler = self._handlers.get((request.method, path[0] if path else ""))
-        if version != "v1" or handler is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"no {request.method} /{'/'.join(request.path)}")
         try:
-            return await handler(request)
+            return await self._api.handle(request)
         except FaultError as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
         except ApiError as error:
@@ -163,7 +227,27 @@ class ControlServer:
     def _topic_name(self, topic_id: Uuid) -> str | None:
         return self._serving.coordination.metadata.image.topic_names.get(topic_id)
 
-    async def _describe_broker(self, _request: HttpRequest) -> object:
+    @operation("GET", "openapi.json", "This API in OpenAPI 3.1.", answer=mapping({}, "The document."))
+    async def _describe_api(self, _given: Given) -> object:
+        return self._api.document()
+
+    @operation(
+        "GET",
+        "broker",
+        "The broker: its id, its ports, the controller.",
+        answer=struct(
+            {
+                "broker_id": integer("Its id."),
+                "cluster_id": text("The id of the cluster."),
+                "controller_id": integer("The id of the controller; -1 means none."),
+                "controller_epoch": integer("How often the controller has changed."),
+                "brokers": mapping(integer("A port."), "The port of each running broker, by its id."),
+                "ports": mapping(integer("A port."), "The ports of this broker, by the names of its listeners."),
+            },
+            "Broker",
+        ),
+    )
+    async def _describe_broker(self, _given: Given) -> object:
         image = self._serving.coordination.metadata.image
         return {
             "broker_id": self._serving.member.broker_id,
@@ -176,8 +260,19 @@ class ControlServer:
             "ports": self._server.ports,
         }
 
-    async def _list_topics(self, request: HttpRequest) -> object:
-        has_internal = request.query.get("internal") == "true"
+    @operation(
+        "GET",
+        "topics",
+        "The topics.",
+        parameters={
+            "internal?": text(
+                "Whether Kafka's internal topics are among them.", enum=["true", "false"], default="false"
+            )
+        },
+        answer=struct({"topics": array(_TOPIC)}),
+    )
+    async def _list_topics(self, given: Given) -> object:
+        has_internal = given["internal"] == "true"
         image = self._serving.coordination.metadata.image
         hosted = self._serving.logs.replicas.hosted.partitions
         topics = []
@@ -211,16 +306,33 @@ class ControlServer:
             )
         return {"topics": topics}
 
-    async def _create_topic(self, request: HttpRequest) -> object:
-        body = request.body
+    @operation(
+        "POST",
+        "topics",
+        "Create a topic. In a cluster, only the controller does it.",
+        body={
+            "name": text("Its name."),
+            "partitions?": integer("How many; -1 means `num.partitions` of the broker.", default=-1),
+            "replication_factor?": integer("-1 means `default.replication.factor` of the broker.", default=-1),
+            "config?": {
+                **mapping({"type": ["string", "number", "boolean"]}, "Its keys, such as `retention.ms`."),
+                "default": {},
+            },
+        },
+        answer=struct(
+            {"name": text("Its name."), "topic_id": text("Its id."), "partitions": integer("How many there are.")}
+        ),
+        example={"name": "orders", "partitions": 3, "config": {"retention.ms": 3_600_000}},
+    )
+    async def _create_topic(self, given: Given) -> object:
         topic = CreateTopicsRequest.CreatableTopic(
-            name=_text(body, "name"),
-            num_partitions=_integer(body, "partitions", -1),
-            replication_factor=_integer(body, "replication_factor", -1),
+            name=given["name"],
+            num_partitions=given["partitions"],
+            replication_factor=given["replication_factor"],
             assignments=[],
             configs=[
-                CreateTopicsRequest.CreatableTopicConfig(name=name, value=str(value))
-                for name, value in body.get("config", {}).items()
+                CreateTopicsRequest.CreatableTopicConfig(name=name, value=_config_text(value))
+                for name, value in given["config"].items()
             ],
         )
         asked = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
@@ -228,10 +340,15 @@ class ControlServer:
         raise_error(result)
         return {"name": result.name, "topic_id": str(result.topic_id), "partitions": result.num_partitions}
 
-    async def _delete_topic(self, request: HttpRequest) -> object:
-        if len(request.path) != 3:
-            raise HttpError(HTTPStatus.NOT_FOUND, "name the topic: DELETE /v1/topics/NAME")
-        state = DeleteTopicsRequest.DeleteTopicState(name=request.path[2], topic_id=ZERO_UUID)
+    @operation(
+        "DELETE",
+        "topics/{name}",
+        "Delete a topic. In a cluster, only the controller does it.",
+        parameters={"name": text("Its name.")},
+        example={"name": "orders"},
+    )
+    async def _delete_topic(self, given: Given) -> object:
+        state = DeleteTopicsRequest.DeleteTopicState(name=given["name"], topic_id=ZERO_UUID)
         asked = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
         (result,) = (await self._requests.send(asked, DeleteTopicsResponse)).responses
         raise_error(result)
@@ -239,15 +356,28 @@ class ControlServer:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    async def _read_records(self, request: HttpRequest) -> object:
-        topic = request.query.get("topic", "")
-        isolation = request.query.get("isolation", "read_committed")
-        if isolation not in ("read_committed", "read_uncommitted"):
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"isolation is not read_committed or read_uncommitted: {isolation}")
-        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-        partitions = self._led_partitions(topic, _number(request, "partition", None))
-        first = _number(request, "from", 0) or 0
-        found = _records_of(partitions, first, level)
+    @operation(
+        "GET",
+        "records",
+        "Read records without a consumer, from the partitions that this broker leads.",
+        parameters={
+            "topic": text("The name of the topic."),
+            "partition?": integer("Only this partition.", minimum=0),
+            "from?": integer("The first offset.", minimum=0, default=0),
+            "isolation?": text(
+                "Without or with the records of transactions that are aborted or not complete.",
+                enum=["read_committed", "read_uncommitted"],
+                default="read_committed",
+            ),
+        },
+        answer=struct({"records": array(_RECORD, "By partition and offset.")}),
+        example={"topic": "orders", "partition": 0},
+    )
+    async def _read_records(self, given: Given) -> object:
+        is_committed = given["isolation"] == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        partitions = self._led_partitions(given["topic"], given.get("partition"))
+        found = _records_of(partitions, given["from"], level)
         return {"records": [record async for record in in_slices(found, self._serving.clock)]}
 
     def _led_partitions(self, topic: str, partition: int | None) -> list[Partition]:
@@ -260,14 +390,23 @@ class ControlServer:
         found = [hosted.get(TopicPartition(topic, index)) for index in wanted]
         return [each for each in found if each is not None and each.is_leader]
 
-    async def _append_records(self, request: HttpRequest) -> object:
-        body, now_ms = request.body, self._serving.clock.now_ms()
-        records = [_record(each, now_ms) for each in body.get("records", [])]
-        if not records:
-            raise HttpError(HTTPStatus.BAD_REQUEST, "records is empty")
-        partition = _integer(body, "partition", 0)
+    @operation(
+        "POST",
+        "records",
+        "Append records in one batch to a partition that this broker leads.",
+        body={
+            "topic": text("The name of the topic."),
+            "partition?": integer("The partition.", minimum=0, default=0),
+            "records": array(_NEW_RECORD, "The records.", minItems=1),
+        },
+        answer=struct({"partition": integer("The partition."), "offset": integer("The offset of the first record.")}),
+        example={"topic": "orders", "records": [{"key": "QTE=", "value": "bmV3", "headers": [["trace", "MQ=="]]}]},
+    )
+    async def _append_records(self, given: Given) -> object:
+        partition, now_ms = given["partition"], self._serving.clock.now_ms()
+        records = [_record(each, now_ms) for each in given["records"]]
         data = ProduceRequest.PartitionProduceData(index=partition, records=memoryview(bytearray(build_batch(records))))
-        topic = ProduceRequest.TopicProduceData(name=_text(body, "topic"), partition_data=[data])
+        topic = ProduceRequest.TopicProduceData(name=given["topic"], partition_data=[data])
         asked = ProduceRequest(acks=_ALL_REPLICAS, timeout_ms=_TIMEOUT_MS, topic_data=[topic])
         response = await self._requests.send(asked, ProduceResponse)
         (result,) = response.responses[0].partition_responses
@@ -276,7 +415,13 @@ class ControlServer:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    async def _describe_groups(self, _request: HttpRequest) -> object:
+    @operation(
+        "GET",
+        "groups",
+        "The groups that this broker coordinates, with members and committed offsets.",
+        answer=struct({"groups": array(_GROUP)}),
+    )
+    async def _describe_groups(self, _given: Given) -> object:
         listed = await self._requests.send(ListGroupsRequest(), ListGroupsResponse)
         names = sorted(each.group_id for each in listed.groups)
         asked = DescribeGroupsRequest(groups=names)
@@ -310,45 +455,100 @@ class ControlServer:
             ]
         }
 
-    async def _find_coordinator(self, request: HttpRequest) -> object:
-        group, transactional_id = request.query.get("group"), request.query.get("transactional_id")
-        topic = CONSUMER_OFFSETS if group is not None else TRANSACTION_STATE
+    @operation(
+        "GET",
+        "coordinator",
+        "The internal topic and the partition that a group or a transactional id is in. Name one of them.",
+        parameters={"group?": text("The group."), "transactional_id?": text("The transactional id.")},
+        answer=struct(_PARTITION),
+        example={"group": "billing"},
+    )
+    async def _find_coordinator(self, given: Given) -> object:
+        if len(given) != 1:
+            raise HttpError(HTTPStatus.BAD_REQUEST, "name either group or transactional_id")
+        ((kind, key),) = given.items()
+        topic = CONSUMER_OFFSETS if kind == "group" else TRANSACTION_STATE
         known = self._serving.coordination.metadata.image.topics.get(topic)
         if known is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} does not exist yet: nothing has used it")
-        partition = coordinator_partition(group or transactional_id or "", len(known.partitions))
-        return {"topic": topic, "partition": partition}
+        return {"topic": topic, "partition": coordinator_partition(key, len(known.partitions))}
+
+    # -- configurations ------------------------------------------------------------------------------------------------
+
+    @operation(
+        "POST",
+        "configs",
+        "Change the configuration of a topic, or of this broker.",
+        body={
+            "topic?": nullable(text("The topic; null means this broker.", default=None)),
+            "config": mapping(
+                {"type": ["string", "number", "boolean", "null"]},
+                "Its keys; null restores the default of one.",
+            ),
+        },
+        example={"topic": "orders", "config": {"retention.ms": 60_000, "max.message.bytes": None}},
+    )
+    async def _alter_config(self, given: Given) -> object:
+        topic = given["topic"]
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=ConfigResourceType.BROKER if topic is None else ConfigResourceType.TOPIC,
+            resource_name=str(self._serving.member.broker_id) if topic is None else topic,
+            configs=[
+                IncrementalAlterConfigsRequest.AlterableConfig(
+                    name=name, config_operation=_DELETE if value is None else _SET, value=_config_text(value)
+                )
+                for name, value in given["config"].items()
+            ],
+        )
+        asked = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        (result,) = (await self._requests.send(asked, IncrementalAlterConfigsResponse)).responses
+        raise_error(result)
+        return {}
 
     # -- logs ----------------------------------------------------------------------------------------------------------
 
-    async def _clean_logs(self, request: HttpRequest) -> object:
-        """Compact a topic or all, including what is in active segments; or apply retention."""
-        what, topic, now_ms = _text(request.body, "do"), request.body.get("topic"), self._serving.clock.now_ms()
+    @operation(
+        "POST",
+        "logs",
+        "Compact topics now, active segments too, or delete what retention releases.",
+        body={
+            "do": text("What to do.", enum=["compact", "retention"]),
+            "topic?": nullable(text("Compact only this topic.", default=None)),
+        },
+        example={"do": "compact"},
+    )
+    async def _clean_logs(self, given: Given) -> object:
+        topic, now_ms = given["topic"], self._serving.clock.now_ms()
         hosted = self._serving.logs.replicas.hosted.partitions
         logs = [each.log for key, each in sorted(hosted.items()) if topic is None or key.topic == topic]
         if topic is not None and not logs:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
-        if what == "compact":
+        if given["do"] == "compact":
             compacted = [log for log in logs if log.config.is_compacted]
             for log in compacted:
                 log.roll(now_ms)
                 log.flush(now_ms)
             await self._serving.logs.cleaner.compact(compacted)
-        elif what == "retention":
-            await self._serving.logs.maintenance.delete_old_segments()
         else:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"do is neither compact nor retention: {what}")
+            await self._serving.logs.maintenance.delete_old_segments()
         return {}
 
     # -- users ---------------------------------------------------------------------------------------------------------
 
-    async def _create_user(self, request: HttpRequest) -> object:
-        """Create a user of a SCRAM mechanism, or change the password."""
-        name, mechanism = _text(request.body, "name"), _text(request.body, "mechanism")
-        if mechanism not in HASHES:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"unknown mechanism {mechanism}; there are: {', '.join(HASHES)}")
+    @operation(
+        "POST",
+        "users",
+        "Create a user who logs in by a SCRAM mechanism, or change the password.",
+        body={
+            "name": text("The user."),
+            "password": text("The password."),
+            "mechanism": text("The mechanism.", enum=list(HASHES)),
+        },
+        example={"name": "alice", "password": "secret", "mechanism": "SCRAM-SHA-512"},
+    )
+    async def _create_user(self, given: Given) -> object:
+        name, mechanism, password = given["name"], given["mechanism"], given["password"].encode()
         salt = f"odradek-{name}".encode()  # a secret of a test needs no other
-        password = _text(request.body, "password").encode()
         upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
             name=name,
             mechanism=next(number for number, each in MECHANISMS.items() if each == mechanism),
@@ -363,43 +563,79 @@ class ControlServer:
 
     # -- requests and faults -------------------------------------------------------------------------------------------
 
-    async def _list_requests(self, request: HttpRequest) -> object:
-        found = self._interception.tape(request.query.get("api"), request.query.get("client_id"))
+    @operation(
+        "GET",
+        "requests",
+        f"The last {TAPE_REQUESTS:,} requests of clients with their answers, oldest first.",
+        parameters={"api?": text("Only this API, such as `Produce`."), "client_id?": text("Only this client.")},
+        answer=struct({"requests": array(_REQUEST)}),
+        example={"api": "Produce"},
+    )
+    async def _list_requests(self, given: Given) -> object:
+        found = self._interception.tape(given.get("api"), given.get("client_id"))
         return {"requests": [{**each, "errors": errors_in(each["response"])} for each in found]}
 
-    async def _list_faults(self, _request: HttpRequest) -> object:
+    @operation("GET", "faults", "The faults that are set, with their hits.", answer=struct({"faults": array(FAULT)}))
+    async def _list_faults(self, _given: Given) -> object:
         return {"faults": [rule.described() for rule in self._interception.rules()]}
 
-    async def _set_fault(self, request: HttpRequest) -> object:
-        return self._interception.add(request.body).described()
+    @operation(
+        "POST",
+        "faults",
+        "Set a fault that hits the next requests of an API.",
+        body=NEW_FAULT,
+        answer=FAULT,
+        example={"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "topic": "orders", "times": 2},
+    )
+    async def _set_fault(self, given: Given) -> object:
+        return self._interception.add(given).described()
 
-    async def _remove_faults(self, request: HttpRequest) -> object:
-        if len(request.path) > 3 or (len(request.path) == 3 and not request.path[2].isdigit()):
-            raise HttpError(HTTPStatus.NOT_FOUND, "DELETE /v1/faults/ID or DELETE /v1/faults")
-        self._interception.remove(int(request.path[2]) if len(request.path) == 3 else None)
+    @operation(
+        "DELETE",
+        "faults/{id}",
+        "Remove a fault.",
+        parameters={"id": integer("The id of the fault.")},
+        example={"id": 1},
+    )
+    async def _remove_fault(self, given: Given) -> object:
+        self._interception.remove(given["id"])
+        return {}
+
+    @operation("DELETE", "faults", "Remove all faults.")
+    async def _remove_faults(self, _given: Given) -> object:
+        self._interception.remove(None)
         return {}
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    async def _show_clock(self, _request: HttpRequest) -> object:
-        movable = self._machine.movable
-        return {"now_ms": self._serving.clock.now_ms(), "is_frozen": movable.is_frozen}
+    @operation("GET", "clock", "The broker's time.", answer=_CLOCK)
+    async def _show_clock(self, _given: Given) -> object:
+        return {"now_ms": self._serving.clock.now_ms(), "is_frozen": self._machine.movable.is_frozen}
 
-    async def _move_clock(self, request: HttpRequest) -> object:
-        """`freeze`, `set_ms` and `advance_ms`, in this order."""
-        body, movable = request.body, self._machine.movable
-        if "freeze" in body:
-            (movable.freeze if body["freeze"] else movable.unfreeze)()
-        if "set_ms" in body:
-            movable.set_wall(_integer(body, "set_ms", 0) / 1000)
-        if "advance_ms" in body:
-            advance_ms = _integer(body, "advance_ms", 0)
-            if advance_ms < 0:
-                raise HttpError(HTTPStatus.BAD_REQUEST, f"time does not go back: advance_ms is {advance_ms}")
-            if not body.get("silent_clients", False):
-                self._keep_clients(advance_ms)
-            await self._machine.advance(advance_ms / 1000)
-        return await self._show_clock(request)
+    @operation(
+        "POST",
+        "clock",
+        "Freeze, set and advance the broker's time, in this order; answered when all that fell due has run.",
+        body={
+            "freeze?": boolean("Let time stand still, or go on."),
+            "set_ms?": integer("Set the wall clock, in milliseconds since 1970; no timer notices."),
+            "advance_ms?": integer("Move time forth.", minimum=0),
+            "silent_clients?": boolean("Clients time out, as if they sent nothing meanwhile.", default=False),
+        },
+        answer=_CLOCK,
+        example={"advance_ms": 60_000},
+    )
+    async def _move_clock(self, given: Given) -> object:
+        movable = self._machine.movable
+        if "freeze" in given:
+            (movable.freeze if given["freeze"] else movable.unfreeze)()
+        if "set_ms" in given:
+            movable.set_wall(given["set_ms"] / 1000)
+        if "advance_ms" in given:
+            if not given["silent_clients"]:
+                self._keep_clients(given["advance_ms"])
+            await self._machine.advance(given["advance_ms"] / 1000)
+        return await self._show_clock({})
 
     def _keep_clients(self, advance_ms: int) -> None:
         """Treat the clients as if they had sent something until the new time."""
@@ -423,28 +659,11 @@ def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] 
     return [{"topic": topic, "partition": partition} for topic, partition in sorted(found)]
 
 
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not a string")
-    return value
-
-
-def _integer(body: dict[str, Any], name: str, default: int) -> int:
-    value = body.get(name, default)
-    if not isinstance(value, int):
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not an integer")
-    return value
-
-
-def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
-    """A parameter of the query."""
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit():
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is not an integer: {text}")
-    return int(text)
+def _config_text(value: Any) -> str | None:
+    """A value of JSON as server.properties has it."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -459,10 +678,8 @@ def _base64(data: bytes | None) -> str | None:
 
 
 def _record(given: dict[str, Any], now_ms: int) -> Record:
-    headers = [(name, _bytes(value)) for name, value in given.get("headers", [])]
-    return Record(
-        0, _integer(given, "timestamp", now_ms), _bytes(given.get("key")), _bytes(given.get("value")), headers
-    )
+    headers = [(name, _bytes(value)) for name, value in given["headers"]]
+    return Record(0, given.get("timestamp", now_ms), _bytes(given["key"]), _bytes(given["value"]), headers)
 
 
 def _records_of(partitions: list[Partition], first: int, isolation: IsolationLevel) -> Iterator[dict[str, object]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
+from broker.test_mode.api_description import boolean, integer, number, struct
 from environment.contract import Listener, Network
 from protocol.errors import detached
 from protocol.value import Value
@@ -26,8 +27,15 @@ HIGH_WATER_BYTES: Final = 64 << 10
 """Unsent bytes of a connection beyond which its protocol pauses: asyncio's default."""
 
 
-class LinkError(ValueError):
-    """A link that cannot be set; the message is for the user."""
+LINK: Final = struct(
+    {
+        "port": integer("The port that the connections go to."),
+        "sends?": boolean("Whether what this side sends arrives.", default=True),
+        "receives?": boolean("Whether what the other side sends arrives.", default=True),
+        "latency_ms?": number("The delay of each direction.", minimum=0, default=0),
+    },
+    "Link",
+)
 
 
 class Link(Value):
@@ -40,19 +48,9 @@ class Link(Value):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Link:
-        """Read `port`, `sends`, `receives` and `latency_ms`. Raises LinkError."""
-        unknown = set(given) - {"port", "sends", "receives", "latency_ms"}
-        if unknown:
-            raise LinkError(f"a link has port, sends, receives and latency_ms, not {', '.join(sorted(unknown))}")
-        port, latency_ms = given.get("port"), given.get("latency_ms", 0)
-        if not isinstance(port, int):
-            raise LinkError("the port of a link is not an integer")
-        if not isinstance(latency_ms, int | float) or latency_ms < 0:
-            raise LinkError(f"latency_ms is not a number of at least 0: {latency_ms!r}")
-        for name in ("sends", "receives"):
-            if not isinstance(given.get(name, True), bool):
-                raise LinkError(f"{name} is not true or false")
-        return cls(port, given.get("sends", True), given.get("receives", True), latency_ms / 1000)
+        """Read the fields of LINK, which have been checked."""
+        sends, receives = given.get("sends", True), given.get("receives", True)
+        return cls(given["port"], sends, receives, given.get("latency_ms", 0) / 1000)
 
 
 class Links:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.network.registry import RequestContext
+from broker.test_mode.api_description import Schema, boolean, integer, nullable, number, optional, struct, text
 from broker.test_mode.touched_resources import TopicName, groups_of, partitions_of, transactional_ids_of
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
@@ -21,9 +22,48 @@ _API_OF: Final = {"double": ApiKey.PRODUCE, "corrupt": ApiKey.FETCH, "unknown_sc
 """The actions that only one API has."""
 NAMES: Final = {request.__name__.removesuffix("Request"): api_key for api_key, request in REQUEST_TYPES.items()}
 """The APIs by Kafka's names, such as `ListOffsets`."""
-SELECTORS: Final = (
-    "topic", "partition", "group", "transactional_id", "client_id", "principal", "version", "listener",
-)  # fmt: skip
+SELECTORS: Final[dict[str, Schema]] = {
+    "topic": nullable(text("Only what is about this topic.")),
+    "partition": nullable(integer("Only what is about this partition.")),
+    "group": nullable(text("Only requests that name this group.")),
+    "transactional_id": nullable(text("Only requests that name this transactional id.")),
+    "client_id": nullable(text("Only requests of this client.")),
+    "principal": nullable(text("Only requests of this principal, such as `User:alice`.")),
+    "version": nullable(integer("Only requests in this version of the API.")),
+    "listener": nullable(text("Only requests to this listener.")),
+}
+NEW_FAULT: Final = struct(
+    {
+        "api": text("Kafka's name of the API, such as `Produce`."),
+        "action?": text("What happens to the requests.", enum=ACTIONS, default="error"),
+        "error?": text("Kafka's name of the error, such as `NOT_LEADER_OR_FOLLOWER`; for the action `error`."),
+        "message?": nullable(text("The message of the error.", default=None)),
+        "delay_ms?": integer("How long the actions `delay` and `throttle` last.", minimum=0, default=0),
+        "after?": boolean("The request takes effect first; default for errors named `..._AFTER_APPEND`."),
+        "times?": nullable(integer("How many requests are hit; null means all.", minimum=0, default=1)),
+        "skip?": integer("How many requests pass before.", minimum=0, default=0),
+        "probability?": number("How likely each request is hit.", minimum=0, maximum=1, default=1),
+        "seed?": integer("Makes the choice by `probability` repeatable.", minimum=0, default=0),
+        "optional?": boolean("No test fails if the fault hits nothing.", default=False),
+        **optional(SELECTORS),
+    },
+    "NewFault",
+)
+FAULT: Final = struct(
+    {
+        "id": integer("The fault, for `DELETE /v1/faults/{id}`."),
+        "api": text("Kafka's name of the API."),
+        "action": text("What happens to the requests.", enum=ACTIONS),
+        "error?": text("Kafka's name of the error."),
+        "times": nullable(integer("How many requests are hit; null means all.")),
+        "hits": integer("How many requests have been hit."),
+        "optional": boolean("No test fails if the fault hits nothing."),
+        "nearest": nullable(text("The request that matched most selectors, but not all.")),
+        **optional(SELECTORS),
+    },
+    "Fault",
+)
+"""See `FaultRule.described`."""
 
 
 class FaultError(ValueError):
@@ -39,54 +79,39 @@ class Fault(Value, kw_only=True):
 
     api: ApiKey
     action: str
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    delay_ms: int = 0
-    after: bool = False
-    times: int | None = 1
-    skip: int = 0
-    probability: float = 1.0
-    seed: int = 0
-    optional: bool = False
+    error: ErrorCode
+    message: str | None
+    delay_ms: int
+    after: bool
+    times: int | None
+    skip: int
+    probability: float
+    seed: int
+    optional: bool
     selectors: dict[str, Any]
 
     @classmethod
     def of(cls, given: Mapping[str, Any], served: Callable[[ApiKey], bool]) -> Fault:
-        """Parse JSON. Raises FaultError."""
-        unknown = sorted(set(given) - {*SELECTORS, *_OPTIONS})
-        if unknown:
-            raise FaultError(f"unknown selector or option {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
-        api_key = NAMES.get(str(given.get("api")))
+        """Read the checked fields of NEW_FAULT. Raises FaultError for names that Kafka does not have."""
+        api_key = NAMES.get(given["api"])
         if api_key is None or not served(api_key):
             apis = ", ".join(sorted(name for name, key in NAMES.items() if served(key)))
-            raise FaultError(f"unknown API {given.get('api')!r}; there are: {apis}")
-        action = str(given.get("action", "error"))
-        if action not in ACTIONS:
-            raise FaultError(f"unknown action {action!r}; there are: {', '.join(ACTIONS)}")
+            raise FaultError(f"unknown API {given['api']!r}; there are: {apis}")
+        action = given["action"]
         if _API_OF.get(action, api_key) is not api_key:
             raise FaultError(f"the action {action} is one of {_name(_API_OF[action])}, not of {given['api']}")
         error = _error(given) if action == "error" else ErrorCode.NONE
-        after = given.get("after", error.name.endswith("_AFTER_APPEND"))
         return cls(
             api=api_key,
-            action=action,
             error=error,
-            message=given.get("message"),
-            delay_ms=_count(given, "delay_ms", 0),
-            after=bool(after),
-            times=None if given.get("times", 1) is None else _count(given, "times", 1),
-            skip=_count(given, "skip", 0),
-            probability=_probability(given),
-            seed=_count(given, "seed", 0),
-            optional=bool(given.get("optional", False)),
+            after=given.get("after", error.name.endswith("_AFTER_APPEND")),
             selectors={name: given[name] for name in SELECTORS if given.get(name) is not None},
+            **{name: given[name] for name in _TAKEN},
         )
 
 
-_OPTIONS: Final = (
-    "api", "action", "error", "message", "delay_ms", "after", "times", "skip", "probability", "seed", "optional",
-)  # fmt: skip
-_KNOWN: Final = (*SELECTORS, *_OPTIONS)
+_TAKEN: Final = ("action", "message", "delay_ms", "times", "skip", "probability", "seed", "optional")
+"""The fields of a Fault that are taken as they are given."""
 
 
 def _name(api_key: ApiKey) -> str:
@@ -99,20 +124,6 @@ def _error(given: Mapping[str, Any]) -> ErrorCode:
     if error is None or error is ErrorCode.NONE:
         raise FaultError(f"unknown error {name!r}; Kafka's names are such as NOT_LEADER_OR_FOLLOWER")
     return error
-
-
-def _count(given: Mapping[str, Any], name: str, default: int) -> int:
-    value = given.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise FaultError(f"{name} is not a number from 0 on: {value!r}")
-    return value
-
-
-def _probability(given: Mapping[str, Any]) -> float:
-    value = given.get("probability", 1.0)
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise FaultError(f"probability is not a number from 0 to 1: {value!r}")
-    return float(value)
 
 
 class FaultRule:

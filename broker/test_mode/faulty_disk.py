@@ -1,9 +1,5 @@
 """The disk of a broker under test, which can be full, slow, or fail to write its cache out.
 
-| request | answer |
-|---|---|
-| `GET /v1/disk`, `POST /v1/disk` | the disk's faults; sets them: `full`, `delay_ms`, `failing_fsyncs` (null: all) |
-
 A separate process compacts logs, on the disk as it is.
 """
 
@@ -11,12 +7,20 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import Sequence
+from typing import Final
 
-from broker.test_mode.http_connection import HttpError, HttpRequest
+from broker.test_mode.api_description import Given, boolean, integer, nullable, operation, optional, struct
 from storage.io.file_system import Bytes
 from storage.io.os_file_system import OsFile, OsFileSystem
+
+_FAULTS: Final = struct(
+    {
+        "full": boolean("Every write fails."),
+        "delay_ms": integer("How long each read from the disk and each fsync takes in addition.", minimum=0),
+        "failing_fsyncs": nullable(integer("How many of the next fsyncs fail; null means all.", minimum=0)),
+    }
+)
 
 
 class DiskFaults:
@@ -28,10 +32,6 @@ class DiskFaults:
         """How long a read and an fsync take in addition."""
         self.failing_fsyncs: int | None = 0
         """How many of the next fsyncs fail; None is all of them."""
-        self.handlers: Mapping[tuple[str, str], Callable[[HttpRequest], Awaitable[object]]] = {
-            ("GET", "disk"): self._describe,
-            ("POST", "disk"): self._change,
-        }
 
     def before_write(self, path: str) -> None:
         """Raise OSError if the disk is full."""
@@ -51,26 +51,27 @@ class DiskFaults:
                 self.failing_fsyncs -= 1
             raise OSError(errno.EIO, "Input/output error", path)
 
-    async def _describe(self, _request: HttpRequest) -> object:
+    @operation("GET", "disk", "The faults of the disk.", answer=_FAULTS)
+    async def _describe(self, _given: Given) -> object:
         return {
             "full": self.is_full,
             "delay_ms": round(self.delay_s * 1000),
             "failing_fsyncs": self.failing_fsyncs,
         }
 
-    async def _change(self, request: HttpRequest) -> object:
-        """Fields that are not given stay as they are."""
-        body = request.body
-        full, fsyncs = body.get("full", self.is_full), body.get("failing_fsyncs", self.failing_fsyncs)
-        delay_ms = body.get("delay_ms", self.delay_s * 1000)
-        if not isinstance(full, bool):
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"full is not true or false: {full!r}")
-        if fsyncs is not None and (isinstance(fsyncs, bool) or not isinstance(fsyncs, int) or fsyncs < 0):
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"failing_fsyncs is not null or a number from 0 on: {fsyncs!r}")
-        if isinstance(delay_ms, bool) or not isinstance(delay_ms, int | float) or delay_ms < 0:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"delay_ms is not a number from 0 on: {delay_ms!r}")
-        self.is_full, self.failing_fsyncs, self.delay_s = full, fsyncs, delay_ms / 1000
-        return await self._describe(request)
+    @operation(
+        "POST",
+        "disk",
+        "Change the faults of the disk. Those that are not named stay as they are.",
+        body=optional(_FAULTS["properties"]),
+        answer=_FAULTS,
+        example={"delay_ms": 5},
+    )
+    async def _change(self, given: Given) -> object:
+        self.is_full = given.get("full", self.is_full)
+        self.delay_s = given.get("delay_ms", self.delay_s * 1000) / 1000
+        self.failing_fsyncs = given.get("failing_fsyncs", self.failing_fsyncs)
+        return await self._describe(given)
 
 
 class FaultyFile(OsFile):

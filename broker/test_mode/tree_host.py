@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
-from broker.test_mode.cluster_requests import links_of
-from broker.test_mode.cut_network import CutConnection, Links
+from broker.test_mode.api_description import checked
+from broker.test_mode.cluster_requests import NETWORK
+from broker.test_mode.cut_network import CutConnection, Link, Links
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from cluster.znodes import broker_path
 from environment.contract import Listener, Network
@@ -138,7 +139,7 @@ class TreeControl:
             case "POST", ("v1", "ports"):
                 return {"port": await self._ports.open()}
             case "POST", ("v1", "network"):
-                self._links.change(links_of(body))
+                self._links.change([Link.of(each) for each in checked(body, NETWORK)["links"]])
                 return {}
             case "POST", ("v1", "sessions"):
                 for broker_id in body.get("ended", []):

@@ -6,6 +6,7 @@ A generated part is between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -17,6 +18,10 @@ import broker.security
 from broker.metadata.config_service import NOT_YET_DYNAMIC
 from broker.network.registry import ApiMark, marks_of
 from broker.observability.metric_definitions import DEFINITIONS
+from broker.test_mode.api_description import Schema, operations_of
+from broker.test_mode.cluster_requests import ClusterRequests
+from broker.test_mode.control_server import ControlServer
+from broker.test_mode.faulty_disk import DiskFaults
 from config.broker_keys import BROKER_KEYS, DYNAMIC_BROKER_KEYS, OdradekKeys
 from config.definitions import ConfigKey, UpdateMode, value_to_text
 from config.topic_config import TOPIC_KEYS
@@ -141,6 +146,31 @@ def metrics() -> str:
     return table("name | type | unit | labels | meaning", rows)
 
 
+def _fields(schema: Schema | None) -> list[str]:
+    """The fields of a struct with their meaning, a line each."""
+    lines = []
+    for name, field in ({} if schema is None else schema["properties"]).items():
+        mark = "" if schema is not None and name in schema.get("required", []) else "?"
+        values = f" One of {', '.join(f'`{each}`' for each in field['enum'])}." if "enum" in field else ""
+        default = f" Default: `{json.dumps(field['default'])}`." if field.get("default") not in (None, {}) else ""
+        lines.append(f"`{name}{mark}`: {field['description']}{values}{default}")
+        if field["type"] == "array" and "properties" in field["items"]:
+            inner = [each.partition(":")[0] for each in _fields(field["items"])]
+            lines[-1] += f" Each has {', '.join(inner)}."
+    return lines
+
+
+def control_requests() -> str:
+    """The requests of the control API."""
+    rows = []
+    for handler_type in (ControlServer, DiskFaults, ClusterRequests):
+        for _, mark in operations_of(handler_type):
+            fields = "<br>".join([*_fields(mark.parameter_schema), *_fields(mark.body)])
+            answer = ", ".join(f"`{name}`" for name in mark.answer.get("properties", {}))
+            rows.append(f"`{mark.line}` | {mark.summary} | {fields} | {answer}")
+    return table("request | effect | fields | answer", rows)
+
+
 _TRAP = re.compile(r"M(\d+): ")
 
 
@@ -169,6 +199,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "topic-keys": topic_keys,
     "refused-keys": refused_keys,
     "metrics": metrics,
+    "control-requests": control_requests,
 }
 
 

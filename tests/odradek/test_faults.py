@@ -183,9 +183,9 @@ def test_a_fault_that_hit_nothing_names_the_nearest_request(broker: odradek.Brok
     [
         ("Produze", "INVALID_RECORD", {}, r"unknown API 'Produze'; there are: AddOffsetsToTxn, .*, Produce,"),
         ("Produce", "INVALID", {}, r"unknown error 'INVALID'; Kafka's names are such as NOT_LEADER_OR_FOLLOWER"),
-        ("Produce", "INVALID_RECORD", {"topik": "a"}, r"unknown selector or option topik; known: topic, partition"),
-        ("Produce", "INVALID_RECORD", {"times": -1}, r"times is not a number from 0 on: -1"),
-        ("Produce", "INVALID_RECORD", {"probability": 2}, r"probability is not a number from 0 to 1: 2"),
+        ("Produce", "INVALID_RECORD", {"topik": "a"}, r"unknown field topik; allowed: api, action, error, "),
+        ("Produce", "INVALID_RECORD", {"times": -1}, r"times is not at least 0: -1"),
+        ("Produce", "INVALID_RECORD", {"probability": 2}, r"probability is not from 0 to 1: 2"),
     ],
 )
 def test_a_wrong_fault_is_named(

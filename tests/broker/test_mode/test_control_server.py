@@ -11,6 +11,12 @@ import pytest
 
 import odradek
 
+TOPICS = "GET /v1/topics, POST /v1/topics, DELETE /v1/topics/{name}"
+FIELDS = "name, partitions, replication_factor, config"
+PARAMETERS = "topic, partition, from, isolation"
+LINK = "port, sends, receives, latency_ms"
+CONTENT = "; allowed: key, value, headers, timestamp"
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[odradek.Broker]:
@@ -43,15 +49,44 @@ def test_a_request_needs_the_token(broker: odradek.Broker, headers: dict[str, st
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "message"),
     [
-        ("GET", "/", None, 404, "no GET /"),
+        ("GET", "/", None, 404, "no GET /; GET /v1/openapi.json has all requests"),
         ("GET", "/v2/topics", None, 404, "no GET /v2/topics"),
         ("PUT", "/v1/topics", None, 404, "no PUT /v1/topics"),
-        ("DELETE", "/v1/topics", None, 404, "name the topic: DELETE /v1/topics/NAME"),
+        ("DELETE", "/v1/topics", None, 404, f"no DELETE /v1/topics; there is: {TOPICS}"),
         ("POST", "/v1/topics", "{", 400, "the body is not JSON: "),
         ("POST", "/v1/topics", "[]", 400, "the body is not a JSON object"),
-        ("POST", "/v1/topics", "{}", 400, "name is not a string"),
-        ("POST", "/v1/topics", '{"name": "a", "partitions": "3"}', 400, "partitions is not an integer"),
-        ("POST", "/v1/records", '{"topic": "flights"}', 400, "records is empty"),
+        ("POST", "/v1/topics", "{}", 400, "name is missing; required: name"),
+        ("POST", "/v1/topics", '{"name": 1}', 400, "name is not a string: 1"),
+        ("POST", "/v1/topics", '{"name": "a", "partitions": "3"}', 400, 'partitions is not an integer: "3"'),
+        ("POST", "/v1/topics", '{"name": "a", "partition": 3}', 400, f"unknown field partition; allowed: {FIELDS}"),
+        ("POST", "/v1/topics?x=1", '{"name": "a"}', 400, "unknown parameter x; allowed: none"),
+        ("POST", "/v1/topics", '{"name": "a", "config": {"a": []}}', 400, "config.a is not a string or a number or"),
+        ("GET", "/v1/topics", '{"name": "a"}', 400, "unknown field name; allowed: none"),
+        ("GET", "/v1/records", None, 400, "topic is missing; required: topic"),
+        ("GET", "/v1/records?topic=a&first=1", None, 400, f"unknown parameter first; allowed: {PARAMETERS}"),
+        ("GET", "/v1/records?topic=flights&from=-1", None, 400, "from is not at least 0: -1"),
+        ("GET", "/v1/records?topic=a&isolation=x", None, 400, "isolation is not one of read_committed, read_uncommi"),
+        ("DELETE", "/v1/topics/flights?name=x", None, 400, "unknown parameter name; allowed: none"),
+        ("DELETE", "/v1/faults/x", None, 400, "id is not an integer: x"),
+        ("POST", "/v1/logs", '{"do": "clean"}', 400, 'do is not one of compact, retention: "clean"'),
+        ("POST", "/v1/clock", '{"freeze": 1}', 400, "freeze is not true or false: 1"),
+        ("POST", "/v1/clock", '{"advance_ms": true}', 400, "advance_ms is not an integer: true"),
+        ("POST", "/v1/records", '{"topic": "flights"}', 400, "records is missing; required: topic, records"),
+        ("POST", "/v1/records", '{"topic": "a", "records": []}', 400, "the length of records is not at least 1: 0"),
+        (
+            "POST",
+            "/v1/records",
+            '{"topic": "a", "records": [{"v": 1}]}',
+            400,
+            f"unknown field v of records[0]{CONTENT}",
+        ),
+        (
+            "POST",
+            "/v1/records",
+            '{"topic": "a", "records": [{"headers": [["a", 1]]}]}',
+            400,
+            "records[0].headers[0][1] is not a string or null: 1",
+        ),
         ("POST", "/v1/records", '{"topic": "flights", "records": [{"value": "%"}]}', 400, "not Base64: '%'"),
         ("GET", "/v1/records?topic=flights&partition=x", None, 400, "partition is not an integer: x"),
         ("POST", "/v1/topics", '{"name": "flights"}', 409, "Topic 'flights' already exists."),
@@ -90,10 +125,14 @@ def member() -> Iterator[odradek.Broker]:
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
-        ("network", "{}", 400, "links is not a list of objects"),
-        ("network", '{"links": [{"port": 1, "latency_ms": -1}]}', 400, "latency_ms is not a number of at least 0: -1"),
-        ("reassignments", '{"replicas": [1]}', 400, "topic is a string, and partition an integer"),
-        ("reassignments", '{"topic": "flights", "replicas": "1"}', 400, "replicas is not a list of broker ids"),
+        ("network", "{}", 400, "links is missing; required: links"),
+        ("network", '{"links": [1]}', 400, "links[0] is not an object: 1"),
+        ("network", '{"links": [{"ports": 1}]}', 400, f"unknown field ports of links[0]; allowed: {LINK}"),
+        ("network", '{"links": [{"port": "1"}]}', 400, 'links[0].port is not an integer: "1"'),
+        ("network", '{"links": [{"port": 1, "sends": 0}]}', 400, "links[0].sends is not true or false: 0"),
+        ("network", '{"links": [{"port": 1, "latency_ms": -1}]}', 400, "links[0].latency_ms is not at least 0: -1"),
+        ("reassignments", '{"replicas": [1]}', 400, "topic is missing; required: topic, replicas"),
+        ("reassignments", '{"topic": "flights", "replicas": "1"}', 400, 'replicas is not a list: "1"'),
         ("reassignments", '{"topic": "flights", "replicas": [9]}', 409, "INVALID_REPLICA_ASSIGNMENT"),
         ("elections", '{"topic": "missing"}', 409, "UNKNOWN_TOPIC_OR_PARTITION"),
     ],

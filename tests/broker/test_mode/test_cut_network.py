@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.test_mode.cut_network import HIGH_WATER_BYTES, CutNetwork, Link, LinkError, Links
+from broker.test_mode.cut_network import HIGH_WATER_BYTES, CutNetwork, Link, Links
 from environment.contract import Listener
 from environment.system import TcpNetwork
 from tests.kit.waiting import PATIENCE_S
@@ -240,17 +240,3 @@ def test_a_latency_delays_both_directions_and_keeps_the_order() -> None:
         await world.server.until(lambda: world.server.received == b"abcef")
 
     run(scenario)
-
-
-@pytest.mark.parametrize(
-    ("link", "message"),
-    [
-        ({"ports": 1}, "a link has port, sends, receives and latency_ms, not ports"),
-        ({"port": "1"}, "the port of a link is not an integer"),
-        ({"port": 1, "latency_ms": -1}, "latency_ms is not a number of at least 0: -1"),
-        ({"port": 1, "sends": 0}, "sends is not true or false"),
-    ],
-)
-def test_links_that_make_no_sense(link: dict[str, object], message: str) -> None:
-    with pytest.raises(LinkError, match=message):
-        Link.of(link)
