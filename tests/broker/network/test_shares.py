@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
-from broker.network.shares import JoinedAnswers, Split, arrays_of
+from broker.network.shares import SHARDS, JoinedAnswers, Split, arrays_of
 from broker.security.rights import EVERYBODY
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
@@ -59,6 +59,15 @@ def test_nested_arrays_are_cut_where_a_share_is_full() -> None:
         offset_fetch({"g": {"a": [2], "b": []}}),
         offset_fetch({"all": None, "h": {"c": [0]}}),
     ]
+
+
+def test_what_finds_duplicates_is_freed_in_slices() -> None:
+    """A set of a million numbers is freed, as it grows, in one go: they are in many sets."""
+    count, size = 2000, 100
+    asked = offset_fetch({"g": {"a": list(range(count))}})
+    shares = Split("groups.topics.partition_indexes", ("partition_indexes",)).shares(asked, size, lambda: True)
+    slices = next(number for number, share in enumerate(shares) if share is not None)
+    assert slices == count + SHARDS + size - 1
 
 
 def test_an_answer_that_was_cut_is_joined() -> None:
