@@ -17,6 +17,26 @@ Assignment = tuple[tuple[int, ...], ...]
 """Replicas by partition number; the first of each is the preferred leader."""
 
 
+def check_assignable(racks: Mapping[int, str | None], partitions: int, replication_factor: int) -> None:
+    """Raise ApiError, with Kafka's words, if the partitions cannot be assigned to the brokers in `racks`:
+    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or, if only some brokers have a rack, UNKNOWN_SERVER_ERROR.
+    """
+    if partitions <= 0:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if replication_factor <= 0:
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    if replication_factor > len(racks):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {replication_factor} larger than available brokers: {len(racks)}.",
+        )
+    if None in racks.values() and any(rack is not None for rack in racks.values()):
+        raise ApiError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            "Not all brokers have rack information for replica rack aware assignment.",
+        )
+
+
 def assign_replicas(
     racks: Mapping[int, str | None],
     partitions: int,
@@ -28,24 +48,10 @@ def assign_replicas(
 ) -> Assignment:
     """Replicas for `partitions` partitions numbered from `first_partition`, on the brokers in `racks`.
 
-    `start_index` and `replica_shift` are in [0, number of brokers). Raises ApiError INVALID_PARTITIONS,
-    INVALID_REPLICATION_FACTOR or, if only some brokers have a rack, UNKNOWN_SERVER_ERROR, with Kafka's words.
+    `start_index` and `replica_shift` are in [0, number of brokers). Raises as `check_assignable`.
     """
-    if partitions <= 0:
-        raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
-    if replication_factor <= 0:
-        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
-    if replication_factor > len(racks):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {replication_factor} larger than available brokers: {len(racks)}.",
-        )
+    check_assignable(racks, partitions, replication_factor)
     known = {broker: rack for broker, rack in racks.items() if rack is not None}
-    if known and len(known) != len(racks):
-        raise ApiError(
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-            "Not all brokers have rack information for replica rack aware assignment.",
-        )
     arranged = alternate_racks(known) if known else sorted(racks)
     rack_count = len(set(known.values()))
     result: list[tuple[int, ...]] = []

@@ -19,7 +19,7 @@ from cluster.znodes import (
     topic_path,
 )
 from protocol.errors import ApiError, ErrorCode
-from protocol.replica_assignment import Assignment, assign_replicas
+from protocol.replica_assignment import Assignment, assign_replicas, check_assignable
 from protocol.topic_partition import validate_topic_name
 from protocol.uuids import Uuid
 from protocol.value import Value, field
@@ -84,24 +84,25 @@ def plan_topic(
             "Both numPartitions or replicationFactor and replicasAssignments were set. "
             "Both cannot be used at the same time.",
         )
-    assignment = dict(topic.assignment)
-    is_manual = bool(assignment)
-    if not is_manual:
-        partitions = defaults.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
-        factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
-        assignment = dict(enumerate(_spread(context, partitions, factor, random_below)))
+    partitions = defaults.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
+    factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
+    racks = context.racks
+    if not topic.assignment:
+        _refuse_excess(partitions)
+        check_assignable(racks, partitions, factor)
     validate_topic_name(topic.name)
     _refuse_collision(topic.name, context, planned)
-    if is_manual:
+    assignment = dict(topic.assignment)
+    if assignment:
         _validate_assignment(assignment)
+    else:
+        assignment = dict(enumerate(_spread(racks, partitions, factor, random_below)))
     config = {key: value for key, value in topic.config.items() if value is not None}
     validate_config(config)
     return TopicPlan(topic.name, tuple(assignment[number] for number in range(len(assignment))), config)
 
 
-def _spread(context: ControllerContext, partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
-    _refuse_excess(partitions)
-    racks = context.racks
+def _spread(racks: Mapping[int, str | None], partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
     count = max(len(racks), 1)
     return assign_replicas(
         racks, partitions, factor, start_index=random_below(count), replica_shift=random_below(count)
