@@ -13,7 +13,11 @@
 | `POST /v1/users` | creates a SCRAM user: `name`, `password`, `mechanism` |
 | `GET /v1/requests` | the last requests with their answers; `api`, `client_id` |
 | `GET /v1/faults`, `POST /v1/faults` | the faults that are set; sets one, see `fault_rules` |
-| `GET /v1/clock`, `POST /v1/clock` | the broker's time; `advance_ms`, `set_ms`, `freeze`, `silent_clients` |
+| `GET /v1/clock` | the broker's time |
+| `POST /v1/clock` | moves it: `freeze`, `set_ms`, `ahead_ms` of the machine's, `advance_ms`, `silent_clients` |
+| `POST /v1/snapshots` | writes a snapshot to `directory`, see `snapshots`; answers with the broker's time |
+| `POST /v1/replicas` | answers when the in-sync followers have all that this broker has; in a cluster |
+| `POST /v1/listeners` | opens the listeners of a broker that was started with `predecessors` |
 | `DELETE /v1/faults/ID`, `DELETE /v1/faults` | removes a fault, or all |
 
 Keys, values and headers are Base64. Errors of Kafka are status 409 with `error` and `error_name`.
@@ -33,8 +37,10 @@ from broker.server import KafkaServer
 from broker.test_mode.cluster_requests import ClusterRequests, raise_error
 from broker.test_mode.cut_network import Links
 from broker.test_mode.fault_rules import FaultError
+from broker.test_mode.held_network import HeldNetwork
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.interception import CONTROL, Interception, errors_in, resolved
+from broker.test_mode.snapshots import LinkedFileSystem, await_replicas, meeting, take_snapshot
 from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
@@ -93,11 +99,22 @@ class LocalRequests:
 class ControlServer:
     """Serves the control API of one broker."""
 
-    def __init__(self, server: KafkaServer, token: str, machine: TimeMachine, links: Links | None = None) -> None:
-        """A broker of a cluster has `links` to the others."""
+    def __init__(
+        self,
+        server: KafkaServer,
+        token: str,
+        machine: TimeMachine,
+        files: LinkedFileSystem,
+        *,
+        links: Links | None = None,
+        held: HeldNetwork | None = None,
+    ) -> None:
+        """A broker of a cluster has `links` to the others. `held` is the network whose listeners are not open yet."""
         self._server = server
         self._token = token
         self._machine = machine
+        self._files = files
+        self._held = held
         self._listening: asyncio.Server | None = None
         machine.is_busy = lambda: self._serving.logs.cleaner.is_cleaning
         self._serving = server.serving
@@ -119,9 +136,12 @@ class ControlServer:
             ("DELETE", "faults"): self._remove_faults,
             ("GET", "clock"): self._show_clock,
             ("POST", "clock"): self._move_clock,
+            ("POST", "snapshots"): self._take_snapshot,
+            ("POST", "listeners"): self._open_listeners,
         }
         if links is not None:
             self._handlers.update(ClusterRequests(self._requests.send, links).handlers)
+            self._handlers["POST", "replicas"] = self._await_replicas
         self._interception = Interception(
             self._serving.registry,
             self._serving.sessions,
@@ -356,15 +376,18 @@ class ControlServer:
 
     async def _show_clock(self, _request: HttpRequest) -> object:
         movable = self._machine.movable
-        return {"now_ms": self._serving.clock.now_ms(), "is_frozen": movable.is_frozen}
+        now_ms, ahead_ms = self._serving.clock.now_ms(), round(movable.ahead_s * 1000)
+        return {"now_ms": now_ms, "ahead_ms": ahead_ms, "is_frozen": movable.is_frozen}
 
     async def _move_clock(self, request: HttpRequest) -> object:
-        """`freeze`, `set_ms` and `advance_ms`, in this order."""
+        """`freeze`, `set_ms`, `ahead_ms` and `advance_ms`, in this order."""
         body, movable = request.body, self._machine.movable
         if "freeze" in body:
             (movable.freeze if body["freeze"] else movable.unfreeze)()
         if "set_ms" in body:
             movable.set_wall(_integer(body, "set_ms", 0) / 1000)
+        if "ahead_ms" in body:
+            movable.set_ahead(_integer(body, "ahead_ms", 0) / 1000)
         if "advance_ms" in body:
             advance_ms = _integer(body, "advance_ms", 0)
             if advance_ms < 0:
@@ -379,6 +402,28 @@ class ControlServer:
         self._serving.member.coordinators.groups.postpone_sessions(advance_ms)
         for connection in self._server.connections():
             connection.last_active_s += advance_ms / 1000
+
+    # -- snapshots and the address -------------------------------------------------------------------------------------
+
+    async def _take_snapshot(self, request: HttpRequest) -> object:
+        body, meet = request.body, []
+        if "meeting" in body:  # with the other processes of a cluster
+            meet.append(meeting(_text(body, "meeting"), _integer(body, "processes", 1)))
+        await take_snapshot(self._serving, self._files, _text(body, "directory"), *meet)
+        return await self._show_clock(request)
+
+    async def _await_replicas(self, _request: HttpRequest) -> object:
+        await await_replicas(self._serving)
+        return {}
+
+    async def _open_listeners(self, _request: HttpRequest) -> object:
+        if self._held is not None:
+            try:
+                await self._held.open()
+            except OSError as error:
+                message = f"the new broker cannot have the address of the old one: {error}"
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, message) from error
+        return {}
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:
