@@ -7,6 +7,7 @@ Apache Kafka has nothing like it, so these rows have limits and no ratios. Each 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -65,7 +66,7 @@ import pytest
 def test_trivial(kafka, number):
     assert kafka.topics() == []
 """
-TOPICS, PARTITIONS = 100, 3
+TOPICS, PARTITIONS, MEGABYTES = 100, 3, 100
 
 
 def printed(program: str) -> float:
@@ -74,15 +75,45 @@ def printed(program: str) -> float:
     return float(ran.stdout)
 
 
-def reset_ms() -> float:
+def reset_ms(*, keep_address: bool = False) -> float:
     """A reset with a hundred topics of three partitions, while the next broker waits, as in the fixture."""
-    with odradek.Broker() as broker:
+    with odradek.Broker(keep_address=keep_address) as broker:
         for number in range(TOPICS):
             broker.create_topic(f"t{number}", PARTITIONS)
         broker.prepare_reset()
         time.sleep(0.1)  # a test would run
         began = time.perf_counter()
         broker.reset()
+        return (time.perf_counter() - began) * 1000
+
+
+def fill(kafka: odradek.Broker | odradek.Cluster) -> None:
+    """A hundred topics of three partitions, with a hundred megabytes together."""
+    value = os.urandom(MEGABYTES * 1_000_000 // (TOPICS * PARTITIONS))
+    for number in range(TOPICS):
+        kafka.create_topic(f"t{number}", PARTITIONS)
+        for partition in range(PARTITIONS):
+            kafka.produce(f"t{number}", value, partition=partition)
+
+
+def snapshot_ms() -> float:
+    """The first snapshot of a broker with data."""
+    with odradek.Broker() as broker:
+        fill(broker)
+        began = time.perf_counter()
+        broker.snapshot()
+        return (time.perf_counter() - began) * 1000
+
+
+def restore_ms() -> float:
+    """A restore, while the next broker waits."""
+    with odradek.Broker() as broker:
+        fill(broker)
+        snapshot = broker.snapshot()
+        broker.produce("t0", b"v")
+        time.sleep(0.5)  # a test would run
+        began = time.perf_counter()
+        broker.restore(snapshot)
         return (time.perf_counter() - began) * 1000
 
 
@@ -117,6 +148,19 @@ def trivial_tests_s(count: int = 1000) -> float:
         return time.perf_counter() - began
 
 
+def cluster_ms(*, restores: bool) -> float:
+    """A snapshot of three brokers with data, or a restore while the next brokers wait."""
+    with odradek.Cluster(brokers=3) as cluster:
+        fill(cluster)
+        began = time.perf_counter()
+        snapshot = cluster.snapshot()
+        if restores:
+            time.sleep(5)  # a test would run
+            began = time.perf_counter()
+            cluster.restore(snapshot)
+        return (time.perf_counter() - began) * 1000
+
+
 class Row(NamedTuple):
     """A figure with its limit."""
 
@@ -131,8 +175,13 @@ ROWS = [
     Row("first use to the first acknowledged record", "ms", 300, 5, lambda: printed(FIRST_RECORD)),
     Row("one broker more", "ms", 100, 20, start_ms),
     Row(f"reset with {TOPICS} topics of {PARTITIONS} partitions", "ms", 20, 5, reset_ms),
+    Row("the same with keep_address", "ms", 20, 5, lambda: reset_ms(keep_address=True)),
+    Row(f"snapshot of as many with {MEGABYTES} MB", "ms", 150, 5, snapshot_ms),
+    Row("restore of it", "ms", 50, 5, restore_ms),
     Row("a group of one from its join to its first record", "ms", 100, 5, lambda: printed(GROUP)),
     Row("three brokers to the first acks=all record", "ms", 1000, 5, lambda: printed(FIRST_OF_THREE)),
+    Row("snapshot of a cluster of three with as much", "ms", 500, 3, lambda: cluster_ms(restores=False)),
+    Row("restore of it", "ms", 50, 3, lambda: cluster_ms(restores=True)),
     Row("1,000 starts, eight at once", "s", 60, 1, starts_s),
     Row("1,000 trivial tests", "s", 30, 1, trivial_tests_s),
 ]

@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from odradek.clusters import Cluster
     from odradek.control import ExpectationError, KafkaError, OdradekError, Record
     from odradek.kafka_under_test import Fault, Topic
+    from odradek.processes import Snapshot
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "Cluster", "ExpectationError", "Fault", "KafkaError", "OdradekError", "Record", "Topic"]
+__all__ = [
+    "Broker",
+    "Cluster",
+    "ExpectationError",
+    "Fault",
+    "KafkaError",
+    "OdradekError",
+    "Record",
+    "Snapshot",
+    "Topic",
+]
 
 _MODULES = {
     "Broker": "brokers",
@@ -29,6 +40,7 @@ _MODULES = {
     "KafkaError": "control",
     "OdradekError": "control",
     "Record": "control",
+    "Snapshot": "processes",
     "Topic": "kafka_under_test",
 }
 

@@ -127,6 +127,8 @@ class Kafka(Wrapper[K]):
     stop = coroutine(KafkaUnderTest.stop)
     reset = coroutine(KafkaUnderTest.reset)
     prepare_reset = coroutine(KafkaUnderTest.prepare_reset)
+    snapshot = coroutine(KafkaUnderTest.snapshot)
+    restore = coroutine(KafkaUnderTest.restore)
     check_faults = coroutine(KafkaUnderTest.check_faults)
     report = coroutine(KafkaUnderTest.report)
 

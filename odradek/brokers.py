@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from odradek.control import Control, ExpectationError, OdradekError, Record
 from odradek.kafka_under_test import Fault, KafkaUnderTest, shown_group, unused_fault
-from odradek.processes import Launcher
+from odradek.processes import Address, Launcher, Snapshot
 from odradek.security_options import BROKER_USER, USER, Security
 
 REPORTED_REQUESTS = 20
@@ -42,6 +43,20 @@ class State(Enum):
     ENDED = "ended"
 
 
+_NOT_COPIED = ("log.dir", "log.dirs", "zookeeper.connect")
+"""Keys that put a broker's data where a snapshot does not reach it."""
+
+
+class Begun(NamedTuple):
+    """A broker process that is being started."""
+
+    command_id: int
+    directory: Path
+    token: str
+    snapshot: Snapshot | None = None
+    """The snapshot that it is started from."""
+
+
 class _Process(NamedTuple):
     """A running broker process."""
 
@@ -57,20 +72,35 @@ class Broker(KafkaUnderTest):
     """A broker that runs from `start` to `stop`, or in a `with` block.
 
     `config` are keys of server.properties. With `tls`, clients need the broker's authority; with `sasl`, a mechanism
-    such as SCRAM-SHA-512, they log in: `client_config` has what a client library needs. The data is in a temporary
+    such as SCRAM-SHA-512, they log in: `client_config` has what a client library needs. With `keep_address`, the broker
+    has the same port after `reset` and `restore`, for an application that is started once. The data is in a temporary
     directory, deleted at the end.
     """
 
     def __init__(
-        self, *, config: Mapping[str, object] | None = None, tls: bool = False, sasl: str | None = None
+        self,
+        *,
+        config: Mapping[str, object] | None = None,
+        tls: bool = False,
+        sasl: str | None = None,
+        keep_address: bool = False,
     ) -> None:
+        super().__init__()
         self._security = Security(tls=tls, sasl=sasl)
         self._config = {name: str(value) for name, value in (config or {}).items()}
+        if keep_address and "listeners" in self._config:
+            raise OdradekError("keep_address chooses a port, and so does the key listeners: leave out one of them")
+        self._keeps_address = keep_address
+        self._address: Address | None = None
+        self._predecessors = 0
+        """The number of brokers that had the address so far."""
         self._launcher: Launcher | None = None
         self._process: _Process | None = None
         self._state = State.ENDED
-        self._spare: tuple[int, Path, str] | None = None
-        """The command that starts the broker after the next `reset`, its directory and its token."""
+        self._spare: Begun | None = None
+        """The broker after the next `reset`."""
+        self._restored: Begun | None = None
+        """The broker after the next `restore`."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -80,16 +110,20 @@ class Broker(KafkaUnderTest):
             raise OdradekError("the broker runs already")
         self._launcher = Launcher.shared()
         self._security.prepare(self._launcher)
-        self._process = self._started_anew(self._begin())
+        if self._keeps_address:
+            self._address = self._launcher.new_address()
+        self._replace(self._begin())
         return self
 
     def stop(self) -> None:
         """End the broker at once, and delete its data."""
         if self._process is not None and self._launcher is not None:
             self._end(self._process)
-        if self._spare is not None:
-            self._end(self._started(self._spare))
-        self._process = self._spare = None
+        for begun in (self._spare, self._restored):
+            self._discard(begun)
+        if self._address is not None:
+            self._address.close()
+        self._process = self._spare = self._restored = self._address = None
         self._state = State.ENDED
 
     def prepare_reset(self) -> None:
@@ -100,12 +134,62 @@ class Broker(KafkaUnderTest):
     def reset(self) -> None:
         """Replace the broker by a new one: without topics, groups, users and settings, on another port.
 
-        The old port refuses connections when this returns, so that a client left over from a test can do nothing.
+        The old port refuses connections when this returns, so that a client left over from a test can do nothing. With
+        `keep_address` the port stays: the connections of all clients end, and they connect to the new broker.
         """
-        old = self._running
-        spare, self._spare = self._spare, None
-        self._process = self._started_anew(spare or self._begin())
-        self._end(old)
+        with self._exclusively("reset"):
+            _ = self._running
+            spare, self._spare = self._spare, None
+            self._replace(spare or self._begin())
+
+    def snapshot(self) -> Snapshot:
+        """Remember the broker as it is, for `restore`: topics, records, groups, transactions, settings, users and ACLs.
+
+        All that the broker has acknowledged before is in it. Faults and the list of requests are not. Raises
+        OdradekError for a broker that does not run, or is paused.
+        """
+        with self._exclusively("snapshot"):
+            _ = self._running
+            for name in _NOT_COPIED:
+                if name in self._config:
+                    raise OdradekError(f"a broker with {name} in its config has no snapshots: leave the key out")
+            if self._state is not State.RUNNING:
+                before = "resume" if self._state is State.PAUSED else "restart"
+                raise OdradekError(f"the broker has {self._state.value}: {before} it before you take a snapshot")
+            assert self._launcher is not None
+            directory = self._launcher.new_directory()
+            clock = self._control.ask("POST", "snapshots", {"directory": str(directory)})
+            snapshot = Snapshot(directory, self._description, clock)
+            self._prepare_restore(snapshot)
+            return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace the broker by a new one that is as the broker was at `snapshot`, as often as you like.
+
+        Port and clients are treated as by `reset`. The new broker's clock is as far ahead of this machine's as it was,
+        and a frozen one stands where it stood. Raises OdradekError for a snapshot of a broker with other options.
+        """
+        with self._exclusively("restore"):
+            _ = self._running
+            snapshot.check(self._description)
+            begun, self._restored = self._restored, None
+            if begun is not None and begun.snapshot is not snapshot:
+                self._discard(begun)
+                begun = None
+            self._replace(begun or self._begin(snapshot=snapshot))
+            self._prepare_restore(snapshot)
+
+    def _prepare_restore(self, snapshot: Snapshot) -> None:
+        """Start the broker of the next `restore` in the background: it is mostly the same snapshot that is restored."""
+        if self._restored is not None:
+            self._discard(self._restored)
+        self._restored = self._begin(snapshot=snapshot)
+
+    @property
+    def _description(self) -> str:
+        """The options that must be equal for a snapshot to be restored."""
+        security = f"tls={self._security.has_tls}, sasl={self._security.mechanism!r}"
+        return f"a broker with {security}, config={dict(sorted(self._config.items()))}"
 
     def kill(self) -> None:
         """End the process as a power cut would (SIGKILL); the data stays for `restart`."""
@@ -263,12 +347,18 @@ class Broker(KafkaUnderTest):
     def _control(self) -> Control:
         return self._running.control
 
-    def _begin(self, directory: Path | None = None, port: int = 0) -> tuple[int, Path, str]:
-        """Have a broker started; `_started` waits for it."""
+    def _begin(self, directory: Path | None = None, port: int = 0, snapshot: Snapshot | None = None) -> Begun:
+        """Have a broker started, again in `directory` or anew; `_started` waits for it."""
         assert self._launcher is not None
         where, token = directory or self._launcher.new_directory(), secrets.token_urlsafe(16)
-        fields = self._command(where, port)
-        return self._launcher.request("start", directory=str(where), token=token, **fields), where, token
+        fields = {} if snapshot is None else {**snapshot.start_fields, "is_frozen": True}
+        if self._address is not None and directory is None:
+            port = self._address.port
+            fields["predecessors"] = self._predecessors
+            self._predecessors += 1
+        fields |= self._command(where, port)
+        command_id = self._launcher.request("start", directory=str(where), token=token, **fields)
+        return Begun(command_id, where, token, snapshot)
 
     def _command(self, directory: Path, port: int) -> dict[str, Any]:
         """The fields of the command that starts the broker."""
@@ -284,31 +374,44 @@ class Broker(KafkaUnderTest):
             properties["super.users"] = ";".join(filter(None, users))
         return {"properties": properties}
 
-    def _started(self, begun: tuple[int, Path, str]) -> _Process:
+    def _started(self, begun: Begun) -> _Process:
         assert self._launcher is not None
-        command_id, directory, token = begun
-        reply = self._launcher.reply(command_id)
+        reply = self._launcher.reply(begun.command_id)
         ports = reply["ports"]
         self._state = State.RUNNING
-        control = Control(reply["control"], token)
+        control = Control(reply["control"], begun.token)
         self._create_login(control)
-        return _Process(reply["pid"], next(iter(ports.values())), ports, control, directory, Path(reply["log"]))
+        return _Process(reply["pid"], next(iter(ports.values())), ports, control, begun.directory, Path(reply["log"]))
 
     def _create_login(self, control: Control) -> None:
         """Create the user as which clients log in."""
         if self._security.is_scram:
             control.create_user(USER, self._security.password, self._security.mechanism)
 
-    def _started_anew(self, begun: tuple[int, Path, str]) -> _Process:
-        """Like `_started`, on a port that no broker of this process had before: the system may give one again."""
+    def _replace(self, begun: Begun) -> None:
+        """Wait for a new broker, and end the one before it, if there is one."""
         assert self._launcher is not None
-        process = self._started(begun)
-        while process.port in self._launcher.used_ports and "listeners" not in self._config:
-            again = self._begin()
+        process, old = self._started(begun), self._process
+        while self._address is None and process.port in self._launcher.used_ports and "listeners" not in self._config:
+            again = self._begin(snapshot=begun.snapshot)  # the system has given a port again
             self._end(process)
             process = self._started(again)
         self._launcher.used_ports.add(process.port)
-        return process
+        if begun.snapshot is not None:
+            process.control.ask("POST", "clock", begun.snapshot.clock)
+        self._process = process
+        if old is not None:
+            self._end(old)
+        if self._address is not None:
+            process.control.ask("POST", "listeners")
+
+    def _discard(self, begun: Begun | None) -> None:
+        """End a broker that is not needed."""
+        if begun is not None:
+            state = self._state
+            with suppress(OdradekError):  # it could not start, and has ended
+                self._end(self._started(begun))
+            self._state = state
 
     def _signal(self, pid: int, number: int, *, wait: bool = False) -> None:
         assert self._launcher is not None

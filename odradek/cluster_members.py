@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
-from odradek.brokers import DEFAULTS, Broker, State
+from odradek.brokers import DEFAULTS, Begun, Broker, State
 from odradek.cluster_state import View
 from odradek.control import Control, OdradekError
 from odradek.network_plan import TREE, NetworkPlan, Node
-from odradek.processes import Launcher
+from odradek.processes import Launcher, Snapshot
 from odradek.security_options import INTERNAL, Security
 
 SHORTER: Mapping[str, str] = {
@@ -53,15 +54,15 @@ class Member(Broker):
         self.broker_id = broker_id
         self.tree_port = tree_port
         self._members = members
-        self._begun: tuple[int, Path, str] | None = None
+        self._begun: Begun | None = None
 
     def __repr__(self) -> str:
         return f"broker {self.broker_id}"
 
-    def begin(self, launcher: Launcher) -> None:
+    def begin(self, launcher: Launcher, snapshot: Snapshot | None = None) -> None:
         """Have the process started; `await_started` waits for it."""
         self._launcher = launcher
-        self._begun = self._begin()
+        self._begun = self._begin(snapshot=snapshot)
 
     def await_started(self) -> None:
         """Wait until the broker serves. Raises OdradekError with the reason of a failed start."""
@@ -114,9 +115,28 @@ class Member(Broker):
     def prepare_reset(self) -> NoReturn:
         raise OdradekError(f"{self!r} belongs to a cluster: prepare the reset of the cluster")
 
+    def snapshot(self) -> NoReturn:
+        raise OdradekError(f"{self!r} belongs to a cluster: take a snapshot of the cluster")
+
+    def restore(self, snapshot: Snapshot) -> NoReturn:  # noqa: ARG002 - the signature of a broker's
+        raise OdradekError(f"{self!r} belongs to a cluster: restore the cluster")
+
     def change_network(self) -> None:
         """Send the faults of the connections that this broker opens."""
         self._ask("POST", "network", {"links": self._members.links(self.broker_id)})
+
+    def await_replicas(self) -> None:
+        """Wait until in-sync followers have all that this broker has as a leader."""
+        self._ask("POST", "replicas")
+
+    def take_snapshot(self, directory: Path, taken_of: str, meeting: Mapping[str, object]) -> Snapshot:
+        """Take part in a snapshot of the cluster."""
+        clock = self._ask("POST", "snapshots", {"directory": str(directory), **meeting})
+        return Snapshot(directory, taken_of, clock)
+
+    def set_clock(self, snapshot: Snapshot) -> None:
+        """Set the clock as it was."""
+        self._ask("POST", "clock", snapshot.clock)
 
     def _command(self, directory: Path, port: int) -> dict[str, Any]:
         command = super()._command(directory, port)
@@ -125,7 +145,8 @@ class Member(Broker):
             del properties["security.inter.broker.protocol"]
             properties["listeners"] += f",{INTERNAL}://127.0.0.1:{self.port}"
             command["properties"] = properties
-        return {**command, "links": self._members.links(self.broker_id)}
+        # Brokers of a cluster need time to find each other.
+        return {**command, "links": self._members.links(self.broker_id), "is_frozen": False}
 
     def _create_login(self, control: Control) -> None:
         """The cluster does it, when there is a controller."""
@@ -134,14 +155,20 @@ class Member(Broker):
 class ClusterMembers:
     """The tree and the brokers, by id. `begin` starts them, and `await_started` waits for them."""
 
-    def __init__(self, brokers: int, config: Mapping[str, object], security: Security) -> None:
+    def __init__(
+        self, brokers: int, config: Mapping[str, object], security: Security, snapshot: Snapshot | None = None
+    ) -> None:
+        """With a `snapshot`, the cluster is as it was, with the brokers that it had."""
         self._launcher = Launcher.shared()
         self._security = security
         security.prepare(self._launcher)
         self._config = {**defaults(brokers), **config}
         self._directory = self._launcher.new_directory()
         token = secrets.token_urlsafe(16)
-        fields = {"directory": str(self._directory), "token": token, "broker_ports": brokers}
+        parts = dict.fromkeys(range(1, brokers + 1)) if snapshot is None else snapshot.members
+        fields: dict[str, object] = {"directory": str(self._directory), "token": token, "broker_ports": len(parts)}
+        if snapshot is not None:
+            fields["snapshot"] = str(snapshot.part(TREE))
         starting = self._launcher.request("start_tree", **fields)
         import http.client  # noqa: F401 - the control API will need it, and now there is time for it
 
@@ -151,8 +178,8 @@ class ClusterMembers:
         self.brokers: dict[int, Member] = {}
         self._nodes: set[Node] = {TREE}
         self.network = NetworkPlan(self._nodes)
-        for broker_id, port in enumerate(reply["ports"], 1):
-            self._begin(broker_id, port)
+        for (broker_id, part), port in zip(parts.items(), reply["ports"], strict=True):
+            self._begin(broker_id, port, part)
 
     def add(self) -> int:
         """Start another broker; returns its id when it serves."""
@@ -167,10 +194,10 @@ class ClusterMembers:
         self.apply_network()
         return broker_id
 
-    def _begin(self, broker_id: int, tree_port: int) -> None:
+    def _begin(self, broker_id: int, tree_port: int, snapshot: Snapshot | None = None) -> None:
         broker = self.brokers[broker_id] = Member(broker_id, self, tree_port, self._config, self._security)
         self._nodes.add(broker_id)
-        broker.begin(self._launcher)
+        broker.begin(self._launcher, snapshot)
 
     def await_started(self) -> None:
         """Wait until all brokers serve."""
@@ -183,6 +210,24 @@ class ClusterMembers:
             broker.discard()
         self._tree.close()
         self._launcher.run("end", pid=self._tree_pid, directory=str(self._directory))
+
+    def snapshot(self, taken_of: str, topics: Sequence[Mapping[str, Any]]) -> Snapshot:
+        """Remember all processes at one moment; all brokers run, and nothing is cut."""
+        directory = self._launcher.new_directory()
+        meeting = {"meeting": str(directory / "meeting"), "processes": 1 + len(self.brokers)}
+        (directory / "meeting").mkdir(parents=True)
+        with ThreadPoolExecutor(1 + len(self.brokers)) as threads:
+            for asked in [threads.submit(broker.await_replicas) for broker in self.brokers.values()]:
+                asked.result()
+            tree = {"directory": str(directory / TREE), **meeting}
+            taking_tree = threads.submit(self._tree.ask, "POST", "snapshots", tree)
+            taking = {
+                broker_id: threads.submit(broker.take_snapshot, directory / str(broker_id), taken_of, meeting)
+                for broker_id, broker in self.brokers.items()
+            }
+            taking_tree.result()
+            members = {broker_id: taken.result() for broker_id, taken in taking.items()}
+        return Snapshot(directory, taken_of, members=members, topics=topics)
 
     def running(self) -> dict[int, Member]:
         """The brokers that are neither paused nor ended, by id."""

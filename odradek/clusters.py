@@ -8,8 +8,9 @@ with odradek.Cluster(brokers=3) as cluster:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from odradek.cluster_state import ClusterState, View
 from odradek.control import ExpectationError, KafkaError, OdradekError, Record
 from odradek.kafka_under_test import PERIOD_S, WITHIN_S, Fault, KafkaUnderTest, Topic, unused_fault, wait_until
 from odradek.network_plan import Node
+from odradek.processes import Snapshot
 from odradek.security_options import USER, Security
 
 PATIENCE_S: Final = 60.0
@@ -42,6 +44,7 @@ class Cluster(KafkaUnderTest):
     ) -> None:
         if brokers < 1:
             raise OdradekError(f"a cluster has at least 1 broker, not {brokers}")
+        super().__init__()
         self._security = Security(tls=tls, sasl=sasl)
         self._count = brokers
         self._config = {name: str(value) for name, value in (config or {}).items()}
@@ -50,6 +53,8 @@ class Cluster(KafkaUnderTest):
         """Faults that must hit something."""
         self._spare: ClusterMembers | None = None
         """The processes after the next `reset`."""
+        self._restored: tuple[Snapshot, Future[Cluster]] | None = None
+        """The cluster whose processes will be those after the next `restore` of the snapshot."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -65,6 +70,7 @@ class Cluster(KafkaUnderTest):
         for members in (self._started, self._spare):
             if members is not None:
                 members.stop()
+        self._discard_restored()
         self._started = self._spare = None
 
     def prepare_reset(self) -> None:
@@ -77,11 +83,100 @@ class Cluster(KafkaUnderTest):
 
         The old ports refuse connections when this returns, so that a client left over from a test can do nothing.
         """
-        old, spare = self._members, self._spare
-        self._spare = None
-        self._faults.clear()
-        self._begin(spare or ClusterMembers(self._count, self._config, self._security))
-        old.stop()
+        with self._exclusively("reset"):
+            old, spare = self._members, self._spare
+            self._spare = None
+            self._faults.clear()
+            self._begin(spare or ClusterMembers(self._count, self._config, self._security))
+            old.stop()
+
+    def snapshot(self) -> Snapshot:
+        """Remember all brokers and the tree at one moment; see `Broker.snapshot`.
+
+        Raises OdradekError unless all brokers run, and no packets between them are lost.
+        """
+        with self._exclusively("snapshot"):
+            members = self._members
+            idle = [f"{each!r} has {each.state.value}" for each in members.brokers.values() if not each.is_running]
+            if idle or members.network.description():
+                now = f"{', '.join(idle) or 'they run'}{members.network.description()}"
+                raise OdradekError(f"all brokers must run and reach each other before you take a snapshot; {now}")
+            snapshot = members.snapshot(self._description, self._state().topics)
+            self._prepare_restore(snapshot)
+            return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace the cluster by a new one that is as it was at `snapshot`, on other ports; see `Broker.restore`.
+
+        It has the brokers of then. A partition is led by its first replica if it was, and by any other one if not.
+        """
+        with self._exclusively("restore"):
+            old = self._members
+            snapshot.check(self._description)
+            if self._restored is None or self._restored[0] is not snapshot:
+                self._prepare_restore(snapshot)
+            assert self._restored is not None
+            (_, restored), self._restored = self._restored, None
+            self._started, self._faults = restored.result()._members, []
+            for broker_id, member in snapshot.members.items():
+                if member.clock["freeze"]:  # otherwise it was started with its clock as it was
+                    self._members.brokers[broker_id].set_clock(member)
+            old.stop()
+            self._prepare_restore(snapshot)
+
+    def _prepare_restore(self, snapshot: Snapshot) -> None:
+        """Start the brokers of the next `restore` in the background."""
+        self._discard_restored()
+        threads = ThreadPoolExecutor(1)
+        self._restored = snapshot, threads.submit(self._copy, snapshot)
+        threads.shutdown(wait=False)
+
+    def _copy(self, snapshot: Snapshot) -> Cluster:
+        """A new cluster that is as it was."""
+        copy = Cluster(self._count, config=self._config)
+        copy._security = self._security
+        copy._begin(ClusterMembers(self._count, self._config, self._security, snapshot))
+        try:
+            copy._await_topics(snapshot.topics)
+        except BaseException:
+            copy.stop()
+            raise
+        return copy
+
+    def _discard_restored(self) -> None:
+        """Let the processes of the next `restore` end, as soon as they have started."""
+        if self._restored is not None:
+            (_, restored), self._restored = self._restored, None
+            restored.add_done_callback(lambda done: None if done.exception() else done.result().stop())
+
+    def _await_topics(self, topics: Sequence[Mapping[str, Any]]) -> None:
+        """Wait until the partitions of these topics have the in-sync replicas, preferred leaders and ends they had."""
+        before = {(topic["name"], each["partition"]): each for topic in topics for each in topic["partitions"]}
+
+        def missing(state: ClusterState, key: tuple[str, int]) -> bool:
+            found, then = state.partition(*key), before[key]
+            if found is None or not set(then["isr"]) <= set(found["isr"]):
+                return True
+            return "latest" not in found or found["latest"] < then["latest"]
+
+        def is_complete(state: ClusterState) -> bool:
+            return not any(missing(state, key) for key in before)
+
+        state = self._await(is_complete, PATIENCE_S, lambda _state: "expected the replicas of the snapshot")
+        moved = {key: each["leader"] for key, each in before.items() if each["leader"] == each["replicas"][0]}
+        for (topic, partition), leader in moved.items():
+            if state.leads(topic, partition) != leader:
+                self._ask("POST", "elections", {"topic": topic, "partition": partition})
+
+        def have_leaders(state: ClusterState) -> bool:
+            return all(state.leads(*key) == leader for key, leader in moved.items())
+
+        self._await(have_leaders, PATIENCE_S, lambda _state: "expected the leaders of the snapshot")
+
+    @property
+    def _description(self) -> str:
+        """The options that must be equal for a snapshot to be restored."""
+        return f"a cluster of {self._count} with config={dict(sorted(self._config.items()))}"
 
     def _begin(self, members: ClusterMembers) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from odradek.control import Control, ExpectationError, Header, OdradekError, Record
+from odradek.processes import Snapshot
 from odradek.security_options import Security
 
 T = TypeVar("T")
@@ -24,6 +26,10 @@ class KafkaUnderTest(ABC):
     """A broker or a cluster; it runs from `start` to `stop`, or in a `with` block."""
 
     _security: Security
+
+    def __init__(self) -> None:
+        self._replacing = threading.Lock()
+        """Is held by `reset`, `snapshot` and `restore`."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -48,6 +54,23 @@ class KafkaUnderTest(ABC):
     @abstractmethod
     def reset(self) -> None:
         """Replace it by a new one, on other ports; the old ones refuse connections when this returns."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """Remember it as it is, for `restore`."""
+
+    @abstractmethod
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace it by a new one that is as it was at `snapshot`."""
+
+    @contextmanager
+    def _exclusively(self, doing: str) -> Iterator[None]:
+        if not self._replacing.acquire(blocking=False):
+            raise OdradekError(f"{doing} during another reset, snapshot or restore of this broker: wait for its end")
+        try:
+            yield
+        finally:
+            self._replacing.release()
 
     @property
     @abstractmethod

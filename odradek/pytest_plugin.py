@@ -32,9 +32,8 @@ _BROKERS = pytest.StashKey[dict[Any, "Broker | Cluster"]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the mark."""
-    config.addinivalue_line(
-        "markers", f"{MARK}(config={{}}, brokers=1, tls=False, sasl=None): how the broker of `kafka` is started"
-    )
+    options = "config={}, brokers=1, tls=False, sasl=None, keep_address=False"
+    config.addinivalue_line("markers", f"{MARK}({options}): how the broker of `kafka` is started")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -75,7 +74,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def kafka(request: pytest.FixtureRequest) -> Broker | Cluster:
     """A broker without topics, on a port that no test had before. The mark `odradek` configures it.
 
-    With `brokers=3` in the mark it is a cluster of three.
+    With `brokers=3` in the mark it is a cluster of three. With `keep_address=True` the port is the same in each test.
     """
     options = _options(request)
     config = {name: str(value) for name, value in options.pop("config", {}).items()}
@@ -100,23 +99,25 @@ def akafka(kafka: Broker | Cluster) -> aio.Broker | aio.Cluster:
     return aio.Broker(kafka) if isinstance(kafka, Broker) else aio.Cluster(sync=kafka)
 
 
-def _start(config: Mapping[str, object], brokers: int = 1, **security: Any) -> Broker | Cluster:
+def _start(config: Mapping[str, object], brokers: int = 1, **options: Any) -> Broker | Cluster:
     if brokers == 1:
         from odradek.brokers import Broker
 
-        return Broker(config=config, **security).start()
+        return Broker(config=config, **options).start()
+    if options.pop("keep_address", False):
+        raise pytest.UsageError("a cluster under test has no keep_address")
     from odradek.clusters import Cluster
 
-    return Cluster(brokers, config=config, **security).start()
+    return Cluster(brokers, config=config, **options).start()
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     mark = request.node.get_closest_marker(MARK)
     if mark is None:
         return {}
-    unknown = set(mark.kwargs) - {"config", "brokers", "tls", "sasl"}
+    unknown = set(mark.kwargs) - {"config", "brokers", "tls", "sasl", "keep_address"}
     if unknown or mark.args:
         given = ", ".join(sorted(unknown)) or mark.args
-        known = "config, brokers, tls and sasl"
+        known = "config, brokers, tls, sasl and keep_address"
         raise pytest.UsageError(f"{request.node.nodeid}: the mark {MARK} takes {known}, not {given}")
     return dict(mark.kwargs)

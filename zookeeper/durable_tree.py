@@ -157,6 +157,13 @@ def read_tree(file_system: FileSystem, directory: str) -> ZnodeTree:
     return _recover(file_system, path)[0]
 
 
+def write_tree(file_system: FileSystem, directory: str, tree: ZnodeTree) -> None:
+    """Write the journal of a tree that `DurableTree.open` shall find in `directory`. Raises OSError."""
+    path = posixpath.join(directory, JOURNAL_NAME)
+    _write_temporary(file_system, path, tree)
+    _install(file_system, path).close()
+
+
 def _temporary(path: str) -> str:
     return path + ".tmp"
 

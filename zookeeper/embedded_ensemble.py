@@ -30,7 +30,7 @@ from zookeeper.coordination import (
     ZnodeStat,
 )
 from zookeeper.durable_tree import DurableTree
-from zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi
+from zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, ZnodeTree
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ class EmbeddedEnsemble:
     async def close(self) -> None:
         """Finish the queued actions and close the journal. Sessions still open end with the process."""
         await self._queue.close()
+
+    async def at_rest(self, action: Callable[[ZnodeTree], T]) -> T:
+        """The result of `action`, which reads the tree while neither the tree nor its journal changes."""
+        return await self._read(lambda: action(self._queue.tree))
 
     async def open_session(self) -> int:
         """Begin a session. Returns its id."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -35,9 +35,11 @@ from broker.test_mode.broken_replies import BrokenReplies
 from broker.test_mode.cluster_requests import ClusterRequests, raise_error
 from broker.test_mode.cut_network import Links
 from broker.test_mode.fault_rules import FAULT, NEW_FAULT, FaultError
-from broker.test_mode.faulty_disk import DiskFaults
+from broker.test_mode.faulty_disk import FaultyFileSystem
+from broker.test_mode.held_network import HeldNetwork
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.interception import CONTROL, TAPE_REQUESTS, Interception, errors_in, resolved
+from broker.test_mode.snapshots import await_replicas, meeting, take_snapshot
 from broker.test_mode.virtual_time import TimeMachine
 from cluster.replication.partition import Partition
 from cluster.replication.reads import IsolationLevel
@@ -159,7 +161,11 @@ _REQUEST: Final = struct(
     "Request",
 )
 _CLOCK: Final = struct(
-    {"now_ms": integer("The time, in milliseconds since 1970."), "is_frozen": boolean("Whether time stands still.")},
+    {
+        "now_ms": integer("The time, in milliseconds since 1970."),
+        "ahead_ms": integer("How far it is ahead of the machine's."),
+        "is_frozen": boolean("Whether time stands still."),
+    },
     "Clock",
 )
 
@@ -186,19 +192,34 @@ class ControlServer:
     """Serves the control API of one broker."""
 
     def __init__(
-        self, server: KafkaServer, token: str, machine: TimeMachine, disk: DiskFaults, links: Links | None = None
+        self,
+        server: KafkaServer,
+        token: str,
+        machine: TimeMachine,
+        files: FaultyFileSystem,
+        *,
+        links: Links | None = None,
+        held: HeldNetwork | None = None,
     ) -> None:
-        """A broker of a cluster has `links` to the others."""
+        """A broker of a cluster has `links` to the others. `held` is the network whose listeners are not open yet."""
         self._server = server
         self._token = token
         self._machine = machine
+        self._files = files
+        self._held = held
         self._listening: asyncio.Server | None = None
         machine.is_busy = lambda: self._serving.logs.cleaner.is_cleaning
         self._serving = server.serving
         listener = next(iter(server.ports))
         self._requests = LocalRequests(self._serving.registry, listener)
         cluster = [] if links is None else [ClusterRequests(self._requests.send, links)]
-        self._api = ControlApi(self, disk, *cluster)
+        self._api = ControlApi(self, files.faults, *cluster)
+        self._own: dict[tuple[str, ...], Callable[[HttpRequest], Awaitable[object]]] = {
+            ("POST", "v1", "snapshots"): self._take_snapshot,
+            ("POST", "v1", "replicas"): self._await_replicas,
+            ("POST", "v1", "listeners"): self._open_listeners,
+        }
+        """Steps of what the package `odradek` does with the whole process; not for other users."""
         self._interception = Interception(
             self._serving.registry,
             server.intercept(BrokenReplies),
@@ -216,7 +237,8 @@ class ControlServer:
 
     async def _handle(self, request: HttpRequest) -> object:
         try:
-            return await self._api.handle(request)
+            own = self._own.get((request.method, *request.path))
+            return await (self._api.handle(request) if own is None else own(request))
         except FaultError as error:
             raise HttpError(HTTPStatus.BAD_REQUEST, str(error)) from error
         except ApiError as error:
@@ -610,7 +632,9 @@ class ControlServer:
 
     @operation("GET", "clock", "The broker's time.", answer=_CLOCK)
     async def _show_clock(self, _given: Given) -> object:
-        return {"now_ms": self._serving.clock.now_ms(), "is_frozen": self._machine.movable.is_frozen}
+        movable = self._machine.movable
+        now_ms, ahead_ms = self._serving.clock.now_ms(), round(movable.ahead_s * 1000)
+        return {"now_ms": now_ms, "ahead_ms": ahead_ms, "is_frozen": movable.is_frozen}
 
     @operation(
         "POST",
@@ -619,6 +643,7 @@ class ControlServer:
         body={
             "freeze?": boolean("Let time stand still, or go on."),
             "set_ms?": integer("Set the wall clock, in milliseconds since 1970; no timer notices."),
+            "ahead_ms?": integer("Set the wall clock so far ahead of the machine's."),
             "advance_ms?": integer("Move time forth.", minimum=0),
             "silent_clients?": boolean("Clients time out, as if they sent nothing meanwhile.", default=False),
         },
@@ -631,6 +656,8 @@ class ControlServer:
             (movable.freeze if given["freeze"] else movable.unfreeze)()
         if "set_ms" in given:
             movable.set_wall(given["set_ms"] / 1000)
+        if "ahead_ms" in given:
+            movable.set_ahead(given["ahead_ms"] / 1000)
         if "advance_ms" in given:
             if not given["silent_clients"]:
                 self._keep_clients(given["advance_ms"])
@@ -642,6 +669,28 @@ class ControlServer:
         self._serving.member.coordinators.groups.postpone_sessions(advance_ms)
         for connection in self._server.connections():
             connection.last_active_s += advance_ms / 1000
+
+    # -- snapshots and the address -------------------------------------------------------------------------------------
+
+    async def _take_snapshot(self, request: HttpRequest) -> object:
+        body, meet = request.body, []
+        if "meeting" in body:  # with the other processes of a cluster
+            meet.append(meeting(body["meeting"], body["processes"]))
+        await take_snapshot(self._serving, self._files, body["directory"], *meet)
+        return await self._show_clock({})
+
+    async def _await_replicas(self, _request: HttpRequest) -> object:
+        await await_replicas(self._serving)
+        return {}
+
+    async def _open_listeners(self, _request: HttpRequest) -> object:
+        if self._held is not None:
+            try:
+                await self._held.open()
+            except OSError as error:
+                message = f"the new broker cannot have the address of the old one: {error}"
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, message) from error
+        return {}
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.test_mode.api_description import Given, boolean, integer, nullable, operation, optional, struct
+from broker.test_mode.snapshots import LinkedFile, LinkedFileSystem
 from storage.io.file_system import Bytes
-from storage.io.os_file_system import OsFile, OsFileSystem
 
 _FAULTS: Final = struct(
     {
@@ -74,37 +74,39 @@ class DiskFaults:
         return await self._describe(given)
 
 
-class FaultyFile(OsFile):
+class FaultyFile(LinkedFile):
     """A file on a disk with faults."""
 
     __slots__ = ()
 
-    _files: FaultyFileSystem
+    _linked: FaultyFileSystem
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        self._files.faults.before_write(self.path)
+        self._linked.faults.before_write(self.path)
         super().append(parts)
 
     def pread(self, position: int, size: int) -> bytes:
-        self._files.faults.before_read()
+        self._linked.faults.before_read()
         return super().pread(position, size)
 
     def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
-        return None if self._files.faults.delay_s else super().try_pread_into(position, buffer)
+        return None if self._linked.faults.delay_s else super().try_pread_into(position, buffer)
 
     def flush(self) -> None:
-        self._files.faults.before_fsync(self.path)
+        self._linked.faults.before_fsync(self.path)
         super().flush()
 
 
-class FaultyFileSystem(OsFileSystem):
+class FaultyFileSystem(LinkedFileSystem):
     """The operating system's file system with faults of the disk."""
 
-    file_type = FaultyFile
-
-    def __init__(self, faults: DiskFaults) -> None:
-        super().__init__()
+    def __init__(self, faults: DiskFaults, *, has_links: bool) -> None:
+        """See `LinkedFileSystem`."""
+        super().__init__(has_links=has_links)
         self.faults = faults
+
+    def _new_file(self, path: str, size: int) -> FaultyFile:
+        return FaultyFile(self, path, size)
 
     def write_file(self, path: str, data: bytes) -> None:
         self.faults.before_write(path)

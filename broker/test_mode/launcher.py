@@ -13,7 +13,10 @@ Its user writes commands, and it writes replies, as JSON lines on the socket wit
     {"id": 4, "do": "start_tree", "directory": "/tmp/y", "token": "secret", "broker_ports": 3}
     {"id": 4, "pid": 18, "log": "/tmp/y/broker.log", "ports": [40003, 40004, 40005], "control": 40006}
 
-A broker of a cluster has `links` in its command, see `cut_network`. `start_tree` starts the tree of a cluster.
+A broker of a cluster has `links` in its command, see `cut_network`. `start_tree` starts the tree of a cluster. Other
+fields of `start`: `snapshot` is a directory to start from, see `snapshots`; `ahead_ms` is how far the broker's wall
+clock is ahead of the machine's; `is_frozen` lets its time stand still from its start on; `predecessors` is the number
+of brokers that had its address before, see `held_network`.
 `error` in a reply is the reason why the command failed. When the socket closes, or its user has died, the launcher
 kills all brokers and deletes its directory.
 """
@@ -44,7 +47,9 @@ from broker.server import KafkaServer
 from broker.test_mode.control_server import ControlServer
 from broker.test_mode.cut_network import CutNetwork, Link, Links
 from broker.test_mode.faulty_disk import DiskFaults, FaultyFileSystem
+from broker.test_mode.held_network import HeldNetwork, skip_producer_ids
 from broker.test_mode.interception import CONTROL
+from broker.test_mode.snapshots import DATA, link_tree
 from broker.test_mode.virtual_time import MovableLoop, MovableTime, TimeMachine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
@@ -186,16 +191,17 @@ class ForkServer:
                 return
             for pipe in [pipe for pipe, (_, starting) in self._starting.items() if starting == pid]:
                 self._report(pipe)
+            for command_id in self._awaited.pop(pid, []):
+                self._reply(command_id, exit_code=os.waitstatus_to_exitcode(status))
             directory = self._running.pop(pid, None)
             if directory is not None and pid in self._deleted:
                 self._delete(directory)
             self._deleted.discard(pid)
-            for command_id in self._awaited.pop(pid, []):
-                self._reply(command_id, exit_code=os.waitstatus_to_exitcode(status))
 
     def _delete(self, directory: Path) -> None:
         """Delete a directory in a separate process, as it may have many files."""
         if os.fork() == 0:
+            os.nice(10)  # the next test does not wait for it
             shutil.rmtree(directory, ignore_errors=True)
             os._exit(0)
 
@@ -257,18 +263,31 @@ def _serve_broker(command: dict[str, Any], report: int) -> int:
     raise_open_file_limit()
     links = Links(map(Link.of, command["links"])) if "links" in command else None
     movable = MovableTime()
+    if "ahead_ms" in command:
+        movable.set_ahead(command["ahead_ms"] / 1000)
+    data = command["properties"]["log.dirs"]
+    if "snapshot" in command:
+        link_tree(f"{command['snapshot']}/{DATA}", data)
+    files = FaultyFileSystem(DiskFaults(), has_links=os.path.exists(data))
 
     async def run() -> int:
         machine, environment = TimeMachine.of(movable, system_environment(config))
-        disk = DiskFaults()
-        environment = environment.replace(file_system=FaultyFileSystem(disk))
+        environment = environment.replace(file_system=files)
+        held = HeldNetwork(environment.network) if "predecessors" in command else None
+        if held is not None:
+            environment = environment.replace(network=held)
         if links is not None:
             environment = environment.replace(network=CutNetwork(environment.network, links))
         controls = []  # as long as the broker runs
 
         async def announce(server: KafkaServer) -> None:
-            controls.append(ControlServer(server, command["token"], machine, disk, links))
-            _report(report, json.dumps({"ports": server.ports, "control": await controls[0].start()}))
+            if command.get("predecessors"):
+                await skip_producer_ids(server, command["predecessors"])
+            controls.append(ControlServer(server, command["token"], machine, files, links=links, held=held))
+            port = await controls[0].start()
+            if command.get("is_frozen", False):
+                movable.freeze()
+            _report(report, json.dumps({"ports": server.ports, "control": port}))
 
         return await serve(config, launched_s, announce, environment=environment)
 
@@ -288,6 +307,8 @@ def _serve_tree(command: dict[str, Any], report: int) -> int:
     from broker.test_mode.tree_host import serve_tree
 
     raise_open_file_limit()
+    if "snapshot" in command:
+        link_tree(command["snapshot"], command["directory"])
     announce = partial(_report, report)
     return asyncio.run(serve_tree(command["directory"], command["broker_ports"], command["token"], announce))
 

@@ -8,6 +8,7 @@ because kazoo's sockets cannot be intercepted. The process has a control API, as
 | `POST /v1/ports` | opens another port; returns `port` |
 | `POST /v1/network` | replaces the faults of the accepted connections: `links`, see `cut_network` |
 | `POST /v1/sessions` | ends the sessions of the brokers `ended` now, and those of `silent` when they have been silent |
+| `POST /v1/snapshots` | writes a snapshot of the tree to `directory`, see `snapshots` |
 
 A test knows which brokers it has killed, paused or cut off. Their sessions end at once, or after `SILENCE_S`, as if
 zookeeper.session.timeout.ms had passed. So that time-out can be so long that a busy machine does not reach it.
@@ -26,11 +27,13 @@ from broker.test_mode.api_description import checked
 from broker.test_mode.cluster_requests import NETWORK
 from broker.test_mode.cut_network import CutConnection, Link, Links
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
+from broker.test_mode.snapshots import meeting, write_tree_snapshot
 from cluster.znodes import broker_path
 from environment.contract import Listener, Network
 from environment.process_signals import handle_signals
 from environment.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
 from storage.io.os_file_system import OsFileSystem
+from zookeeper.commit_queue import CommitResult
 from zookeeper.tree_server import TreeServer, TreeServerConfig, open_tree_server
 
 logger = logging.getLogger("odradek.coordination")
@@ -119,10 +122,14 @@ class SilentBrokers:
 class TreeControl:
     """Serves the control API of the tree."""
 
-    def __init__(self, ports: BrokerPorts, links: Links, silent: SilentBrokers, token: str) -> None:
+    def __init__(
+        self, server: TreeServer, ports: BrokerPorts, links: Links, token: str, file_system: OsFileSystem
+    ) -> None:
+        self._server = server
+        self._file_system = file_system
         self._ports = ports
         self._links = links
-        self._silent = silent
+        self._silent = SilentBrokers(server)
         self._token = token
         self._listening: asyncio.Server | None = None
 
@@ -146,7 +153,22 @@ class TreeControl:
                     self._silent.end(broker_id)
                 self._silent.change(body.get("silent", []), body.get("after_ms", SILENCE_S * 1000) / 1000)
                 return {}
+            case "POST", ("v1", "snapshots"):
+                await self._take_snapshot(body["directory"], meeting(body["meeting"], body["processes"]))
+                return {}
         raise HttpError(HTTPStatus.NOT_FOUND, f"no {request.method} /{'/'.join(request.path)}")
+
+    async def _take_snapshot(self, directory: str, meet: Callable[[], None]) -> None:
+        queue, taken = self._server.queue, asyncio.get_running_loop().create_future()
+
+        def done(outcome: CommitResult) -> None:
+            if outcome.error is None:
+                taken.set_result(None)
+            else:
+                taken.set_exception(outcome.error)
+
+        queue.read(lambda: write_tree_snapshot(queue.tree, self._file_system, directory, meet), done)
+        await taken
 
 
 async def serve_tree(directory: str, port_count: int, token: str, announce: Callable[[str], None]) -> int:
@@ -171,8 +193,11 @@ async def serve_tree(directory: str, port_count: int, token: str, announce: Call
         on_failure=fail,
     )
     await server.start()
+    # Of the brokers that a snapshot was taken of. Those that are started from it begin sessions of their own.
+    for session_id in list(server.queue.tree.resumable):
+        server.sessions.expire(session_id)
     opened = [await ports.open() for _ in range(port_count)]
-    control = TreeControl(ports, links, SilentBrokers(server), token)
+    control = TreeControl(server, ports, links, token, file_system)
     announce(json.dumps({"ports": opened, "control": await control.start()}))
     await stop.wait()
     await server.close()

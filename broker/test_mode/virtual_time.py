@@ -53,6 +53,15 @@ class MovableTime:
         """Set the wall clock, forth or back, as an administrator would. Timers do not notice."""
         self._wall_added_s += wall_s - self.wall_s()
 
+    @property
+    def ahead_s(self) -> float:
+        """How far the wall clock is ahead of the machine's."""
+        return self.wall_s() - time.time()
+
+    def set_ahead(self, seconds: float) -> None:
+        """Set the wall clock so far ahead of the machine's. Timers do not notice."""
+        self.set_wall(time.time() + seconds)
+
     def freeze(self) -> None:
         """Let time stand still, but for `move_to`."""
         if self._frozen_s is None:

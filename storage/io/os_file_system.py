@@ -11,7 +11,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from io import FileIO
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from storage.io.file_system import Bytes, FileInfo
 
@@ -64,9 +64,9 @@ class OsFile:
 
     __slots__ = ("_descriptor", "_files", "_is_moving", "path", "size", "unsynced")
 
-    def __init__(self, files: OsFileSystem, path: str, size: int, descriptor: _Descriptor | None) -> None:
+    def __init__(self, files: OsFileSystem, path: str, size: int) -> None:
         self._files = files
-        self._descriptor = descriptor
+        self._descriptor: _Descriptor | None = None
         self._is_moving = False
         self.path = path
         self.size = size
@@ -208,9 +208,6 @@ class OsFileSystem:
     descriptor to close is decided by second chance (a clock), which costs the hot path one attribute store.
     """
 
-    file_type: ClassVar[type[OsFile]] = OsFile
-    """The class of the Files."""
-
     def __init__(self, max_open_files: int | None = None) -> None:
         if max_open_files is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -270,15 +267,18 @@ class OsFileSystem:
     def _forget(self, file: OsFile) -> None:
         self._open_files.pop(file, None)
 
+    def _new_file(self, path: str, size: int) -> OsFile:
+        return OsFile(self, path, size)
+
     def open(self, path: str, *, is_private: bool = False) -> OsFile:
-        file = self.file_type(self, path, 0, None)
+        file = self._new_file(path, 0)
         descriptor = self._open_descriptor(path, _FLAGS | os.O_CREAT, 0o600 if is_private else 0o644)
         self._hold(file, descriptor)
         file.size = os.fstat(descriptor.fd).st_size
         return file
 
     def attach(self, path: str, size: int) -> OsFile:
-        return self.file_type(self, path, size, None)
+        return self._new_file(path, size)
 
     def create(self, path: str) -> None:
         os.close(self._opened(os.open, path, _FLAGS | os.O_CREAT, 0o644))

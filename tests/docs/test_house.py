@@ -24,7 +24,6 @@ SHORT_MODULES: dict[str, str] = {
 
 SOLE_IMPLEMENTATIONS: dict[str, str] = {
     "broker/coordinators/coordinator_runtime.py:CoordinatorLog": "tests run coordinators over a log in memory",
-    "environment/contract.py:Listener": "the simulation has the other one",
     "environment/contract.py:Random": "the simulation has the other one",
     "storage/io/file_system.py:FileSystem": "the simulation has the other one",
 }

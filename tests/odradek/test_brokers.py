@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 import odradek
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE_S, eventually
+from tests.kit.wire_requests import framed, new_topic, request_bytes
 
 
 def produce(bootstrap_servers: str, topic: str, *values: bytes) -> None:
@@ -176,3 +182,173 @@ def test_retention_on_demand(broker: odradek.Broker) -> None:
         topic.produce([b"x" * 1500])
     broker.apply_retention()
     assert topic.earliest() == 4
+
+
+# -- the same address after a reset ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[odradek.Broker]:
+    with odradek.Broker(keep_address=True) as broker:
+        yield broker
+
+
+class ConfluentApp:
+    """An application that is started once, on confluent-kafka: it sends and receives `orders`."""
+
+    def __init__(self, servers: str) -> None:
+        quiet = {"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 100}
+        self._producer = Producer({**quiet, "enable.idempotence": True})
+        settings = {"group.id": "app", "auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 200}
+        self._consumer = Consumer({**quiet, **settings})
+        self._consumer.subscribe(["orders"])
+
+    def send(self, value: bytes) -> None:
+        self._producer.produce("orders", value)
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def receive(self) -> bytes | None:
+        message = self._consumer.poll(0.1)
+        return None if message is None or message.error() else message.value()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonApp:
+    """The same on kafka-python."""
+
+    def __init__(self, servers: str) -> None:
+        from kafka import KafkaConsumer, KafkaProducer  # warns of what is deprecated in Python 3.11
+
+        quick = {"bootstrap_servers": servers, "metadata_max_age_ms": 200, "reconnect_backoff_max_ms": 100}
+        self._producer = KafkaProducer(**quick, enable_idempotence=True)
+        self._consumer = KafkaConsumer("orders", **quick, group_id="app", auto_offset_reset="earliest")
+
+    def send(self, value: bytes) -> None:
+        self._producer.send("orders", value).get(PATIENCE_S)
+
+    def receive(self) -> bytes | None:
+        polled = self._consumer.poll(100, max_records=1)
+        return next((record.value for records in polled.values() for record in records), None)
+
+    def close(self) -> None:
+        self._producer.close()
+        self._consumer.close()
+
+
+class AiokafkaApp:
+    """The same on aiokafka."""
+
+    def __init__(self, servers: str) -> None:
+        self._runner = asyncio.Runner()
+        self._runner.run(self._start({"bootstrap_servers": servers, "metadata_max_age_ms": 200}))
+
+    async def _start(self, quick: dict[str, Any]) -> None:
+        self._producer = AIOKafkaProducer(**quick, enable_idempotence=True)
+        self._consumer = AIOKafkaConsumer("orders", **quick, group_id="app", auto_offset_reset="earliest")
+        await self._producer.start()
+        await self._consumer.start()
+
+    def send(self, value: bytes) -> None:
+        self._runner.run(asyncio.wait_for(self._producer.send_and_wait("orders", value), PATIENCE_S))
+
+    def receive(self) -> bytes | None:
+        polled = self._runner.run(self._consumer.getmany(timeout_ms=100, max_records=1))
+        return next((record.value for records in polled.values() for record in records), None)
+
+    def close(self) -> None:
+        self._runner.run(self._producer.stop())
+        self._runner.run(self._consumer.stop())
+        self._runner.close()
+
+
+def await_received(app: ConfluentApp | KafkaPythonApp | AiokafkaApp, values: list[bytes]) -> None:
+    received: set[bytes | None] = set()
+
+    def receive() -> set[bytes | None]:
+        received.add(app.receive())
+        return received
+
+    eventually("all are received", receive, lambda found: found.issuperset(values))
+
+
+def cluster_id(broker: odradek.Broker) -> str:
+    found: str = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=60).cluster_id
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("app_type", [ConfluentApp, KafkaPythonApp, AiokafkaApp])
+def test_clients_go_on_after_a_reset_that_keeps_the_address(
+    kept: odradek.Broker, app_type: type[ConfluentApp | KafkaPythonApp | AiokafkaApp]
+) -> None:
+    kept.reset()
+    app = app_type(kept.bootstrap_servers)
+    clusters, topic_ids = set(), set()
+    for number in range(3):
+        if number:
+            address = kept.bootstrap_servers
+            kept.prepare_reset()
+            kept.reset()
+            assert kept.bootstrap_servers == address
+            assert kept.topics() in ([], ["orders"])  # the application asks for its topic, which creates it
+        # A consumer keeps its offset. It begins again if that is beyond the end of the new log.
+        values = [b"%d-%d" % (number, each) for each in range(5 - 2 * number)]
+        for value in values:
+            app.send(value)
+        await_received(app, values)
+        # A client of the test may get the producer id that the application has, unless the broker skips it.
+        produce(kept.bootstrap_servers, "others", *values)
+        assert [each.value for each in kept.records("orders")] == values
+        assert [each.value for each in kept.records("others")] == values
+        clusters.add(cluster_id(kept))
+        topic_ids.add(next(each["topic_id"] for each in kept.describe_topics() if each["name"] == "orders"))
+    assert len(clusters) == len(topic_ids) == 3
+    app.close()
+
+
+def test_nothing_sent_before_a_reset_takes_effect_after_it(kept: odradek.Broker) -> None:
+    kept.reset()
+    host, _, port = kept.bootstrap_servers.partition(":")
+    frame = framed(request_bytes(new_topic("late"), 4))
+    with socket.create_connection((host, int(port))) as served:
+        served.sendall(framed(request_bytes(new_topic("early"), 4)))
+        assert served.recv(4)
+        kept.pause()
+        served.sendall(frame)
+        # The kernel accepts this connection, and keeps what is sent.
+        with socket.create_connection((host, int(port))) as queued:
+            queued.sendall(frame)
+            kept.prepare_reset()
+            kept.reset()
+            for connection in (served, queued):
+                connection.settimeout(60)
+                with suppress(ConnectionResetError):
+                    while connection.recv(1000):
+                        pass
+    with socket.create_connection((host, int(port))) as new:
+        new.sendall(framed(request_bytes(new_topic("new"), 4)))
+        assert new.recv(4)
+    assert kept.topics() == ["new"]
+
+
+def test_a_kept_address_of_a_broker_that_ends(kept: odradek.Broker) -> None:
+    kept.reset()
+    kept.create_topic("flights").produce(["AA-1"])
+    address = kept.bootstrap_servers
+    port = int(address.rpartition(":")[2])
+    snapshot = kept.snapshot()
+    kept.kill()
+    assert is_refused(port)
+    kept.restart()
+    assert kept.bootstrap_servers == address
+    assert [each.value for each in kept.records("flights")] == [b"AA-1"]
+    kept.reset()
+    assert kept.topics() == []
+    kept.restore(snapshot)
+    assert kept.bootstrap_servers == address
+    listed = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60)
+    assert list(listed.topics) == ["flights"]
+    with pytest.raises(odradek.OdradekError, match="keep_address chooses a port, and so does the key listeners"):
+        odradek.Broker(keep_address=True, config={"listeners": "PLAINTEXT://127.0.0.1:0"})

@@ -73,7 +73,7 @@ def test_each_test_gets_a_new_cluster(tmp_path: Path) -> None:
     ("mark", "message"),
     [
         ("config={'num.io.threads': 'many'}", "num.io.threads"),
-        ("brokerz=3", "the mark odradek takes config, brokers, tls and sasl, not brokerz"),
+        ("brokerz=3", "the mark odradek takes config, brokers, tls, sasl and keep_address, not brokerz"),
     ],
 )
 def test_a_wrong_mark_fails_its_test(mark: str, message: str, tmp_path: Path) -> None:
