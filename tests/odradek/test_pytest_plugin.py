@@ -49,6 +49,25 @@ def test_a_fault_that_hit_nothing(kafka):
 """
 
 
+KEPT = """
+import pytest
+
+addresses = set()
+
+@pytest.mark.odradek(keep_address=True)
+@pytest.mark.parametrize("number", range(3))
+def test_a_new_broker_at_the_same_address(kafka, number):
+    assert kafka.topics() == []
+    addresses.add(kafka.bootstrap_servers)
+    assert len(addresses) == 1
+    kafka.create_topic("t")
+
+@pytest.mark.odradek(keep_address=True, brokers=3)
+def test_a_cluster(kafka):
+    pass
+"""
+
+
 def session(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """Run these tests in a session of pytest."""
     (directory / "test_user.py").write_text(tests, encoding="utf-8")
@@ -67,6 +86,12 @@ def test_each_test_gets_a_new_cluster(tmp_path: Path) -> None:
     assert "1 failed, 2 passed" in ran.stdout, ran.stdout
     assert "hit nothing; no request of this API came" in ran.stdout
     assert "broker 3:" in ran.stdout
+
+
+def test_each_test_gets_a_new_broker_at_the_same_address(tmp_path: Path) -> None:
+    ran = session(tmp_path, KEPT)
+    assert "3 passed, 1 error" in ran.stdout, ran.stdout
+    assert "a cluster under test has no keep_address" in ran.stdout
 
 
 @pytest.mark.parametrize(
