@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -369,16 +370,17 @@ class ControlServer:
             advance_ms = _integer(body, "advance_ms", 0)
             if advance_ms < 0:
                 raise HttpError(HTTPStatus.BAD_REQUEST, f"time does not go back: advance_ms is {advance_ms}")
-            if not body.get("silent_clients", False):
-                self._keep_clients(advance_ms)
-            await self._machine.advance(advance_ms / 1000)
+            if body.get("silent_clients", False):
+                await self._machine.advance(advance_ms / 1000)
+            else:
+                await self._machine.advance(advance_ms / 1000, self._keep_clients)
         return await self._show_clock(request)
 
-    def _keep_clients(self, advance_ms: int) -> None:
-        """Treat the clients as if they had sent something until the new time."""
-        self._serving.member.coordinators.groups.postpone_sessions(advance_ms)
+    def _keep_clients(self, seconds: float) -> None:
+        """Treat the clients as if they had sent something until time has moved so far."""
+        self._serving.member.coordinators.groups.postpone_sessions(math.ceil(seconds * 1000))
         for connection in self._server.connections():
-            connection.last_active_s += advance_ms / 1000
+            connection.last_active_s += seconds
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[dict[str, object]] | None:
