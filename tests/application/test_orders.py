@@ -35,7 +35,7 @@ def test_an_order_is_stored_as_it_was_placed(kafka: odradek.Broker, shop: Opened
     assert (got[0].key or b"").decode() == order.customer
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 3, 7])
+@pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_the_orders_of_a_customer_keep_their_sequence(
     kafka: odradek.Broker, shop: OpenedShop, partitions: int, codec: str
@@ -198,16 +198,15 @@ def test_random_errors_lose_and_double_nothing(kafka: odradek.Broker, shop: Open
 
 
 @pytest.mark.parametrize("how", ["kill", "shut_down"])
-@pytest.mark.parametrize("count", [1, 50])
-def test_stored_orders_survive_a_restart(kafka: odradek.Broker, shop: OpenedShop, how: str, count: int) -> None:
+def test_stored_orders_survive_a_restart(kafka: odradek.Broker, shop: OpenedShop, how: str) -> None:
     kafka.create_topic("orders")
     desk = shop.desk()
-    placed = orders(count + 3)
-    desk.place(*placed[:count])
+    placed = orders(40)
+    desk.place(*placed[:30])
     getattr(kafka, how)()
     kafka.restart()
-    assert shop.stored() == placed[:count]
-    desk.place(*placed[count:])
+    assert shop.stored() == placed[:30]
+    desk.place(*placed[30:])
     assert shop.stored() == placed
 
 
