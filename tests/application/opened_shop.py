@@ -45,7 +45,7 @@ def orders(count: int, *, customers: int = 5, first: int = 0) -> list[Order]:
 
 
 def bills(placed: list[Order]) -> dict[str, int]:
-    """What the ledger has when these orders are billed."""
+    """The ledger when these orders are billed."""
     return {order.order_id: order.cents for order in placed}
 
 

@@ -158,7 +158,7 @@ def _offsets(messages: Iterable[Message], choose: Callable[[Iterable[int]], int]
 
 
 def _next_offsets(messages: Iterable[Message]) -> list[TopicPartition]:
-    """What to commit when these are done."""
+    """The offsets to commit when these are done."""
     return [TopicPartition(topic, partition, last + 1) for (topic, partition), last in _offsets(messages, max).items()]
 
 
