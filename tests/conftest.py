@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["odradek.pytest_plugin"]
 TESTS_DIR = Path(__file__).parent
 JAVA_MINIMUM = 17
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -659,16 +660,15 @@ class ControlServer:
         if "ahead_ms" in given:
             movable.set_ahead(given["ahead_ms"] / 1000)
         if "advance_ms" in given:
-            if not given["silent_clients"]:
-                self._keep_clients(given["advance_ms"])
-            await self._machine.advance(given["advance_ms"] / 1000)
+            keep = [] if given["silent_clients"] else [self._keep_clients]
+            await self._machine.advance(given["advance_ms"] / 1000, *keep)
         return await self._show_clock({})
 
-    def _keep_clients(self, advance_ms: int) -> None:
-        """Treat the clients as if they had sent something until the new time."""
-        self._serving.member.coordinators.groups.postpone_sessions(advance_ms)
+    def _keep_clients(self, seconds: float) -> None:
+        """Treat the clients as if they had sent something until time has moved so far."""
+        self._serving.member.coordinators.groups.postpone_sessions(math.ceil(seconds * 1000))
         for connection in self._server.connections():
-            connection.last_active_s += advance_ms / 1000
+            connection.last_active_s += seconds
 
     # -- snapshots and the address -------------------------------------------------------------------------------------
 

@@ -161,8 +161,16 @@ class TimeMachine:
         adapted = environment.replace(clock=MovableClock(movable), executor=executor)
         return cls(movable, loop, executor), adapted
 
-    async def advance(self, seconds: float) -> None:
-        """Advance time, and return when everything that fell due has run and the broker is idle."""
+    async def advance(self, seconds: float, before_move: Callable[[float], None] = lambda _seconds: None) -> None:
+        """Advance time, and return when everything that fell due has run and the broker is idle.
+
+        `before_move` is called before each move, with its seconds: clients send requests between two moves, too.
+        """
+
+        def move_to(time_s: float) -> None:
+            before_move(max(time_s - self._loop.time(), 0.0))
+            self.movable.move_to(time_s)
+
         async with self._turn:
             target_s = self._loop.time() + seconds
             await self._work_until_idle()
@@ -170,9 +178,9 @@ class TimeMachine:
                 next_s = self._loop.next_timer_s()
                 if next_s is None or next_s > target_s:
                     break
-                self.movable.move_to(min(max(next_s, self._loop.time() + seconds / STEPS), target_s))
+                move_to(min(max(next_s, self._loop.time() + seconds / STEPS), target_s))
                 await self._work_until_idle()
-            self.movable.move_to(target_s)
+            move_to(target_s)
             await self._work_until_idle()
 
     async def _work_until_idle(self) -> None:
