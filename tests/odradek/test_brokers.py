@@ -215,28 +215,6 @@ class ConfluentApp:
         self._consumer.close()
 
 
-class KafkaPythonApp:
-    """The same on kafka-python."""
-
-    def __init__(self, servers: str) -> None:
-        from kafka import KafkaConsumer, KafkaProducer  # warns of what is deprecated in Python 3.11
-
-        quick = {"bootstrap_servers": servers, "metadata_max_age_ms": 200, "reconnect_backoff_max_ms": 100}
-        self._producer = KafkaProducer(**quick, enable_idempotence=True)
-        self._consumer = KafkaConsumer("orders", **quick, group_id="app", auto_offset_reset="earliest")
-
-    def send(self, value: bytes) -> None:
-        self._producer.send("orders", value).get(PATIENCE_S)
-
-    def receive(self) -> bytes | None:
-        polled = self._consumer.poll(100, max_records=1)
-        return next((record.value for records in polled.values() for record in records), None)
-
-    def close(self) -> None:
-        self._producer.close()
-        self._consumer.close()
-
-
 class AiokafkaApp:
     """The same on aiokafka."""
 
@@ -263,7 +241,7 @@ class AiokafkaApp:
         self._runner.close()
 
 
-def await_received(app: ConfluentApp | KafkaPythonApp | AiokafkaApp, values: list[bytes]) -> None:
+def await_received(app: ConfluentApp | AiokafkaApp, values: list[bytes]) -> None:
     received: set[bytes | None] = set()
 
     def receive() -> set[bytes | None]:
@@ -278,10 +256,9 @@ def cluster_id(broker: odradek.Broker) -> str:
     return found
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("app_type", [ConfluentApp, KafkaPythonApp, AiokafkaApp])
+@pytest.mark.parametrize("app_type", [ConfluentApp, AiokafkaApp])
 def test_clients_go_on_after_a_reset_that_keeps_the_address(
-    kept: odradek.Broker, app_type: type[ConfluentApp | KafkaPythonApp | AiokafkaApp]
+    kept: odradek.Broker, app_type: type[ConfluentApp | AiokafkaApp]
 ) -> None:
     kept.reset()
     app = app_type(kept.bootstrap_servers)
