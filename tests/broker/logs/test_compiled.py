@@ -21,7 +21,7 @@ IMPORT = (
 
 def copy_of_the_sources(target: Path) -> Path:
     """A copy of the checkout, so that the original stays unchanged."""
-    for package in ("broker", "storage", "protocol", "tests"):
+    for package in ("broker", "odradek", "storage", "protocol", "tests"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", target)
     return target

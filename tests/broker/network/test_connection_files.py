@@ -64,7 +64,7 @@ class ColdAtTimes(OsFile):
 
     @staticmethod
     def create(path: Path, content: bytes, cold_every: int = 1 << 30) -> ColdAtTimes:
-        file = ColdAtTimes(OsFileSystem(), str(path), 0, None)
+        file = ColdAtTimes(OsFileSystem(), str(path), 0)
         path.touch()
         file.append([content])
         file.cold_every = cold_every
