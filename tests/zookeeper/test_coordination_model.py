@@ -134,7 +134,9 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 async def compare(address: str, calls: list[Any]) -> int:
     ensemble = Machine().open()
-    ours, theirs = Subject(ensemble.session()), Subject(new_session(f"{address}/{secrets.token_hex(8)}"))
+    # On a busy machine a session of a few seconds may end between two calls.
+    other = new_session(f"{address}/{secrets.token_hex(8)}", session_timeout_ms=30_000)
+    ours, theirs = Subject(ensemble.session()), Subject(other)
     await ours.session.connect()
     await theirs.session.connect()
     try:
