@@ -199,11 +199,8 @@ class ForkServer:
             self._deleted.discard(pid)
 
     def _delete(self, directory: Path) -> None:
-        """Delete a directory in a separate process, as it may have many files."""
-        if os.fork() == 0:
-            os.nice(10)  # the next test does not wait for it
-            shutil.rmtree(directory, ignore_errors=True)
-            os._exit(0)
+        """Delete a directory in a separate process, as it may have many files. Starting `rm` costs less than a fork."""
+        os.posix_spawnp("rm", ["rm", "-rf", "--", str(directory)], os.environ)
 
     def _reply(self, command_id: int, **fields: object) -> None:
         with contextlib.suppress(OSError):  # the user has left
