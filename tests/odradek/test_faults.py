@@ -24,7 +24,8 @@ def produced(client: Producer, topic: str, value: bytes) -> str | None:
 
 
 def consumer(broker: odradek.Broker, group: str = "billing") -> Consumer:
-    return Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"})
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    return Consumer({"bootstrap.servers": broker.bootstrap_servers, **settings})
 
 
 def next_message(client: Consumer) -> Message:
