@@ -44,7 +44,7 @@ class State(Enum):
 
 
 _NOT_COPIED = ("log.dir", "log.dirs", "zookeeper.connect")
-"""Keys that put a broker's data where a snapshot does not reach it."""
+"""Keys that put data where snapshots do not copy it."""
 
 
 class Begun(NamedTuple):
@@ -143,16 +143,16 @@ class Broker(KafkaUnderTest):
             self._replace(spare or self._begin())
 
     def snapshot(self) -> Snapshot:
-        """Remember the broker as it is, for `restore`: topics, records, groups, transactions, settings, users and ACLs.
+        """Save the broker's state for `restore`: topics, records, groups, transactions, settings, users and ACLs.
 
-        All that the broker has acknowledged before is in it. Faults and the list of requests are not. Raises
+        The snapshot contains everything that the broker has acknowledged, but no faults and no list of requests. Raises
         OdradekError for a broker that does not run, or is paused.
         """
         with self._exclusively("snapshot"):
             _ = self._running
             for name in _NOT_COPIED:
                 if name in self._config:
-                    raise OdradekError(f"a broker with {name} in its config has no snapshots: leave the key out")
+                    raise OdradekError(f"remove {name} from the config: a snapshot does not copy the data there")
             if self._state is not State.RUNNING:
                 before = "resume" if self._state is State.PAUSED else "restart"
                 raise OdradekError(f"the broker has {self._state.value}: {before} it before you take a snapshot")
@@ -188,8 +188,7 @@ class Broker(KafkaUnderTest):
     @property
     def _description(self) -> str:
         """The options that must be equal for a snapshot to be restored."""
-        security = f"tls={self._security.has_tls}, sasl={self._security.mechanism!r}"
-        return f"a broker with {security}, config={dict(sorted(self._config.items()))}"
+        return f"a broker with {self._security}, config={dict(sorted(self._config.items()))}"
 
     def kill(self) -> None:
         """End the process as a power cut would (SIGKILL); the data stays for `restart`."""
@@ -348,7 +347,7 @@ class Broker(KafkaUnderTest):
         return self._running.control
 
     def _begin(self, directory: Path | None = None, port: int = 0, snapshot: Snapshot | None = None) -> Begun:
-        """Have a broker started, again in `directory` or anew; `_started` waits for it."""
+        """Request the start of a broker, on the data in `directory` if given; `_started` waits for it."""
         assert self._launcher is not None
         where, token = directory or self._launcher.new_directory(), secrets.token_urlsafe(16)
         fields = {} if snapshot is None else {**snapshot.start_fields, "is_frozen": True}
@@ -386,7 +385,7 @@ class Broker(KafkaUnderTest):
     def _create_login(self, control: Control) -> None:
         """Create the user as which clients log in."""
         if self._security.is_scram:
-            control.create_user(USER, self._security.password, self._security.mechanism)
+            control.ask("POST", "users", self._security.login)
 
     def _replace(self, begun: Begun) -> None:
         """Wait for a new broker, and end the one before it, if there is one."""

@@ -149,7 +149,7 @@ class Member(Broker):
         return {**command, "links": self._members.links(self.broker_id), "is_frozen": False}
 
     def _create_login(self, control: Control) -> None:
-        """The cluster does it, when there is a controller."""
+        """Do nothing: the cluster does it once it has a controller."""
 
 
 class ClusterMembers:
@@ -212,7 +212,7 @@ class ClusterMembers:
         self._launcher.run("end", pid=self._tree_pid, directory=str(self._directory))
 
     def snapshot(self, taken_of: str, topics: Sequence[Mapping[str, Any]]) -> Snapshot:
-        """Remember all processes at one moment; all brokers run, and nothing is cut."""
+        """Save the state of all processes at one moment. All brokers must run, with no cuts between them."""
         directory = self._launcher.new_directory()
         meeting = {"meeting": str(directory / "meeting"), "processes": 1 + len(self.brokers)}
         (directory / "meeting").mkdir(parents=True)

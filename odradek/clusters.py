@@ -21,7 +21,7 @@ from odradek.control import ExpectationError, KafkaError, OdradekError, Record
 from odradek.kafka_under_test import PERIOD_S, WITHIN_S, Fault, KafkaUnderTest, Topic, unused_fault, wait_until
 from odradek.network_plan import Node
 from odradek.processes import Snapshot
-from odradek.security_options import USER, Security
+from odradek.security_options import Security
 
 PATIENCE_S: Final = 60.0
 """How long brokers may take on a busy machine for what a test did not ask to wait for, as to find each other."""
@@ -91,7 +91,7 @@ class Cluster(KafkaUnderTest):
             old.stop()
 
     def snapshot(self) -> Snapshot:
-        """Remember all brokers and the tree at one moment; see `Broker.snapshot`.
+        """Save the state of all brokers and of the tree at one moment; see `Broker.snapshot`.
 
         Raises OdradekError unless all brokers run, and no packets between them are lost.
         """
@@ -176,7 +176,7 @@ class Cluster(KafkaUnderTest):
     @property
     def _description(self) -> str:
         """The options that must be equal for a snapshot to be restored."""
-        return f"a cluster of {self._count} with config={dict(sorted(self._config.items()))}"
+        return f"a cluster of {self._count} with {self._security}, config={dict(sorted(self._config.items()))}"
 
     def _begin(self, members: ClusterMembers) -> None:
         try:
@@ -187,7 +187,7 @@ class Cluster(KafkaUnderTest):
         self._started = members
         self._await_brokers()
         if self._security.is_scram:
-            self.create_user(USER, self._security.password, mechanism=self._security.mechanism or "")
+            self._ask("POST", "users", self._security.login)
 
     def _await_brokers(self) -> None:
         """Wait until all brokers that run and are not cut off know each other."""
@@ -485,7 +485,8 @@ class Cluster(KafkaUnderTest):
         """
         if (group is None) == (transactional_id is None):
             raise OdradekError("name either a group or a transactional_id")
-        of = self._members.brokers[self.await_controller()]._control.coordinator(group, transactional_id)
+        control = self._members.brokers[self.await_controller()]._control
+        of = control.ask("GET", "coordinator", group=group, transactional_id=transactional_id)
         self.move(of["topic"], of["partition"], leader=leader, within=within)
 
     # -- what the brokers say ------------------------------------------------------------------------------------------

@@ -117,15 +117,6 @@ class Control:
             for each in found["records"]
         ]
 
-    def create_user(self, name: str, password: str, mechanism: str | None) -> None:
-        """Create a user of a SCRAM mechanism, or change the password."""
-        self.ask("POST", "users", {"name": name, "password": password, "mechanism": mechanism})
-
-    def coordinator(self, group: str | None, transactional_id: str | None) -> dict[str, Any]:
-        """The internal topic and partition of a group or a transactional id. Raises KafkaError if there is none yet."""
-        found: dict[str, Any] = self.ask("GET", "coordinator", group=group, transactional_id=transactional_id)
-        return found
-
     def append(self, topic: str, partition: int, records: Iterable[Mapping[str, Any]]) -> int:
         """Append records; returns the offset of the first one."""
         encoded = [

@@ -57,7 +57,7 @@ class KafkaUnderTest(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """Remember it as it is, for `restore`."""
+        """Save its state for `restore`."""
 
     @abstractmethod
     def restore(self, snapshot: Snapshot) -> None:

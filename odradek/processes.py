@@ -47,7 +47,7 @@ def temporary_directory() -> Path:
 
 
 class Snapshot:
-    """A broker or a cluster at one moment: the result of `snapshot`, for `restore`.
+    """The saved state of a broker or a cluster: `snapshot` returns it, and `restore` takes it.
 
     It lasts until this process ends, also when the broker that it was taken of has been reset or stopped.
     """
@@ -61,8 +61,8 @@ class Snapshot:
         members: Mapping[int, Snapshot] | None = None,
         topics: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """`taken_of` describes the brokers that it may be restored in. That of a cluster has those of its `members`, by
-        id, and the `topics` as they were.
+        """`taken_of` describes the brokers that it may be restored in. The snapshot of a cluster has one of each of its
+        `members`, by id, and the `topics` as they were.
         """
         self._directory = directory
         self._taken_of = taken_of
@@ -81,7 +81,7 @@ class Snapshot:
         """Raise OdradekError unless brokers of this description can be restored from it."""
         if restored_in != self._taken_of:
             raise OdradekError(
-                f"the snapshot is of {self._taken_of}, and this is {restored_in}: restore it where all of this is equal"
+                f"the snapshot is of {self._taken_of}, and this is {restored_in}: the options must be the same"
             )
         if not self._directory.is_dir():
             raise OdradekError(

@@ -105,7 +105,7 @@ def _start(config: Mapping[str, object], brokers: int = 1, **options: Any) -> Br
 
         return Broker(config=config, **options).start()
     if options.pop("keep_address", False):
-        raise pytest.UsageError("a cluster under test has no keep_address")
+        raise pytest.UsageError("keep_address works for one broker, not for a cluster")
     from odradek.clusters import Cluster
 
     return Cluster(brokers, config=config, **options).start()

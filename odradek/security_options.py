@@ -33,6 +33,9 @@ class Security:
         self.password = secrets.token_urlsafe(16)
         self._directory: Path | None = None
 
+    def __str__(self) -> str:
+        return f"tls={self.has_tls}, sasl={self.mechanism!r}"
+
     @property
     def protocol(self) -> str:
         """Kafka's name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
@@ -42,6 +45,11 @@ class Security:
     def is_scram(self) -> bool:
         """Whether the user must be created once the broker runs."""
         return self.mechanism is not None and self.mechanism.startswith("SCRAM")
+
+    @property
+    def login(self) -> dict[str, str | None]:
+        """The user as which clients log in, for the control API; see `is_scram`."""
+        return {"name": USER, "password": self.password, "mechanism": self.mechanism}
 
     @property
     def authority_file(self) -> Path:
@@ -78,7 +86,7 @@ class Security:
         return settings
 
     def member_properties(self) -> dict[str, str]:
-        """The keys of server.properties that a broker of a cluster has in place of security.inter.broker.protocol."""
+        """The keys of server.properties that replace security.inter.broker.protocol in a cluster."""
         return {
             "listener.security.protocol.map": f"{self.protocol}:{self.protocol},{INTERNAL}:SASL_PLAINTEXT",
             "inter.broker.listener.name": INTERNAL,

@@ -40,7 +40,7 @@ def committed(cluster: odradek.Cluster) -> dict[tuple[str, int], int]:
 
 
 def state(cluster: odradek.Cluster) -> list[dict[str, Any]]:
-    """The topics, but for what changes when brokers start."""
+    """The topics without the epochs, which change when brokers start."""
     topics = cluster.describe_topics()
     for partition in itertools.chain.from_iterable(topic["partitions"] for topic in topics):
         del partition["leader_epoch"], partition["partition_epoch"]
@@ -141,6 +141,9 @@ def test_what_cannot_be_copied(cluster: odradek.Cluster) -> None:
     other = pytest.raises(odradek.OdradekError, match=r"is of a cluster of 3 .* this is a broker")
     with odradek.Broker() as broker, other:
         broker.restore(snapshot)
+    other = pytest.raises(odradek.OdradekError, match=r"with tls=False, .* this is a cluster of 3 with tls=True, ")
+    with odradek.Cluster(3, tls=True) as secured, other:
+        secured.restore(snapshot)
 
 
 def test_a_snapshot_with_coroutines() -> None:

@@ -91,7 +91,7 @@ def test_each_test_gets_a_new_cluster(tmp_path: Path) -> None:
 def test_each_test_gets_a_new_broker_at_the_same_address(tmp_path: Path) -> None:
     ran = session(tmp_path, KEPT)
     assert "3 passed, 1 error" in ran.stdout, ran.stdout
-    assert "a cluster under test has no keep_address" in ran.stdout
+    assert "keep_address works for one broker, not for a cluster" in ran.stdout
 
 
 @pytest.mark.parametrize(

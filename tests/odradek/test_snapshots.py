@@ -71,7 +71,7 @@ def values(broker: odradek.Broker, topic: str, isolation: str = "read_committed"
 
 
 def seen(broker: odradek.Broker, output: Callable[[], Any]) -> dict[str, Any]:
-    """All that clients and the control API see, but for what changes whenever a broker starts."""
+    """Everything that clients and the control API see and that a start does not change."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in broker.topics()]
     described = {each.name: future.result(PATIENCE_S) for each, future in admin.describe_configs(resources).items()}
@@ -295,7 +295,7 @@ def test_what_cannot_be_copied_or_restored(broker: odradek.Broker) -> None:
     with odradek.Broker(config=CONFIG) as alike:
         alike.restore(snapshot)
         assert alike.topics() == []
-    refused = pytest.raises(odradek.OdradekError, match=r"a broker with log\.dirs in its config has no snapshots")
+    refused = pytest.raises(odradek.OdradekError, match=r"remove log\.dirs from the config: a snapshot does not copy")
     with odradek.Broker(config={"log.dirs": str(gone._directory)}) as own, refused:
         own.snapshot()
 
