@@ -91,15 +91,31 @@ class Links:
         self._connections.pop(connection, None)
 
 
-class CutNetwork(Network):
-    """The network of a broker: `links` rule the connections that it opens."""
+class WrappedNetwork(Network):
+    """Another network, of which subclasses change a part."""
 
-    def __init__(self, network: Network, links: Links) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
-        self._links = links
 
     def bind(self, host: str | None, port: int) -> Listener:
         return self._network.bind(host, port)
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        return await self._network.connect(protocol_factory, host, port)
+
+    async def addresses_of(self, host: str) -> list[str]:
+        return await self._network.addresses_of(host)
+
+    def host_name(self) -> str:
+        return self._network.host_name()
+
+
+class CutNetwork(WrappedNetwork):
+    """The network of a broker: `links` rule the connections that it opens."""
+
+    def __init__(self, network: Network, links: Links) -> None:
+        super().__init__(network)
+        self._links = links
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         await self._links.await_handshake(port)
@@ -107,12 +123,6 @@ class CutNetwork(Network):
         connection = CutConnection(protocol, self._links, port)
         await self._network.connect(lambda: connection, host, port)
         return connection.transport, protocol
-
-    async def addresses_of(self, host: str) -> list[str]:
-        return await self._network.addresses_of(host)
-
-    def host_name(self) -> str:
-        return self._network.host_name()
 
 
 class _Direction:

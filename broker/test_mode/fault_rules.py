@@ -22,9 +22,10 @@ _API_OF: Final = {"double": ApiKey.PRODUCE, "corrupt": ApiKey.FETCH, "unknown_sc
 """The actions that only one API has."""
 NAMES: Final = {request.__name__.removesuffix("Request"): api_key for api_key, request in REQUEST_TYPES.items()}
 """The APIs by Kafka's names, such as `ListOffsets`."""
+API_NAMES: Final = {api_key: name for name, api_key in NAMES.items()}
 SELECTORS: Final[dict[str, Schema]] = {
-    "topic": nullable(text("Only what is about this topic.")),
-    "partition": nullable(integer("Only what is about this partition.")),
+    "topic": nullable(text("Only requests for this topic.")),
+    "partition": nullable(integer("Only requests for this partition.")),
     "group": nullable(text("Only requests that name this group.")),
     "transactional_id": nullable(text("Only requests that name this transactional id.")),
     "client_id": nullable(text("Only requests of this client.")),
@@ -35,7 +36,7 @@ SELECTORS: Final[dict[str, Schema]] = {
 NEW_FAULT: Final = struct(
     {
         "api": text("Kafka's name of the API, such as `Produce`."),
-        "action?": text("What happens to the requests.", enum=ACTIONS, default="error"),
+        "action?": text("How each request fails.", enum=ACTIONS, default="error"),
         "error?": text("Kafka's name of the error, such as `NOT_LEADER_OR_FOLLOWER`; for the action `error`."),
         "message?": nullable(text("The message of the error.", default=None)),
         "delay_ms?": integer("How long the actions `delay` and `throttle` last.", minimum=0, default=0),
@@ -53,7 +54,7 @@ FAULT: Final = struct(
     {
         "id": integer("The fault, for `DELETE /v1/faults/{id}`."),
         "api": text("Kafka's name of the API."),
-        "action": text("What happens to the requests.", enum=ACTIONS),
+        "action": text("How each request fails.", enum=ACTIONS),
         "error?": text("Kafka's name of the error."),
         "times": nullable(integer("How many requests are hit; null means all.")),
         "hits": integer("How many requests have been hit."),
@@ -99,7 +100,7 @@ class Fault(Value, kw_only=True):
             raise FaultError(f"unknown API {given['api']!r}; there are: {apis}")
         action = given["action"]
         if _API_OF.get(action, api_key) is not api_key:
-            raise FaultError(f"the action {action} is one of {_name(_API_OF[action])}, not of {given['api']}")
+            raise FaultError(f"the action {action} is one of {API_NAMES[_API_OF[action]]}, not of {given['api']}")
         error = _error(given) if action == "error" else ErrorCode.NONE
         return cls(
             api=api_key,
@@ -112,10 +113,6 @@ class Fault(Value, kw_only=True):
 
 _TAKEN: Final = ("action", "message", "delay_ms", "times", "skip", "probability", "seed", "optional")
 """The fields of a Fault that are taken as they are given."""
-
-
-def _name(api_key: ApiKey) -> str:
-    return next(name for name, key in NAMES.items() if key is api_key)
 
 
 def _error(given: Mapping[str, Any]) -> ErrorCode:
@@ -209,6 +206,6 @@ class FaultRule:
         fault = self.fault
         details = fault.selectors | ({"error": fault.error.name} if fault.error else {})
         return {
-            "id": self.number, "api": _name(fault.api), "action": fault.action, **details, "times": fault.times,
+            "id": self.number, "api": API_NAMES[fault.api], "action": fault.action, **details, "times": fault.times,
             "hits": self.hits, "optional": fault.optional, "nearest": self.nearest,
         }  # fmt: skip

@@ -79,21 +79,21 @@ class FaultyFile(LinkedFile):
 
     __slots__ = ()
 
-    _linked: FaultyFileSystem
+    _files: FaultyFileSystem
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        self._linked.faults.before_write(self.path)
+        self._files.faults.before_write(self.path)
         super().append(parts)
 
     def pread(self, position: int, size: int) -> bytes:
-        self._linked.faults.before_read()
+        self._files.faults.before_read()
         return super().pread(position, size)
 
     def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
-        return None if self._linked.faults.delay_s else super().try_pread_into(position, buffer)
+        return None if self._files.faults.delay_s else super().try_pread_into(position, buffer)
 
     def flush(self) -> None:
-        self._linked.faults.before_fsync(self.path)
+        self._files.faults.before_fsync(self.path)
         super().flush()
 
 

@@ -1,16 +1,17 @@
-"""The network of a broker that takes over the address of another one: it binds its listeners only when it is told to.
+"""The network of a broker that takes over another broker's address. Its listeners are bound only by `HeldNetwork.open`.
 
-So a broker starts while the one before it still serves clients at the same address. Nothing that was sent to that one
-can reach this one: its connections, and those that wait to be accepted, end with its process.
+The new broker starts while the old one still serves clients at that address. Data sent to the old broker never reaches
+the new one: connections, also those not accepted yet, end with the old process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from broker.server import KafkaServer
+from broker.test_mode.cut_network import WrappedNetwork
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from environment.contract import Listener, Network
 
@@ -18,11 +19,11 @@ _IDS_OF_A_BROKER: Final = 1_000_000
 """More producer ids than the clients of a test use."""
 
 
-class HeldNetwork(Network):
+class HeldNetwork(WrappedNetwork):
     """`network`, with listeners that are bound by `open`."""
 
     def __init__(self, network: Network) -> None:
-        self._network = network
+        super().__init__(network)
         self._held: list[HeldListener] = []
         self._is_open = False
 
@@ -39,15 +40,6 @@ class HeldNetwork(Network):
         held, self._held = self._held, []
         for listener in held:
             await listener.open()
-
-    async def connect(self, protocol_factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        return await self._network.connect(protocol_factory, host, port)
-
-    async def addresses_of(self, host: str) -> list[str]:
-        return await self._network.addresses_of(host)
-
-    def host_name(self) -> str:
-        return self._network.host_name()
 
 
 class HeldListener(Listener):
@@ -83,10 +75,10 @@ class HeldListener(Listener):
 
 
 async def skip_producer_ids(server: KafkaServer, predecessors: int) -> None:
-    """Give no producer id that one of so many brokers before this one may have given.
+    """Skip the producer ids that so many earlier brokers may have assigned.
 
-    Their clients go on with their ids. This broker would take a record of a new producer with such an id for a
-    duplicate.
+    Clients of those brokers still use them. If a new producer got the same id, the broker would take its records for
+    duplicates.
     """
     serving = server.serving
     tree, first = serving.coordination.membership.coordination, predecessors * _IDS_OF_A_BROKER

@@ -53,37 +53,38 @@ _UNFINISHED: Final = (".deleted", ".cleaned", ".swap", ".tmp", ".own")
 class LinkedFile(OsFile):
     """A file that becomes a copy before it changes, if it has other links."""
 
-    __slots__ = ("_linked", "_own_since")
+    __slots__ = ("_own_since",)
+
+    _files: LinkedFileSystem
 
     def __init__(self, files: LinkedFileSystem, path: str, size: int) -> None:
         super().__init__(files, path, size)
-        self._linked = files
         self._own_since = 0
-        """The number of snapshots when the file was last known to have no other links."""
+        """The number of snapshots when this file last had no other link for certain."""
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        if self._own_since != self._linked.snapshots:
+        if self._own_since != self._files.snapshots:
             self._become_own()
         super().append(parts)
 
     def truncate(self, size: int) -> None:
-        if self._own_since != self._linked.snapshots:
+        if self._own_since != self._files.snapshots:
             self._become_own()
         super().truncate(size)
 
     def _open(self) -> _Descriptor:
-        with self._linked.replacing:  # otherwise it might keep the file that `_become_own` is replacing
+        with self._files.replacing:  # otherwise it might keep the file that `_become_own` is replacing
             return super()._open()
 
     def _become_own(self) -> None:
-        with self._linked.replacing:
+        with self._files.replacing:
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self.path).st_nlink > 1:
                     copy = f"{self.path}.own"
                     shutil.copy2(self.path, copy)
                     os.replace(copy, self.path)
             self.close()  # also if another object for this path has replaced the file
-            self._own_since = self._linked.snapshots
+            self._own_since = self._files.snapshots
 
 
 class LinkedFileSystem(OsFileSystem):

@@ -21,11 +21,11 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from broker.test_mode.api_description import checked
 from broker.test_mode.cluster_requests import NETWORK
-from broker.test_mode.cut_network import CutConnection, Link, Links
+from broker.test_mode.cut_network import CutConnection, Link, Links, WrappedNetwork
 from broker.test_mode.http_connection import HttpConnection, HttpError, HttpRequest
 from broker.test_mode.snapshots import meeting, write_tree_snapshot
 from cluster.znodes import broker_path
@@ -45,11 +45,11 @@ _LEAST_TIMEOUT_MS, _MOST_TIMEOUT_MS = 100, 600_000
 _LOOPBACK: Final = "127.0.0.1"
 
 
-class BrokerPorts(Network):
+class BrokerPorts(WrappedNetwork):
     """The network of the tree's server. Its one listener has no port until `open` adds some."""
 
     def __init__(self, network: Network, links: Links) -> None:
-        self._network = network
+        super().__init__(network)
         self._links = links
         self._listener = PortListener()
 
@@ -65,15 +65,6 @@ class BrokerPorts(Network):
 
     def _new_connection(self) -> CutConnection:
         return CutConnection(self._listener.protocol_factory(), self._links)
-
-    async def connect(self, protocol_factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        return await self._network.connect(protocol_factory, host, port)
-
-    async def addresses_of(self, host: str) -> list[str]:
-        return await self._network.addresses_of(host)
-
-    def host_name(self) -> str:
-        return self._network.host_name()
 
 
 class PortListener(Listener):
@@ -193,7 +184,7 @@ async def serve_tree(directory: str, port_count: int, token: str, announce: Call
         on_failure=fail,
     )
     await server.start()
-    # Of the brokers that a snapshot was taken of. Those that are started from it begin sessions of their own.
+    # These belong to the brokers in the snapshot. The brokers that start from it open their own sessions.
     for session_id in list(server.queue.tree.resumable):
         server.sessions.expire(session_id)
     opened = [await ports.open() for _ in range(port_count)]

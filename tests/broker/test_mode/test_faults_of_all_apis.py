@@ -10,7 +10,7 @@ import pytest
 
 import odradek
 from broker.test_mode.error_answers import ERROR_FIELDS
-from broker.test_mode.fault_rules import NAMES
+from broker.test_mode.fault_rules import API_NAMES
 from broker.test_mode.touched_resources import groups_of, partitions_of, transactional_ids_of
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
@@ -21,7 +21,6 @@ from tests.kit.wire_client import ConnectionClosed, WireClient
 
 ERROR = ErrorCode.POLICY_VIOLATION
 """No handler answers it here."""
-API_NAMES = {api_key: name for name, api_key in NAMES.items()}
 
 
 class Client:
