@@ -27,7 +27,7 @@ VERSION: Final = "v1"
 """The first part of each path."""
 
 _SHOWN_CHARACTERS: Final = 200
-"""Of a wrong value, in the message about it."""
+"""How much of a wrong value its message shows."""
 _MARK: Final = "__odradek_operation__"
 _WORDS: Final = {
     "string": "a string", "integer": "an integer", "number": "a number", "boolean": "true or false", "array": "a list",
@@ -187,8 +187,8 @@ def _parsed(value: str, schema: Schema, name: str) -> Any:
 class Operation(Value):
     """A kind of request. `path` has parameters in braces; the other ones of `parameters` are those of the query.
 
-    `example` has values of parameters and of fields of the body, with which the request succeeds after the examples of
-    the operations declared before.
+    `example` has parameters and fields of the body. A request with them succeeds after the examples of the operations
+    declared before.
     """
 
     name: str
@@ -354,7 +354,7 @@ _ERROR: Final = struct(
 
 
 def _closed(schema: Any) -> Any:
-    """The schema with no other fields allowed, also in what it contains."""
+    """The schema, in which no object may have other fields."""
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) for key, value in schema.items()}

@@ -130,7 +130,7 @@ _MEMBER: Final = struct(
         "instance_id": nullable(text("The id of a static member.")),
         "client_id": text("The client.id."),
         "host": text("Its address."),
-        "partitions": nullable(array(struct(_PARTITION), "What it consumes; null if it is no consumer.")),
+        "partitions": nullable(array(struct(_PARTITION), "Its partitions; null if it is not a consumer.")),
     },
     "Member",
 )
@@ -220,7 +220,7 @@ class ControlServer:
             ("POST", "v1", "replicas"): self._await_replicas,
             ("POST", "v1", "listeners"): self._open_listeners,
         }
-        """Steps of what the package `odradek` does with the whole process; not for other users."""
+        """Requests that only the package `odradek` sends, as parts of a snapshot or a reset."""
         self._interception = Interception(
             self._serving.registry,
             server.intercept(BrokenReplies),

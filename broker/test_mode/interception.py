@@ -253,7 +253,7 @@ class Interception:
         return response
 
     async def _change_records(self, hit: _Hit, ended: Ended) -> Reply:
-        """Change the records of an answer, or append those of a request once more. Without records it is no hit."""
+        """Change the records of an answer, or append those of a request again. If there are none, it is not a hit."""
         rule, has_records = hit.rule, False
         rule.open_hit()
         try:

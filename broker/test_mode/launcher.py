@@ -293,7 +293,7 @@ def _serve_broker(command: dict[str, Any], report: int) -> int:
 
 
 def _with_control(properties: dict[str, str]) -> dict[str, str]:
-    """The keys of server.properties, with the control API among the super users if there is an authorizer."""
+    """The keys of server.properties. If they name an authorizer, the control API is a super user."""
     if "authorizer.class.name" not in properties:
         return properties
     return {**properties, SUPER_USERS: ";".join(filter(None, [properties.get(SUPER_USERS, ""), str(CONTROL)]))}

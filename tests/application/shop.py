@@ -71,7 +71,7 @@ class Order:
     def decode(cls, raw: bytes | None) -> Order:
         """Parse JSON. Raises ValueError with the reason."""
         if raw is None:
-            raise ValueError("there is no order")
+            raise ValueError("the record is empty")
         fields = json.loads(raw)
         if not isinstance(fields, dict) or set(fields) != {"order_id", "customer", "cents"}:
             raise ValueError("an order has order_id, customer and cents")
@@ -172,7 +172,7 @@ class Billing:
         self._batch = batch
 
     def step(self, wait_s: float = 0.1) -> int:
-        """Bill the next orders; returns their number. What is no order goes to the rejected ones."""
+        """Bill the next orders, and reject malformed ones. Returns the number of both."""
         messages = self._intake.next(self._batch, wait_s)
         for message in messages:
             try:
@@ -213,8 +213,8 @@ class Shipping:
     def __init__(
         self, settings: Settings, producer_settings: Settings, *, name: str = "shipping-1", batch: int = 100
     ) -> None:
-        # By default, librdkafka begins with the bootstrap servers anew when all connections have broken, and then sends
-        # no more offsets of transactions.
+        # By default, librdkafka returns to the bootstrap servers when all connections have broken. Then it sends no
+        # more offsets of transactions.
         recovery = {"metadata.recovery.strategy": "none"}
         self._producer = Producer({"transactional.id": name, **recovery, **producer_settings})
         _until_done(self._producer.init_transactions, PATIENCE_S)

@@ -221,7 +221,7 @@ def test_a_slow_broker_is_waited_for(kafka: odradek.Broker, shop: OpenedShop, ap
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (None, "there is no order"),
+        (None, "the record is empty"),
         ("", "Expecting value"),
         ("{", "Expecting property name"),
         ("[]", "an order has order_id, customer and cents"),
@@ -349,7 +349,7 @@ def test_orders_that_expired_before_they_were_billed(kafka: odradek.Broker, shop
 
 
 def _is_at_end(kafka: odradek.Broker) -> bool:
-    """Whether the last Fetch asked for what comes next."""
+    """Whether the last Fetch asked for the offset after the last record."""
     last = kafka.requests("Fetch")[-1]["request"]["topics"]
     return bool(last) and last[0]["partitions"][0]["fetch_offset"] == 5
 

@@ -210,26 +210,15 @@ def test_stored_orders_survive_a_restart(kafka: odradek.Broker, shop: OpenedShop
     assert shop.stored() == placed
 
 
-def test_an_order_waits_for_a_broker_that_is_down(kafka: odradek.Broker, shop: OpenedShop) -> None:
+@pytest.mark.parametrize(("lose", "bring_back"), [("kill", "restart"), ("pause", "resume")])
+def test_an_order_waits_for_a_lost_broker(kafka: odradek.Broker, shop: OpenedShop, lose: str, bring_back: str) -> None:
     kafka.create_topic("orders")
     desk = shop.desk()
     desk.place(*orders(1))
-    kafka.kill()
+    getattr(kafka, lose)()
     placing = threading.Thread(target=desk.place, args=orders(2, first=1))
     placing.start()
-    kafka.restart()
-    placing.join()
-    assert shop.stored() == orders(3)
-
-
-def test_an_order_waits_for_a_paused_broker(kafka: odradek.Broker, shop: OpenedShop) -> None:
-    kafka.create_topic("orders")
-    desk = shop.desk()
-    desk.place(*orders(1))
-    kafka.pause()
-    placing = threading.Thread(target=desk.place, args=orders(2, first=1))
-    placing.start()
-    kafka.resume()
+    getattr(kafka, bring_back)()
     placing.join()
     assert shop.stored() == orders(3)
 

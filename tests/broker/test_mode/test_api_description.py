@@ -37,7 +37,7 @@ KEYWORDS = {
     ),
     *("items", "prefixItems", "minItems", "maxItems", "additionalProperties"),
 }
-"""Those that the broker checks, and those that are only documentation."""
+"""The keywords that the broker checks or that only document."""
 PART = {"type": "object", "required": ["description"]}
 DOCUMENT = {
     "type": "object",
