@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from array import array
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterable
 from typing import Any, ClassVar, Final, TypeVar
 
 from environment.contract import Clock
@@ -89,6 +91,55 @@ def _freed(owner: Struct, should_yield: Callable[[], bool]) -> Generator[None, N
                 yield from _freed(item, should_yield)
             if should_yield():
                 yield
+
+
+HASH_SHARDS: Final = 251
+"""The number of parts into which the hashes of keys are divided, by their remainders."""
+
+HASHES_AT_ONCE: Final = 10_000
+"""Comparing as many with each other takes some 0.5 ms."""
+
+
+class RepeatedKeys:
+    """Finds the keys that occur several times among a million, in slices and with eight bytes for each.
+
+    One set of a million hashes would hold the event loop for 0.1 s when it grows, and again when it is freed. Its
+    numbers would take 45 MB of small objects; any object created among them that lives on keeps a megabyte of it.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        """Whether `find` has found any."""
+        self._hashes = [array("q") for _ in range(HASH_SHARDS)]
+        self._repeated: list[set[int]] = []
+
+    def add(self, key: Hashable) -> None:
+        """Count one occurrence of `key`."""
+        number = hash(key)
+        self._hashes[number % HASH_SHARDS].append(number)
+
+    def find(self, should_yield: Callable[[], bool]) -> Generator[None, None, None]:
+        """Find the keys that were added more than once. Yields when `should_yield` reports the end of the slice."""
+        is_large = sum(map(len, self._hashes)) >= SMALL_LIST
+        for numbers in self._hashes:
+            seen: set[int] = set()
+            repeated: set[int] = set()
+            for start in range(0, len(numbers), HASHES_AT_ONCE):
+                some = numbers[start : start + HASHES_AT_ONCE]
+                distinct = set(some)
+                if len(distinct) < len(some):
+                    repeated.update(number for number, count in Counter(some).items() if count > 1)
+                repeated |= distinct & seen
+                seen |= distinct
+                if is_large and should_yield():
+                    yield
+            self._repeated.append(repeated)
+        self._hashes.clear()
+        self.any = any(self._repeated)
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether `key` was added more than once, or has the hash of such a key. Call after `find`."""
+        return self.any and (number := hash(key)) in self._repeated[number % HASH_SHARDS]
 
 
 async def in_slices(items: Iterable[T], clock: Clock | Slices, slice_s: float = SLICE_S) -> AsyncIterator[T]:

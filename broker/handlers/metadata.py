@@ -6,7 +6,7 @@ would cost more in memory and invalidation rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
@@ -16,7 +16,7 @@ from broker.security.rights import CHECKED_BY_HANDLER, EVERYBODY
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
 from environment.contract import Clock
-from environment.slices import SMALL_LIST, Slices, in_slices
+from environment.slices import SMALL_LIST, RepeatedKeys, Slices, in_slices
 from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -71,19 +71,17 @@ class MetadataHandlers:
         INVALID_TOPIC_EXCEPTION. A topic that the client may not describe is left out of the full list; if requested, it
         gets TOPIC_AUTHORIZATION_FAILED, whether it exists or not.
         """
-        asked = request.topics
-        if asked is not None and await self._asks_by_id_too_early(asked, context.api_version):
-            return await self._refuse_all(asked, context.api_version)
         if not self._metadata.has_all_topics:
             # Some clients ask no other broker if the response lacks a controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
         client = self._access.client(context, "Metadata")
         answer = _TopicEncoder(context, request, image, client, self._clock)
+        asked = request.topics
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
             await self._answer_all(answer, image)
-        else:
-            await self._answer(answer, asked, image, may_create=request.allow_auto_topic_creation)
+        elif not await self._answer(answer, asked, image, may_create=request.allow_auto_topic_creation):
+            return await self._refuse_all(asked, context.api_version)
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
@@ -93,21 +91,11 @@ class MetadataHandlers:
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
-            topics=answer.topics.array(),
+            topics=answer.array(),
             cluster_authorized_operations=_cluster_operations(
                 client, wanted=request.include_cluster_authorized_operations
             ),
         )
-
-    async def _asks_by_id_too_early(self, asked: _Asked, version: int) -> bool:
-        """Whether a topic id or null name comes too early: versions 10 and 11 can carry both, but brokers reject them
-        (KAFKA-12701).
-        """
-        may_ask_by_id = version >= _FIRST_VERSION_TO_ASK_BY_ID
-        async for each in in_slices(asked, self._clock):
-            if each.name is None if each.topic_id == ZERO_UUID else not may_ask_by_id:
-                return True
-        return False
 
     async def _refuse_all(self, asked: _Asked, version: int) -> MetadataResponse:
         topics = ItemEncoder(_Topic, MetadataResponse, version)
@@ -123,60 +111,56 @@ class MetadataHandlers:
             ):
                 await answer.add(topic)
 
-    async def _answer(self, answer: _TopicEncoder, asked: _Asked, image: MetadataImage, *, may_create: bool) -> None:
-        """Add each topic once, in Kafka's order: unknown ids, existing topics, missing topics, topics that the client
-        may not create, topics that it may not describe.
-        """
-        names: dict[str, None] = {}
-        by_id = False
-        async for each in in_slices(asked, answer.slices):
-            by_id = by_id or each.topic_id != ZERO_UUID
-            if each.topic_id == ZERO_UUID:
-                names[each.name or ""] = None
-            elif each.topic_id in image.topic_names:
-                names[image.topic_names[each.topic_id]] = None
-            else:
-                answer.topics.add(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
-        may_create = may_create and self._auto_topics.is_enabled
-        refused = None
-        if not self._access.is_open:
-            refused = await self._refuse(names, answer, image, by_id=by_id, may_create=may_create)
-        missing = len(names)
-        async for name in in_slices(names, answer.slices):
-            if name in image.topics:
-                missing -= 1
-                await answer.add(image.topics[name])
-        async for name in in_slices(names if missing else (), answer.slices):
-            if name not in image.topics:
-                answer.add_missing(name, await self._error_of_missing(name, may_create=may_create))
-        if refused is not None:
-            answer.topics.extend(refused)
+    async def _answer(self, answer: _TopicEncoder, asked: _Asked, image: MetadataImage, *, may_create: bool) -> bool:
+        """Add each topic once. Half a million names would take 60 MB, so `asked` is decoded twice instead.
 
-    async def _refuse(
-        self, names: dict[str, None], answer: _TopicEncoder, image: MetadataImage, *, by_id: bool, may_create: bool
-    ) -> ItemEncoder[_Topic]:
-        """Remove from `names` the topics that the client may not describe, and missing ones that it may not create;
-        return their refusals. `by_id`: the client sent ids.
+        Returns False for a topic id or null name that comes too early: versions 10 and 11 can carry both, but brokers
+        reject them (KAFKA-12701).
+        """
+        names = RepeatedKeys()
+        has_ids, has_nulls = await answer.slices.finish(_survey(asked, image, names, answer.slices.should_yield))
+        if has_nulls or (has_ids and answer.version < _FIRST_VERSION_TO_ASK_BY_ID):
+            return False
+        may_create = may_create and self._auto_topics.is_enabled
+        may_create_any = self._access.is_open or answer.client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
+        seen: set[str] = set()  # only those that occur again
+        async for each in in_slices(asked, answer.slices):
+            name = _name_of(each, image)
+            if name is None:
+                answer.add_unknown_id(each.topic_id)
+                continue
+            if name in seen:
+                continue
+            if name in names:
+                seen.add(name)
+            if not self._access.is_open:
+                creates = may_create and not may_create_any and name not in image.topics
+                if self._is_refused(name, answer, image, by_id=has_ids, creates=creates):
+                    continue
+            if name in image.topics:
+                await answer.add(image.topics[name])
+            else:
+                answer.add_missing(name, await self._error_of_missing(name, may_create=may_create))
+        return True
+
+    @staticmethod
+    def _is_refused(name: str, answer: _TopicEncoder, image: MetadataImage, *, by_id: bool, creates: bool) -> bool:
+        """Refuse a topic that the client may not describe, or may not create if it `creates` it and needs a right to
+        this topic. `by_id`: the client sent ids.
         """
         client = answer.client
-        creates = may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
         failed = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        uncreatable = ItemEncoder(_Topic, MetadataResponse, answer.version)
-        denied = ItemEncoder(_Topic, MetadataResponse, answer.version)
-        async for name in in_slices(list(names), answer.slices):
-            if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-                known = image.topics.get(name)
-                shown = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
-                denied.add(_failed(failed, *shown))
-            elif creates and name not in image.topics and not client.may(AclOperation.CREATE, ResourceType.TOPIC, name):
-                refusal = _failed(failed, name)
-                refusal.is_internal = is_internal(name)
-                uncreatable.add(refusal)
-            else:
-                continue
-            del names[name]
-        uncreatable.extend(denied)
-        return uncreatable
+        if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            known = image.topics.get(name)
+            shown = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
+            answer.denied.add(_failed(failed, *shown))
+            return True
+        if not creates or client.may(AclOperation.CREATE, ResourceType.TOPIC, name):
+            return False
+        refusal = _failed(failed, name)
+        refusal.is_internal = is_internal(name)
+        answer.uncreatable.add(refusal)
+        return True
 
     async def _error_of_missing(self, name: str, *, may_create: bool) -> ErrorCode:
         try:
@@ -223,6 +207,9 @@ class MetadataHandlers:
 class _TopicEncoder:
     """The topics of a response, encoded one by one: as objects, half a million would take ten times the memory.
 
+    They are in Kafka's order: unknown ids, existing topics, missing topics, topics that the client may not create,
+    topics that it may not describe.
+
     The request determines their form: version, listener, and whether to include authorized operations.
     """
 
@@ -232,7 +219,9 @@ class _TopicEncoder:
         self.version = context.api_version
         self.client = client
         self.slices = Slices(clock)
-        self.topics = ItemEncoder(_Topic, MetadataResponse, self.version)
+        self._unknown, self._existing, self._missing, self.uncreatable, self.denied = (
+            ItemEncoder(_Topic, MetadataResponse, self.version) for _ in range(5)
+        )
         self._at_once = clock.elements_at_once(SMALL_LIST)
         self._alive = frozenset(image.brokers)
         self._reachable = frozenset(broker.broker_id for broker, _ in _reachable(image, context.listener_name))
@@ -261,14 +250,25 @@ class _TopicEncoder:
             partitions=partitions,
             topic_authorized_operations=self._operations(topic.name),
         )
-        self.topics.add(described)
+        self._existing.add(described)
+
+    def add_unknown_id(self, topic_id: Uuid) -> None:
+        """Add the error for an id that no topic has."""
+        self._unknown.add(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
 
     def add_missing(self, name: str, error_code: ErrorCode) -> None:
         """Add a topic that does not exist, or not yet."""
         topic = _failed(error_code, name)
         topic.is_internal = is_internal(name)
         topic.topic_authorized_operations = self._operations(name)
-        self.topics.add(topic)
+        self._missing.add(topic)
+
+    def array(self) -> list[_Topic]:
+        """All topics, as the value of the response's field."""
+        topics = self._unknown
+        for each in (self._existing, self._missing, self.uncreatable, self.denied):
+            topics.extend(each)
+        return topics.array()
 
     def _operations(self, name: str) -> int:
         if not self._shows_operations:
@@ -312,6 +312,28 @@ def _cluster_operations(client: Client, *, wanted: bool) -> int:
     if not wanted:
         return AUTHORIZED_OPERATIONS_OMITTED
     return client.operations(ResourceType.CLUSTER, CLUSTER_NAME) if client.may_in_cluster(AclOperation.DESCRIBE) else 0
+
+
+def _survey(
+    asked: _Asked, image: MetadataImage, names: RepeatedKeys, should_yield: Callable[[], bool]
+) -> Generator[None, None, tuple[bool, bool]]:
+    """Add all names to `names`; return whether there are ids and null names. Yields when a slice is over."""
+    has_ids = has_nulls = False
+    for each in asked:
+        if each.topic_id != ZERO_UUID:
+            has_ids = True
+        elif each.name is None:
+            has_nulls = True
+        names.add(_name_of(each, image))
+        if should_yield():
+            yield
+    yield from names.find(should_yield)
+    return has_ids, has_nulls
+
+
+def _name_of(asked: MetadataRequest.MetadataRequestTopic, image: MetadataImage) -> str | None:
+    """The name asked for, or that of the topic with the id asked for; None for an unknown id."""
+    return (asked.name or "") if asked.topic_id == ZERO_UUID else image.topic_names.get(asked.topic_id)
 
 
 def _failed(error_code: ErrorCode, name: str | None, topic_id: Uuid = ZERO_UUID) -> _Topic:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
-from environment.slices import SMALL_LIST
+from environment.slices import SMALL_LIST, RepeatedKeys
 from protocol.errors import ErrorCode
 from protocol.value import Value
 from protocol.wire.encoded_items import ItemEncoder
@@ -13,9 +13,6 @@ from protocol.wire.schema import Request, Response, Struct
 
 SHARE: Final = 100
 """Elements per share, unless the API handles fewer at once."""
-
-SHARDS: Final = 251
-"""The number of sets that hold the hashes of a request's elements."""
 
 _Element = tuple[tuple[Any, ...], Any]
 """An element with its enclosing structs, outermost first. The element is None for a struct without elements."""
@@ -56,11 +53,17 @@ class Split(Value):
         """Yield the elements of `request`, duplicates last and in groups of two or three: two duplicates are refused
         like any number. Yields an empty group at the end of a slice.
         """
-        repeated = yield from self._repeated(request, path, should_yield)
+        repeated = RepeatedKeys()
+        for element in _elements(request, path):
+            repeated.add(self._key(element))
+            if should_yield():
+                yield ()
+        for _ in repeated.find(should_yield):
+            yield ()
         equal: dict[tuple[Any, ...], list[_Element]] = {}
         for element in _elements(request, path):
-            if repeated and (number := hash(self._key(element))) in repeated[number % SHARDS]:
-                equal.setdefault(self._key(element), []).append(element)
+            if repeated.any and (key := self._key(element)) in repeated:
+                equal.setdefault(key, []).append(element)
                 yield ()
             else:
                 yield (element,)
@@ -73,30 +76,6 @@ class Split(Value):
             equal.popitem()
             if should_yield():
                 yield ()
-
-    def _repeated(
-        self, request: Request, path: tuple[str, ...], should_yield: Callable[[], bool]
-    ) -> Generator[Sequence[_Element], None, list[set[int]]]:
-        """Return the hashes of the keys that several elements have, by their remainders; or nothing if all differ.
-        Yields an empty group at the end of a slice.
-
-        One set of a million hashes would hold the event loop for 0.1 s when it grows, and again when it is freed.
-        """
-        seen: list[set[int]] = [set() for _ in range(SHARDS)]
-        repeated: list[set[int]] = [set() for _ in range(SHARDS)]
-        count = 0
-        for element in _elements(request, path):
-            count += 1
-            number = hash(self._key(element))
-            shard = seen[number % SHARDS]
-            (repeated[number % SHARDS] if number in shard else shard).add(number)
-            if should_yield():
-                yield ()
-        while seen:
-            seen.pop()
-            if count >= SMALL_LIST and should_yield():
-                yield ()
-        return repeated if any(repeated) else []
 
     def _key(self, element: _Element) -> tuple[Any, ...]:
         holders, item = element

@@ -275,6 +275,8 @@ class FrameReader:
             grown = self._shared.take(capacity)
             if partial is not None:
                 grown[: self._filled] = memoryview(partial)[: self._filled]
-                self._shared.give_back(partial)
+                if self._size <= _SPARE_BYTES:
+                    # Several very large frames at once would leave more spares than usual requests need.
+                    self._shared.give_back(partial)
             self._partial = partial = grown
         return partial

@@ -221,3 +221,13 @@ def test_spare_buffers_are_used_again_and_bounded() -> None:
         shared.give_back(spare)
     taken = [shared.take(1 << 20) for _ in range(20)]
     assert sum(any(spare is one for one in returned) for spare in taken) == 4
+
+
+def test_a_very_large_frame_leaves_no_spare_buffers() -> None:
+    """Several of them at once would leave 4 MB, although smaller frames seldom need as much."""
+    shared = ReceiveBuffer()
+    tracemalloc.start()
+    assert len(receive(FrameReader(100 << 20, shared), stream_of([bytes(20_000_000)]))) == 1
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 500_000

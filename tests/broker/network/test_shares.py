@@ -7,8 +7,9 @@ import tracemalloc
 import pytest
 
 from broker.network.registry import HandlerRegistry, RequestContext, api
-from broker.network.shares import SHARDS, JoinedAnswers, Split, arrays_of
+from broker.network.shares import JoinedAnswers, Split, arrays_of
 from broker.security.rights import EVERYBODY
+from environment.slices import HASH_SHARDS, RepeatedKeys
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.config_resources import ConfigResourceType
@@ -61,13 +62,29 @@ def test_nested_arrays_are_cut_where_a_share_is_full() -> None:
     ]
 
 
-def test_what_finds_duplicates_is_freed_in_slices() -> None:
-    """A set of a million numbers is freed, as it grows, in one go: they are in many sets."""
+def test_duplicates_are_looked_for_in_slices() -> None:
     count, size = 2000, 100
     asked = offset_fetch({"g": {"a": list(range(count))}})
     shares = Split("groups.topics.partition_indexes", ("partition_indexes",)).shares(asked, size, lambda: True)
     slices = next(number for number, share in enumerate(shares) if share is not None)
-    assert slices == count + SHARDS + size - 1
+    assert slices == count + HASH_SHARDS + size - 1, "hashes are taken one by one, and compared shard by shard"
+
+
+def test_looking_for_duplicates_among_a_million_leaves_no_object_for_each() -> None:
+    """Small objects by the million leave free memory that malloc cannot return, once others live among them."""
+    keys = RepeatedKeys()
+    tracemalloc.start()
+    try:
+        for number in range(100_000):
+            keys.add(number << 32)
+        for _ in keys.find(lambda: False):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+    assert not keys.any
+    assert 1 << 32 not in keys
 
 
 def test_an_answer_that_was_cut_is_joined() -> None:
