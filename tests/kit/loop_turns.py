@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Awaitable, Callable
 from types import FrameType
@@ -37,11 +38,14 @@ class CallsPerTurn:
     async def __aenter__(self) -> Self:
         self._task = asyncio.ensure_future(self._watch())
         await asyncio.sleep(0)
+        gc.collect()
+        gc.disable()  # it would call what frees the objects of other tests
         sys.setprofile(self._on_event)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
         self._task.cancel()
 
     async def _watch(self) -> None:
