@@ -154,10 +154,16 @@ def broker(runner: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[I
         await broker.connect().ask(new_topic("t0", 2), 7)
 
     runner.run(start())
-    logging.disable()  # each refusal logs a line
     yield broker
-    logging.disable(logging.NOTSET)
     runner.run(broker.__aexit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def _without_log() -> Iterator[None]:
+    """Each refusal logs a line. Not for as long as the broker: the next module's tests may run before it ends."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(("request_type", "path", "version"), FLOODS)
