@@ -24,6 +24,7 @@ from tests.compat.steady_load import PARTITIONS, Committer, create_topics, judge
 from tests.kit.apache_kafka import JavaServer, await_controller
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.controller.reassigning import Replicas, await_replicas, elect_controller, metadata_of, reassign
+from tests.kit.due import turn
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
 
@@ -177,6 +178,7 @@ def one_way(
     return max(sender.longest_gap_s for sender in senders)
 
 
+@turn(0, of=2)
 def test_partitions_and_the_controller_go_to_odradek_and_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
+from tests.kit.due import turn
 from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, Results, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
@@ -59,6 +60,7 @@ def asked_with_pandas(values: list[dict[str, Any]]) -> dict[tuple[pd.Timestamp, 
     return answers
 
 
+@turn(1, of=5)
 def test_hourly_figures_are_those_of_pandas_through_kills(
     broker: Broker, bootstrap: str, jobs: WarmJobs, flights: list[dict[str, str]], tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.kit.broker_process import ROOT
-from tests.kit.due import due
+from tests.kit.due import due, turn
 from tests.kit.spark.environment import spark_environment
 from tests.spark.brokers import Broker, on_apache_kafka_too
 from tests.spark.warm_jobs import WarmJobs
@@ -188,6 +188,7 @@ def test_the_table_equals_the_source(
     assert "lag 0" in said
 
 
+@turn(2, of=5)
 def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     broker: Broker,
     bootstrap: str,

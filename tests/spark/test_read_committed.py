@@ -13,6 +13,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS
+from tests.kit.due import turn
 from tests.kit.waiting import eventually
 from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, make_topics
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 MORE = 30
 
 
+@turn(0, of=5)
 def test_the_lake_has_committed_transactions_and_no_others(
     broker: Broker, bootstrap: str, jobs: WarmJobs, tmp_path: Path
 ) -> None:

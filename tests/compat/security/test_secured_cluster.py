@@ -30,6 +30,7 @@ from tests.compat.security.secured_brokers import (
 )
 from tests.kit.apache_kafka import zookeeper
 from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.due import turn
 from tests.kit.security.certificates import Authority
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import served_tree
@@ -170,6 +171,7 @@ def check_a_broker_with_an_old_password(cluster: BrokerCluster) -> None:
     cluster.await_full_isr("t")
 
 
+@turn(1, of=2)
 @pytest.mark.slow
 @pytest.mark.java
 def test_beside_an_apache_kafka(tmp_path: Path) -> None:

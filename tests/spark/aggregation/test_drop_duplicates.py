@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
+from tests.kit.due import turn
 from tests.spark.job_runs import JobRun, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 
@@ -31,6 +32,7 @@ def figures(line: str) -> dict[str, int]:
     return {what: int(count.replace(",", "")) for count, what in re.findall(r"([\d,]+) ([a-z][a-z ]*)", line)}
 
 
+@turn(0, of=5)
 def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     first = [value(number, 1) for number in range(200)]
     second = [value(number, 2) for number in range(200, 300)]

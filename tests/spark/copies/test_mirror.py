@@ -29,6 +29,7 @@ from spark_jobs.copies.offset_map import map_entries, translate
 from spark_jobs.jobs import mirror
 from spark_jobs.jobs.move_group import translated
 from tests.kit.broker_process import ROOT
+from tests.kit.due import turn
 from tests.kit.spark.environment import spark_environment
 from tests.spark.brokers import Broker, Brokers, on_apache_kafka_too
 from tests.spark.copies.mirrors import consume, create_topic, ends, produce
@@ -188,6 +189,7 @@ def await_copies(bootstrap: str, topic: str, count: int, process: subprocess.Pop
         time.sleep(0.01)
 
 
+@turn(3, of=5)
 def test_a_reader_drops_what_a_killed_mirror_wrote_twice_and_its_groups_move(
     spark: SparkSession, a: str, b: str, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.kit.broker_process import ROOT
+from tests.kit.due import turn
 from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
 from tests.spark.job_runs import PATIENCE_S, JobRun, Results, make_topics
@@ -201,6 +202,7 @@ def drive(job: JobRun, said: str, step: Callable[[], object]) -> None:
         time.sleep(PACE_S)
 
 
+@turn(4, of=5)
 def test_a_group_that_falls_behind_and_catches_up(bootstrap: str, tmp_path: Path) -> None:
     (topic,) = make_topics(bootstrap, "orders", partitions=2)
     group = f"slow-{uuid.uuid4()}"

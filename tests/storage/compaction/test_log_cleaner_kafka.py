@@ -22,6 +22,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.apache_kafka import zookeeper
+from tests.kit.due import turn
 from tests.storage.compaction.cleaning import ENOUGH_KEYS, clean_log
 from tests.storage.recovery.test_kafka_interop import Kafka, complaints, dump
 from tests.storage.support import T0, TP, close_cleanly, open_manager, read_all
@@ -63,22 +64,22 @@ def configure(kafka: Kafka, more: str) -> None:
     kafka.file.write_text("\n".join([*lines, more]))
 
 
-def write(bootstrap: str, turn: int) -> None:
+def write(bootstrap: str, written: int) -> None:
     """Write values and tombstones in every codec, then committed and aborted transactions."""
     basic = {"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 700, "log_level": 0}
     for number, codec in enumerate(CODECS):
         producer = Producer({**basic, "compression.codec": codec, "enable.idempotence": number % 2 == 0})
         for at in range(150):
-            value = None if at % 11 == 5 else b"%s %d %d " % (codec.encode(), turn, at) + b"x" * (at % 90)
+            value = None if at % 11 == 5 else b"%s %d %d " % (codec.encode(), written, at) + b"x" * (at % 90)
             producer.produce("t", value, key=b"k%d" % (at * 7 % 40), headers=[("h", b"v")] if at % 4 == 0 else None)
         assert producer.flush(60) == 0
-    transactional = Producer({**basic, "transactional.id": f"tx{turn}"})
+    transactional = Producer({**basic, "transactional.id": f"tx{written}"})
     transactional.init_transactions(60)
     for number in range(8):
         transactional.begin_transaction()
         for at in range(20):
-            key = b"k%d" % (at % 40) if number % 2 else b"in %d %d" % (turn, at)
-            transactional.produce("t", b"of %d %d" % (turn, number) + b"y" * 30, key=key)
+            key = b"k%d" % (at % 40) if number % 2 else b"in %d %d" % (written, at)
+            transactional.produce("t", b"of %d %d" % (written, number) + b"y" * 30, key=key)
         if number % 3 == 1:
             transactional.flush(60)
             transactional.abort_transaction(60)
@@ -87,7 +88,7 @@ def write(bootstrap: str, turn: int) -> None:
     await_end_of_transactions(bootstrap)
     producer = Producer(basic)
     for at in range(200):  # the active segment, which is never cleaned, begins in here
-        producer.produce("t", b"last %d %d" % (turn, at) + b"z" * 50, key=b"k%d" % (at % 7))
+        producer.produce("t", b"last %d %d" % (written, at) + b"z" * 50, key=b"k%d" % (at % 7))
     assert producer.flush(60) == 0
 
 
@@ -210,17 +211,18 @@ def aborted_in(log: UnifiedLog) -> list[AbortedTxn]:
     return found
 
 
+@turn(0, of=2)
 @pytest.mark.timeout(600)
 def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
     ours = tmp_path / "ours"
-    for turn in range(2):
+    for written in range(2):
         configure(kafka, IDLE)
         with kafka.running() as bootstrap:
-            if turn == 0:
+            if written == 0:
                 topic = NewTopic("t", 1, 1, config=TOPIC_CONFIG)
                 admin = AdminClient({"bootstrap.servers": bootstrap})
                 admin.create_topics([topic])["t"].result(60)
-            write(bootstrap, turn)
+            write(bootstrap, written)
         shutil.rmtree(ours, ignore_errors=True)
         shutil.copytree(kafka.data, ours)
         begun = tmp_path / "begun"

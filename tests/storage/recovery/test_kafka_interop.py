@@ -28,6 +28,7 @@ from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import free_port
+from tests.kit.due import turn
 from tests.kit.jars import java, kafka_classpath
 from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, close_cleanly, open_manager, values_in
 
@@ -149,6 +150,7 @@ def kafka(tmp_path: Path) -> Iterator[Kafka]:
         yield Kafka(tmp_path, address)
 
 
+@turn(1, of=2)
 @pytest.mark.timeout(240)
 def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     every: list[bytes] = []
