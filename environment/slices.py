@@ -107,16 +107,18 @@ class RepeatedKeys:
     numbers would take 45 MB of small objects; any object created among them that lives on keeps a megabyte of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """`most` is the number of keys that will be added, if known."""
         self.any = False
         """Whether `find` has found any."""
-        self._hashes = [array("q") for _ in range(HASH_SHARDS)]
+        self._shards = 1 if most is not None and most < SMALL_LIST else HASH_SHARDS
+        self._hashes = [array("q") for _ in range(self._shards)]
         self._repeated: list[set[int]] = []
 
     def add(self, key: Hashable) -> None:
         """Count one occurrence of `key`."""
         number = hash(key)
-        self._hashes[number % HASH_SHARDS].append(number)
+        self._hashes[number % self._shards].append(number)
 
     def find(self, should_yield: Callable[[], bool]) -> Generator[None, None, None]:
         """Find the keys that were added more than once. Yields when `should_yield` reports the end of the slice."""
@@ -139,7 +141,7 @@ class RepeatedKeys:
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether `key` was added more than once, or has the hash of such a key. Call after `find`."""
-        return self.any and (number := hash(key)) in self._repeated[number % HASH_SHARDS]
+        return self.any and (number := hash(key)) in self._repeated[number % self._shards]
 
 
 async def in_slices(items: Iterable[T], clock: Clock | Slices, slice_s: float = SLICE_S) -> AsyncIterator[T]:

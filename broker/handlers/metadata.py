@@ -44,6 +44,10 @@ _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS = 1
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_VERSION_TO_ASK_BY_ID = 12
 _BROKERS, _CONTROLLERS = 1, 2
+_UNKNOWN_ID, _EXISTING, _MISSING, _NOT_CREATABLE, _NOT_DESCRIBABLE = range(5)
+"""Kinds of topics, in the order of Kafka's answer: unknown ids, existing topics, missing topics, topics that the client
+may not create, topics that it may not describe.
+"""
 
 
 class MetadataHandlers:
@@ -117,24 +121,28 @@ class MetadataHandlers:
         Returns False for a topic id or null name that comes too early: versions 10 and 11 can carry both, but brokers
         reject them (KAFKA-12701).
         """
-        names = RepeatedKeys()
+        names = RepeatedKeys(len(asked))
         has_ids, has_nulls = await answer.slices.finish(_survey(asked, image, names, answer.slices.should_yield))
         if has_nulls or (has_ids and answer.version < _FIRST_VERSION_TO_ASK_BY_ID):
             return False
         may_create = may_create and self._auto_topics.is_enabled
-        may_create_any = self._access.is_open or answer.client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
+        needs_right = (
+            may_create
+            and not self._access.is_open
+            and not answer.client.may_in_cluster(AclOperation.CREATE, logs_denial=False)
+        )
         seen: set[str] = set()  # only those that occur again
         async for each in in_slices(asked, answer.slices):
             name = _name_of(each, image)
             if name is None:
-                answer.add_unknown_id(each.topic_id)
+                answer.put(_UNKNOWN_ID, _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
                 continue
             if name in seen:
                 continue
             if name in names:
                 seen.add(name)
             if not self._access.is_open:
-                creates = may_create and not may_create_any and name not in image.topics
+                creates = needs_right and name not in image.topics
                 if self._is_refused(name, answer, image, by_id=has_ids, creates=creates):
                     continue
             if name in image.topics:
@@ -153,13 +161,13 @@ class MetadataHandlers:
         if not client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
             known = image.topics.get(name)
             shown = (None, ZERO_UUID if known is None else known.topic_id) if by_id else (name,)
-            answer.denied.add(_failed(failed, *shown))
+            answer.put(_NOT_DESCRIBABLE, _failed(failed, *shown))
             return True
         if not creates or client.may(AclOperation.CREATE, ResourceType.TOPIC, name):
             return False
         refusal = _failed(failed, name)
         refusal.is_internal = is_internal(name)
-        answer.uncreatable.add(refusal)
+        answer.put(_NOT_CREATABLE, refusal)
         return True
 
     async def _error_of_missing(self, name: str, *, may_create: bool) -> ErrorCode:
@@ -207,9 +215,6 @@ class MetadataHandlers:
 class _TopicEncoder:
     """The topics of a response, encoded one by one: as objects, half a million would take ten times the memory.
 
-    They are in Kafka's order: unknown ids, existing topics, missing topics, topics that the client may not create,
-    topics that it may not describe.
-
     The request determines their form: version, listener, and whether to include authorized operations.
     """
 
@@ -219,9 +224,8 @@ class _TopicEncoder:
         self.version = context.api_version
         self.client = client
         self.slices = Slices(clock)
-        self._unknown, self._existing, self._missing, self.uncreatable, self.denied = (
-            ItemEncoder(_Topic, MetadataResponse, self.version) for _ in range(5)
-        )
+        self._topics: dict[int, ItemEncoder[_Topic]] = {}
+        """By kind, `_UNKNOWN_ID` to `_NOT_DESCRIBABLE`."""
         self._at_once = clock.elements_at_once(SMALL_LIST)
         self._alive = frozenset(image.brokers)
         self._reachable = frozenset(broker.broker_id for broker, _ in _reachable(image, context.listener_name))
@@ -250,25 +254,30 @@ class _TopicEncoder:
             partitions=partitions,
             topic_authorized_operations=self._operations(topic.name),
         )
-        self._existing.add(described)
-
-    def add_unknown_id(self, topic_id: Uuid) -> None:
-        """Add the error for an id that no topic has."""
-        self._unknown.add(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id))
+        self.put(_EXISTING, described)
 
     def add_missing(self, name: str, error_code: ErrorCode) -> None:
         """Add a topic that does not exist, or not yet."""
         topic = _failed(error_code, name)
         topic.is_internal = is_internal(name)
         topic.topic_authorized_operations = self._operations(name)
-        self._missing.add(topic)
+        self.put(_MISSING, topic)
+
+    def put(self, kind: int, topic: _Topic) -> None:
+        """Add an entry to the topics of its kind."""
+        topics = self._topics.get(kind)
+        if topics is None:
+            topics = self._topics[kind] = ItemEncoder(_Topic, MetadataResponse, self.version)
+        topics.add(topic)
 
     def array(self) -> list[_Topic]:
-        """All topics, as the value of the response's field."""
-        topics = self._unknown
-        for each in (self._existing, self._missing, self.uncreatable, self.denied):
-            topics.extend(each)
-        return topics.array()
+        """All topics in the order of their kinds, as the value of the response's field."""
+        if not self._topics:
+            return []
+        first, *others = (self._topics[kind] for kind in sorted(self._topics))
+        for each in others:
+            first.extend(each)
+        return first.array()
 
     def _operations(self, name: str) -> int:
         if not self._shows_operations:
@@ -332,7 +341,7 @@ def _survey(
 
 
 def _name_of(asked: MetadataRequest.MetadataRequestTopic, image: MetadataImage) -> str | None:
-    """The name asked for, or that of the topic with the id asked for; None for an unknown id."""
+    """The requested name, or the name of the topic with the requested id; None if no topic has that id."""
     return (asked.name or "") if asked.topic_id == ZERO_UUID else image.topic_names.get(asked.topic_id)
 
 

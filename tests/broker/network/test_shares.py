@@ -87,6 +87,23 @@ def test_looking_for_duplicates_among_a_million_leaves_no_object_for_each() -> N
     assert 1 << 32 not in keys
 
 
+def test_looking_for_duplicates_among_a_few_costs_little_memory() -> None:
+    """Every Metadata request does, and most of them name one topic."""
+    tracemalloc.start()
+    try:
+        keys = RepeatedKeys(3)
+        for key in ("a", "b", "a"):
+            keys.add(key)
+        for _ in keys.find(lambda: True):
+            pytest.fail("a few keys need no second slice")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000
+    assert "a" in keys
+    assert "b" not in keys
+
+
 def test_an_answer_that_was_cut_is_joined() -> None:
     result, topic = OffsetFetchResponse.OffsetFetchResponseGroup, OffsetFetchResponse.OffsetFetchResponseTopics
     partition = OffsetFetchResponse.OffsetFetchResponsePartitions
