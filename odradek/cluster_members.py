@@ -212,7 +212,7 @@ class ClusterMembers:
         self._launcher.run("end", pid=self._tree_pid, directory=str(self._directory))
 
     def snapshot(self, taken_of: str, topics: Sequence[Mapping[str, Any]]) -> Snapshot:
-        """Save the state of all processes at one moment. All brokers must run, with no cuts between them."""
+        """Save a consistent state of all processes. All brokers must be running and connected to each other."""
         directory = self._launcher.new_directory()
         meeting = {"meeting": str(directory / "meeting"), "processes": 1 + len(self.brokers)}
         (directory / "meeting").mkdir(parents=True)

@@ -91,7 +91,7 @@ class Cluster(KafkaUnderTest):
             old.stop()
 
     def snapshot(self) -> Snapshot:
-        """Save the state of all brokers and of the tree at one moment; see `Broker.snapshot`.
+        """Save a consistent state of all brokers and the tree; see `Broker.snapshot`.
 
         Raises OdradekError unless all brokers run, and no packets between them are lost.
         """

@@ -354,7 +354,7 @@ _ERROR: Final = struct(
 
 
 def _closed(schema: Any) -> Any:
-    """The schema, in which no object may have other fields."""
+    """The schema, with unknown fields forbidden in every object."""
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) for key, value in schema.items()}

@@ -92,7 +92,7 @@ class Links:
 
 
 class WrappedNetwork(Network):
-    """Another network, of which subclasses change a part."""
+    """Forwards to another network; subclasses override parts of it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
